@@ -1,0 +1,27 @@
+# minka_module(NAME name SOURCES a.cc ... DEPS minka_base ... [LIBS fmt::fmt ...] [TESTS a_test.cc ...] [TEST_DEPS ...])
+#
+# One folder of minka/ as the static library minka_<name>, and its tests as one program <name>_test. DEPS are other modules
+# of minka, which the include-direction check compares with ARCHITECTURE.md; LIBS come from outside.
+# Tests whose module loads a PJRT plugin say PLUGIN, so that the sanitizer presets can leave them out.
+function(minka_module)
+  cmake_parse_arguments(M "PLUGIN" "NAME" "SOURCES;DEPS;LIBS;TESTS;TEST_DEPS;TEST_LIBS" ${ARGN})
+  set(target minka_${M_NAME})
+  if(M_SOURCES)
+    add_library(${target} STATIC ${M_SOURCES})
+    target_link_libraries(${target} PUBLIC minka_flags ${M_DEPS} ${M_LIBS})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE minka_flags ${M_DEPS} ${M_LIBS})
+  endif()
+  add_library(minka::${M_NAME} ALIAS ${target})
+  set_property(GLOBAL APPEND PROPERTY MINKA_MODULES ${target})
+  if(M_TESTS AND MINKA_BUILD_TESTS)
+    add_executable(${M_NAME}_test ${M_TESTS})
+    target_link_libraries(${M_NAME}_test PRIVATE ${target} ${M_TEST_DEPS} ${M_TEST_LIBS} GTest::gmock GTest::gtest_main)
+    target_compile_definitions(${M_NAME}_test PRIVATE MINKA_TESTDATA="${CMAKE_CURRENT_SOURCE_DIR}/testdata")
+    add_test(NAME ${M_NAME}_test COMMAND ${M_NAME}_test)
+    if(M_PLUGIN)
+      set_tests_properties(${M_NAME}_test PROPERTIES LABELS plugin)
+    endif()
+  endif()
+endfunction()

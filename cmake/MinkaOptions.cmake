@@ -1,0 +1,32 @@
+# Build options and the flags that every target shares.
+option(MINKA_BUILD_TESTS "Build the tests" ON)
+option(MINKA_BUILD_BENCHMARKS "Build the benchmarks" ON)
+option(MINKA_BUILD_FUZZERS "Build the fuzz targets (clang only)" OFF)
+set(MINKA_SANITIZE "" CACHE STRING "Sanitizers for every target, e.g. address,undefined")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+add_library(minka_flags INTERFACE)
+target_compile_options(minka_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+target_include_directories(minka_flags INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+  $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>
+  $<INSTALL_INTERFACE:include>)
+
+if(MINKA_SANITIZE)
+  add_compile_options(-fsanitize=${MINKA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${MINKA_SANITIZE})
+endif()
+
+find_program(MINKA_CCACHE ccache)
+if(MINKA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${MINKA_CCACHE})
+endif()
+find_program(MINKA_MOLD mold)
+if(MINKA_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()

@@ -1,0 +1,46 @@
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "gtest/gtest.h"
+#include "minka/base/file.h"
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+absl::StatusOr<int> Half(int value) {
+  if (value % 2 != 0) return InvalidArgument("{} is odd", value);
+  return value / 2;
+}
+
+absl::StatusOr<int> Quarter(int value) {
+  ASSIGN_OR_RETURN(const int half, Half(value));
+  return Half(half);
+}
+
+TEST(Status, AssignOrReturnPassesTheFirstErrorOn) {
+  EXPECT_EQ(*Quarter(8), 2);
+  EXPECT_EQ(Message(Quarter(6).status()), "3 is odd");
+}
+
+TEST(Status, ContextGoesInFrontAndKeepsTheCode) {
+  const absl::Status status = WithContext(NotFound("no plug"), "x.so");
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Message(status), "x.so: no plug");
+}
+
+TEST(Hash, IsTheSameEverywhere) { EXPECT_EQ(HashText(StableHash("minka")), HashText(StableHash("minka"))); }
+
+TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {
+  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("minka_file_{}", ::getpid())).string();
+  ASSERT_TRUE(WriteFile(path, std::string_view("a\0b", 3)).ok());
+  EXPECT_EQ(*ReadFile(path), std::string("a\0b", 3));
+  std::filesystem::remove(path);
+  EXPECT_EQ(Message(ReadFile(path).status()), "cannot open " + path + ": No such file or directory");
+  EXPECT_EQ(Message(WriteFile("/nowhere/x", "")), "cannot write /nowhere/x: No such file or directory");
+}
+
+}  // namespace
+}  // namespace minka

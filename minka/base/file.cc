@@ -1,0 +1,65 @@
+#include "minka/base/file.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, FileCloser>;
+
+absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& path) {
+  std::string contents;
+  char block[1 << 16];
+  for (size_t n; (n = std::fread(block, 1, sizeof(block), file)) > 0;) contents.append(block, n);
+  if (std::ferror(file)) return Unavailable("cannot read {}: {}", path, std::strerror(errno));
+  return contents;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  if (path == "-") return ReadAll(stdin, "standard input");
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return InvalidArgument("{} is a directory, not a file", path);
+  File file(std::fopen(path.c_str(), "rb"));
+  if (!file) return NotFound("cannot open {}: {}", path, std::strerror(errno));
+  return ReadAll(file.get(), path);
+}
+
+absl::Status WriteFile(const std::string& path, std::string_view contents) {
+  if (path == "-") {
+    if (std::fwrite(contents.data(), 1, contents.size(), stdout) != contents.size() || std::fflush(stdout) != 0)
+      return Unavailable("cannot write standard output: {}", std::strerror(errno));
+    return absl::OkStatus();
+  }
+  const std::string temporary = fmt::format("{}.{}.partial", path, ::getpid());
+  {
+    File file(std::fopen(temporary.c_str(), "wb"));
+    if (!file) return Unavailable("cannot write {}: {}", path, std::strerror(errno));
+    const bool written = std::fwrite(contents.data(), 1, contents.size(), file.get()) == contents.size();
+    if (!written || std::fflush(file.get()) != 0) {
+      const int why = errno;
+      std::remove(temporary.c_str());
+      return Unavailable("cannot write {}: {}", path, std::strerror(why));
+    }
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    std::remove(temporary.c_str());
+    return Unavailable("cannot write {}: {}", path, std::strerror(why));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace minka

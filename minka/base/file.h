@@ -1,0 +1,18 @@
+// Whole files in and out.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace minka {
+
+// The bytes of a file, or of standard input for "-".
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Writes beside the target and renames, so that a reader never sees half a file; "-" is standard output.
+absl::Status WriteFile(const std::string& path, std::string_view contents);
+
+}  // namespace minka
