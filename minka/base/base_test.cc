@@ -31,15 +31,20 @@ TEST(Status, ContextGoesInFrontAndKeepsTheCode) {
   EXPECT_EQ(Message(status), "x.so: no plug");
 }
 
-TEST(Hash, IsTheSameEverywhere) { EXPECT_EQ(HashText(StableHash("minka")), HashText(StableHash("minka"))); }
+TEST(Hash, IsTheSameEverywhere) {
+  EXPECT_EQ(HashText(StableHash("minka")), HashText(StableHash("minka")));
+}
 
 TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {
-  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("minka_file_{}", ::getpid())).string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("minka_file_{}", ::getpid())).string();
   ASSERT_TRUE(WriteFile(path, std::string_view("a\0b", 3)).ok());
   EXPECT_EQ(*ReadFile(path), std::string("a\0b", 3));
   std::filesystem::remove(path);
-  EXPECT_EQ(Message(ReadFile(path).status()), "cannot open " + path + ": No such file or directory");
-  EXPECT_EQ(Message(WriteFile("/nowhere/x", "")), "cannot write /nowhere/x: No such file or directory");
+  EXPECT_EQ(Message(ReadFile(path).status()),
+            "cannot open " + path + ": No such file or directory");
+  EXPECT_EQ(Message(WriteFile("/nowhere/x", "")),
+            "cannot write /nowhere/x: No such file or directory");
 }
 
 }  // namespace

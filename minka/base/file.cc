@@ -31,7 +31,8 @@ absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& path) {
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   if (path == "-") return ReadAll(stdin, "standard input");
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return InvalidArgument("{} is a directory, not a file", path);
+  if (std::filesystem::is_directory(path, error))
+    return InvalidArgument("{} is a directory, not a file", path);
   File file(std::fopen(path.c_str(), "rb"));
   if (!file) return NotFound("cannot open {}: {}", path, std::strerror(errno));
   return ReadAll(file.get(), path);
@@ -39,7 +40,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::Status WriteFile(const std::string& path, std::string_view contents) {
   if (path == "-") {
-    if (std::fwrite(contents.data(), 1, contents.size(), stdout) != contents.size() || std::fflush(stdout) != 0)
+    if (std::fwrite(contents.data(), 1, contents.size(), stdout) != contents.size() ||
+        std::fflush(stdout) != 0)
       return Unavailable("cannot write standard output: {}", std::strerror(errno));
     return absl::OkStatus();
   }
@@ -47,7 +49,8 @@ absl::Status WriteFile(const std::string& path, std::string_view contents) {
   {
     File file(std::fopen(temporary.c_str(), "wb"));
     if (!file) return Unavailable("cannot write {}: {}", path, std::strerror(errno));
-    const bool written = std::fwrite(contents.data(), 1, contents.size(), file.get()) == contents.size();
+    const bool written =
+        std::fwrite(contents.data(), 1, contents.size(), file.get()) == contents.size();
     if (!written || std::fflush(file.get()) != 0) {
       const int why = errno;
       std::remove(temporary.c_str());

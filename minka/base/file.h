@@ -12,7 +12,8 @@ namespace minka {
 // The bytes of a file, or of standard input for "-".
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// Writes beside the target and renames, so that a reader never sees half a file; "-" is standard output.
+// Writes beside the target and renames, so that a reader never sees half a file; "-" is standard
+// output.
 absl::Status WriteFile(const std::string& path, std::string_view contents);
 
 }  // namespace minka

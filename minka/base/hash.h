@@ -1,4 +1,5 @@
-// Hashes that are equal on every machine and in every run (xxHash), for what is stored or compared between processes.
+// Hashes that are equal on every machine and in every run (xxHash), for what is stored or compared
+// between processes.
 #pragma once
 
 #include <cstdint>

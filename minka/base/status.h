@@ -1,4 +1,5 @@
-// Errors that a user or the environment can cause: absl::Status with a message that names the culprit and the way out.
+// Errors that a user or the environment can cause: absl::Status with a message that names the
+// culprit and the way out.
 //
 //   if (dims < 0) return InvalidArgument("dimension {} is negative: {}", d, dims);
 //   ASSIGN_OR_RETURN(Module module, ReadModule(path));
@@ -15,11 +16,10 @@ namespace minka {
 
 absl::Status MakeError(absl::StatusCode code, const std::string& message);
 
-#define MINKA_DEFINE_ERROR(Name, Code)                                          \
-  template <typename... Args>                                                  \
-  absl::Status Name(fmt::format_string<Args...> format, Args&&... args) {      \
-    return MakeError(absl::StatusCode::Code,                                   \
-                     fmt::format(format, std::forward<Args>(args)...));        \
+#define MINKA_DEFINE_ERROR(Name, Code)                                                          \
+  template <typename... Args>                                                                   \
+  absl::Status Name(fmt::format_string<Args...> format, Args&&... args) {                       \
+    return MakeError(absl::StatusCode::Code, fmt::format(format, std::forward<Args>(args)...)); \
   }
 MINKA_DEFINE_ERROR(InvalidArgument, kInvalidArgument)
 MINKA_DEFINE_ERROR(NotFound, kNotFound)
@@ -41,10 +41,10 @@ std::string Message(const absl::Status& status);
 #define MINKA_CONCAT_INNER(a, b) a##b
 #define MINKA_CONCAT(a, b) MINKA_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expression)                          \
-  do {                                                       \
-    absl::Status minka_status = (expression);                \
-    if (!minka_status.ok()) return minka_status;             \
+#define RETURN_IF_ERROR(expression)              \
+  do {                                           \
+    absl::Status minka_status = (expression);    \
+    if (!minka_status.ok()) return minka_status; \
   } while (false)
 
 #define ASSIGN_OR_RETURN(declaration, expression) \

@@ -1,0 +1,32 @@
+// A constant's bytes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "minka/ir/shape.h"
+
+namespace minka {
+
+// Dense row-major little-endian bytes, shared because modules are copied. pred takes one byte,
+// sub-byte types one each.
+struct Literal {
+  Shape shape;
+  std::shared_ptr<const std::string> bytes;
+
+  bool operator==(const Literal& other) const {
+    return shape == other.shape &&
+           (bytes == other.bytes || (bytes && other.bytes && *bytes == *other.bytes));
+  }
+};
+
+// One value converted to the type (real types; complex types take it as real part).
+Literal ScalarLiteral(ElementType type, double value);
+// Every element the same.
+Literal FilledLiteral(const Shape& shape, double value);
+// The value of a one-element literal of any real type as double.
+double ScalarValue(const Literal& literal);
+// Element `index` (row-major) of any real type as double.
+double ElementAsDouble(const Literal& literal, int64_t index);
+
+}  // namespace minka

@@ -1,0 +1,20 @@
+// Rewrites that change no result. Each returns a new module; opt-barrier keeps its operands apart
+// from equal values outside, so that rematerialised operations stay.
+#pragma once
+
+#include <vector>
+
+#include "minka/ir/module.h"
+
+namespace minka {
+
+// Replaces every call of the entry computation (also inside what it calls) by the callee's
+// instructions.
+Module InlineCalls(const Module& module);
+// Drops instructions that reach no result and have no side effect, and computations that nothing
+// calls. Parameters stay.
+Module EliminateDeadCode(const Module& module);
+// Merges instructions of the entry computation with equal opcode, operands and attributes.
+Module EliminateCommonSubexpressions(const Module& module);
+
+}  // namespace minka

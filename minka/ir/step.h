@@ -1,0 +1,67 @@
+// A step: a module plus what its inputs and results mean.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/ir/module.h"
+
+namespace minka {
+
+enum class ParameterRole { kState, kBatch, kKey, kConstant };
+enum class ResultRole { kState, kLoss, kMetric };
+
+struct ParameterInfo {
+  ParameterRole role = ParameterRole::kConstant;
+  std::string name;       // path of the frontend, e.g. "params/layer_0/attention/query/kernel"
+  int state_result = -1;  // kState: the result that holds its new value
+  int batch_dim = -1;     // kBatch: the dimension that counts examples
+  bool operator==(const ParameterInfo&) const = default;
+};
+
+struct ResultInfo {
+  ResultRole role = ResultRole::kMetric;
+  std::string name;
+  bool operator==(const ResultInfo&) const = default;
+};
+
+enum class MarkKind { kLoss, kGradient, kLayerBoundary, kRematRegion };
+
+// A marked value of the entry computation.
+struct Mark {
+  MarkKind kind = MarkKind::kLoss;
+  Value value;
+  int index = 0;  // kGradient: the parameter; kLayerBoundary, kRematRegion: its number
+  bool operator==(const Mark&) const = default;
+};
+
+struct Step {
+  Module module;
+  std::vector<ParameterInfo> parameters;  // by parameter number
+  std::vector<ResultInfo> results;        // by result number
+  std::vector<Mark> marks;                // sorted by value
+};
+
+// What a module file does not say by itself. PARAM is a number or a glob on parameter names in
+// which `*` matches `/` too.
+struct StepFlags {
+  std::vector<std::string> batch_inputs;  // "PARAM" or "PARAM:DIM"
+  std::vector<std::string> states;        // "PARAM:RESULT"
+};
+
+// Takes the description from the module's frontend attribute `minka.step` (JSON) where present,
+// else from flags and donated aliases; marks (`opt-barrier` with the attribute `minka.mark`) are
+// removed from the module and kept in the table. `inferred` gets one line per thing that was not
+// said but concluded.
+absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
+                              std::vector<std::string>* inferred = nullptr);
+
+// The module with the description in `minka.step` and the marks as barriers again:
+// MakeStep(ToModule(s), {}) equals s.
+Module ToModule(const Step& step);
+
+// Does `name` match the glob (`*` any run of characters, `?` one)?
+bool MatchesGlob(std::string_view glob, std::string_view name);
+
+}  // namespace minka
