@@ -1,0 +1,327 @@
+"""Exports the training steps that minka's tests read, as HloModuleProto files made by JAX.
+
+Run by hand in an environment with the versions of requirements.txt; it rewrites every .pb file and index.json beside it:
+
+    python tests/testdata/jax/make_modules.py
+
+The state of each step is donated, so the modules' input-output aliases say which result is the new value of which
+parameter. The models of the acceptance rows follow Alpa's tests (OSDI'22): Dense + relu with Adam, and post-LN BERT layers
+with a fused query-value-key projection and dropout.
+"""
+
+import collections
+import json
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+OUT = pathlib.Path(__file__).resolve().parent
+# state is None for a function without one; batch: name -> shape, all split along dimension 0; key: shape or None.
+Exported = collections.namedtuple("Exported", "step state batch key rows")
+
+
+class Mlp(nn.Module):
+    """num_layers times Dense with relu between them; input, hidden and output size are equal."""
+
+    hidden: int
+    num_layers: int
+    remat: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        dense = nn.remat(nn.Dense) if self.remat else nn.Dense
+        for layer in range(self.num_layers):
+            x = dense(self.hidden, name=f"dense_{layer}")(x)
+            if layer + 1 < self.num_layers:
+                x = nn.relu(x)
+        return x
+
+
+class BertLayer(nn.Module):
+    """Self-attention and MLP, each followed by dropout, residual and LayerNorm."""
+
+    hidden: int
+    num_heads: int
+    dropout: float = 0.1
+
+    @nn.compact
+    def __call__(self, x, mask):
+        drop = lambda v: nn.Dropout(self.dropout, deterministic=False)(v)
+        qvk = nn.Dense(3 * self.hidden, name="qvk")(x).reshape(x.shape[:-1] + (self.hidden, 3))
+        heads = x.shape[:-1] + (self.num_heads, self.hidden // self.num_heads)
+        query, value, key = (part.reshape(heads) for part in jnp.split(qvk, 3, axis=-1))
+        bias = jnp.where(mask[:, None, None, :] > 0, 0.0, -1e10).astype(x.dtype)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query / jnp.sqrt(heads[-1]).astype(x.dtype), key)
+        attention = jnp.einsum("bhqk,bkhd->bqhd", drop(nn.softmax(scores + bias)), value)
+        attention = nn.Dense(self.hidden, name="attention_output")(attention.reshape(x.shape))
+        x = nn.LayerNorm(name="attention_norm")(drop(attention) + x)
+        h = nn.gelu(nn.Dense(4 * self.hidden, name="intermediate")(x), approximate=False)
+        h = nn.Dense(self.hidden, name="output")(h)
+        return nn.LayerNorm(name="output_norm")(drop(h) + x)
+
+
+class BertLayers(nn.Module):
+    hidden: int
+    num_heads: int
+    num_layers: int
+    remat: bool = False
+
+    @nn.compact
+    def __call__(self, x, mask):
+        layer_type = nn.remat(BertLayer) if self.remat else BertLayer
+        for layer in range(self.num_layers):
+            x = layer_type(self.hidden, self.num_heads, name=f"layer_{layer}")(x, mask)
+        return x
+
+
+class BertMaskedLanguageModel(nn.Module):
+    """Embeddings looked up by one-hot dots, BERT layers, a head tied to the word embedding."""
+
+    hidden: int
+    num_heads: int
+    num_layers: int
+    vocabulary: int
+    sequence: int
+
+    @nn.compact
+    def __call__(self, input_ids, mask, type_ids, position_ids):
+        def table(name, rows):
+            return self.param(name, nn.initializers.normal(0.02), (rows, self.hidden))
+
+        words = table("word_embedding", self.vocabulary)
+        positions = table("position_embedding", self.sequence)
+        types = table("type_embedding", 2)
+        x = sum(jax.nn.one_hot(ids, t.shape[0]) @ t
+                for ids, t in ((input_ids, words), (position_ids, positions), (type_ids, types)))
+        x = nn.LayerNorm(name="embedding_norm")(x)
+        x = nn.Dropout(0.1, deterministic=False)(x)
+        x = BertLayers(self.hidden, self.num_heads, self.num_layers, name="encoder")(x, mask)
+        x = nn.gelu(nn.Dense(self.hidden, name="head")(x), approximate=False)
+        x = nn.LayerNorm(name="head_norm")(x)
+        return x @ words.T + self.param("head_bias", nn.initializers.zeros, (self.vocabulary,))
+
+
+class Gpt(nn.Module):
+    """Causal pre-LN transformer over bytes with learned positions and an untied head."""
+
+    hidden: int
+    num_heads: int
+    num_layers: int
+    vocabulary: int
+    sequence: int
+    dropout: float = 0.1
+
+    @nn.compact
+    def __call__(self, tokens):
+        drop = lambda v: nn.Dropout(self.dropout, deterministic=False)(v)
+        x = nn.Embed(self.vocabulary, self.hidden, name="token_embedding")(tokens)
+        x = x + self.param("position_embedding", nn.initializers.normal(0.02),
+                           (self.sequence, self.hidden))
+        x = drop(x)
+        causal = nn.make_causal_mask(tokens)
+        for layer in range(self.num_layers):
+            y = nn.LayerNorm(name=f"attention_norm_{layer}")(x)
+            y = nn.SelfAttention(self.num_heads, name=f"attention_{layer}")(y, mask=causal)
+            x = x + drop(y)
+            y = nn.LayerNorm(name=f"mlp_norm_{layer}")(x)
+            y = nn.gelu(nn.Dense(4 * self.hidden, name=f"up_{layer}")(y))
+            x = x + drop(nn.Dense(self.hidden, name=f"down_{layer}")(y))
+        x = nn.LayerNorm(name="final_norm")(x)
+        return nn.Dense(self.vocabulary, use_bias=False, name="head")(x)
+
+
+def masked_cross_entropy(logits, labels):
+    """Averaged over the labels above 0, as Alpa's tests do."""
+    target = jax.nn.one_hot(labels, logits.shape[-1])
+    losses = -jnp.sum(target * jax.nn.log_softmax(logits), axis=-1)
+    counted = labels > 0
+    return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
+
+
+def shaped(*dims, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(dims, dtype)
+
+
+KEY = shaped(2, dtype=jnp.uint32)
+
+
+def initial_state(model, optimizer, *inputs):
+    """Shapes of the parameters and the optimizer's state; nothing is computed."""
+    def init(*args):
+        key = jax.random.PRNGKey(0)
+        params = model.init({"params": key, "dropout": key}, *args)["params"]
+        return {"params": params, "optimizer": optimizer.init(params)}
+    return jax.eval_shape(init, *inputs)
+
+
+def training_step(optimizer, loss_of, returns_loss):
+    """(state, batch, key if there is one) -> new state, or (new state, loss)."""
+    def step(state, batch, key=None):
+        keys = () if key is None else (key,)
+        loss, gradients = jax.value_and_grad(loss_of)(state["params"], *keys, **batch)
+        updates, optimizer_state = optimizer.update(gradients, state["optimizer"], state["params"])
+        new_state = {"params": optax.apply_updates(state["params"], updates),
+                     "optimizer": optimizer_state}
+        return (new_state, loss) if returns_loss else new_state
+    return step
+
+
+def mlp(batch, hidden, num_layers, optimizer=None, remat=False, returns_loss=False, rows=()):
+    model = Mlp(hidden, num_layers, remat)
+    optimizer = optimizer or optax.adam(1e-2)
+    x = shaped(batch, hidden)
+
+    def loss_of(params, x, y):
+        return jnp.mean((model.apply({"params": params}, x) - y) ** 2)
+
+    return Exported(training_step(optimizer, loss_of, returns_loss),
+                    initial_state(model, optimizer, x),
+                    {"x": x, "y": x}, None, rows)
+
+
+def bert_layers(batch, sequence, hidden, num_heads, num_layers, remat=False, rows=()):
+    model = BertLayers(hidden, num_heads, num_layers, remat)
+    optimizer = optax.adam(1e-2)
+    x, mask = shaped(batch, sequence, hidden), shaped(batch, sequence, dtype=jnp.int32)
+
+    def loss_of(params, key, x, mask, y):
+        out = model.apply({"params": params}, x, mask, rngs={"dropout": key})
+        return jnp.mean((out - y) ** 2)
+
+    return Exported(training_step(optimizer, loss_of, returns_loss=False),
+                    initial_state(model, optimizer, x, mask),
+                    {"x": x, "mask": mask, "y": x}, KEY, rows)
+
+
+def bert_mlm(batch, sequence, hidden, num_heads, num_layers, vocabulary, returns_loss, rows=()):
+    model = BertMaskedLanguageModel(hidden, num_heads, num_layers, vocabulary, sequence)
+    optimizer = optax.adam(1e-2)
+    ids = shaped(batch, sequence, dtype=jnp.int32)
+
+    def loss_of(params, key, input_ids, mask, type_ids, position_ids, labels):
+        logits = model.apply({"params": params}, input_ids, mask, type_ids, position_ids,
+                             rngs={"dropout": key})
+        return 0.1234 * masked_cross_entropy(logits, labels)
+
+    batch_inputs = {name: ids
+                    for name in ("input_ids", "mask", "type_ids", "position_ids", "labels")}
+    return Exported(training_step(optimizer, loss_of, returns_loss),
+                    initial_state(model, optimizer, ids, ids, ids, ids),
+                    batch_inputs, KEY, rows)
+
+
+def gpt(batch, sequence, hidden, num_heads, num_layers, vocabulary):
+    model = Gpt(hidden, num_heads, num_layers, vocabulary, sequence)
+    optimizer = optax.adamw(1e-3, weight_decay=0.01)
+    tokens = shaped(batch, sequence, dtype=jnp.int32)
+
+    def loss_of(params, key, tokens, labels):
+        logits = model.apply({"params": params}, tokens, rngs={"dropout": key})
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    return Exported(training_step(optimizer, loss_of, returns_loss=True),
+                    initial_state(model, optimizer, tokens),
+                    {"tokens": tokens, "labels": tokens}, KEY, ())
+
+
+def embedding(batch, sequence, vocabulary, hidden):
+    """A look-up by gather and its gradient by scatter, with plain gradient descent."""
+    optimizer = optax.sgd(0.1)
+    state = jax.eval_shape(lambda t: {"params": {"table": t}, "optimizer": optimizer.init(t)},
+                           shaped(vocabulary, hidden))
+
+    def loss_of(params, ids, y):
+        return jnp.mean((params["table"][ids] - y) ** 2)
+
+    return Exported(training_step(optimizer, loss_of, returns_loss=True), state,
+                    {"ids": shaped(batch, sequence, dtype=jnp.int32),
+                     "y": shaped(batch, sequence, hidden)}, None, ())
+
+
+def random_bits(implementation, batch, hidden):
+    """A dropout mask, uniform numbers and normal numbers from one key, added to the input."""
+    words = {"threefry2x32": 2, "rbg": 4}[implementation]
+
+    def step(batch, key):
+        x = batch["x"]
+        keys = jax.random.split(jax.random.wrap_key_data(key, impl=implementation), 3)
+        kept = jax.random.bernoulli(keys[0], 0.9, x.shape)
+        uniform = jax.random.uniform(keys[1], x.shape)
+        normal = jax.random.normal(keys[2], x.shape)
+        return jnp.where(kept, x / 0.9, 0.0), x + uniform, x + normal
+
+    return Exported(step, None, {"x": shaped(batch, hidden)}, shaped(words, dtype=jnp.uint32), ())
+
+
+def modules():
+    """Name -> what to export. A name says model, batch, and what sets it apart."""
+    sgd = optax.sgd(1e-2, momentum=0.9)
+    return {
+        # Acceptance rows.
+        "mlp_batch256_hidden32": mlp(256, 32, 6, rows=("mlp/data_parallel", "mlp/2d_mesh")),
+        "mlp_batch32_hidden256": mlp(
+            32, 256, 6,
+            rows=("mlp/model_parallel", "mlp/force_data_parallel", "mlp/force_batch_dim")),
+        "bert_layers_batch64_hidden32": bert_layers(
+            64, 64, 32, 8, 2, rows=("bert/layer_data_parallel", "bert/layer_force_batch_dim")),
+        "bert_layers_batch8_hidden128": bert_layers(
+            8, 8, 128, 8, 2, rows=("bert/layer_model_parallel",)),
+        "bert_layers_batch8_hidden128_remat": bert_layers(
+            8, 8, 128, 8, 2, remat=True, rows=("bert/layer_model_parallel_remat",)),
+        "bert_mlm_batch32_hidden16": bert_mlm(
+            32, 32, 16, 4, 2, 128, returns_loss=False, rows=("bert/mlm_data_parallel",)),
+        # Small steps to import, run and compare.
+        "small_mlp_sgd": mlp(16, 8, 2, sgd, returns_loss=True),
+        "small_mlp_adam_remat": mlp(16, 8, 4, remat=True, returns_loss=True),
+        "small_gpt_adamw": gpt(8, 16, 32, 4, 2, 64),
+        "small_bert_mlm": bert_mlm(8, 8, 16, 4, 1, 32, returns_loss=True),
+        "small_embedding": embedding(8, 4, 32, 16),
+        "small_random_threefry": random_bits("threefry2x32", 8, 16),
+        "small_random_bit_generator": random_bits("rbg", 8, 16),
+    }
+
+
+def lower(exported):
+    key = () if exported.key is None else (exported.key,)
+    if exported.state is None:
+        return jax.jit(exported.step, keep_unused=True).lower(exported.batch, *key)
+    jitted = jax.jit(exported.step, donate_argnums=(0,), keep_unused=True)
+    return jitted.lower(exported.state, exported.batch, *key)
+
+
+def describe(name, exported, lowered):
+    num_state = len(jax.tree.leaves(exported.state))
+    batch = {input_name: {"parameter": num_state + i, "dims": list(shape.shape), "batch_dim": 0}
+             for i, (input_name, shape) in enumerate(sorted(exported.batch.items()))}
+    num_inputs = num_state + len(batch)
+    return {
+        "name": name,
+        "acceptance_rows": list(exported.rows),
+        "num_parameters": num_inputs + (exported.key is not None),
+        "num_results": len(jax.tree.leaves(lowered.out_info)),
+        "num_state": num_state,
+        "batch_inputs": batch,
+        "key_parameter": None if exported.key is None else num_inputs,
+    }
+
+
+def main():
+    # Where the script lies is nobody's business and would change the files from one machine to the next.
+    jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*")
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    jax.config.update("jax_platforms", "cpu")
+    index = []
+    for name, exported in modules().items():
+        lowered = lower(exported)
+        proto = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+        (OUT / f"{name}.pb").write_bytes(proto)
+        index.append(describe(name, exported, lowered))
+        print(f"{name}: {len(proto)} bytes")
+    (OUT / "index.json").write_text(json.dumps({"modules": index}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
