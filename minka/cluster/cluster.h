@@ -1,0 +1,53 @@
+// What a plan runs on: hosts, their devices, the links between them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace minka {
+
+// Latency and bandwidth of one link level, per device and direction.
+struct Link {
+  double latency_us = 1;
+  double bytes_per_us = 1;  // 1 byte/us = 1 MB/s
+};
+
+struct DeviceKind {
+  std::string name;                   // "cpu", "v100-16gb", "h100-80gb"
+  double peak_flops_per_us = 1;       // dense matrix work in f32
+  double peak_half_flops_per_us = 0;  // bf16/f16; 0: no such units
+  bool has_bf16 = true;
+  double memory_bytes_per_us = 1;
+  int64_t memory_bytes = 0;  // 0: unknown, no limit
+  double launch_us = 1;      // overhead of one kernel or fusion group
+};
+
+// Equal hosts with equal devices. Devices that share a compute pool (virtual devices of one host's
+// cores) share its rate: with n devices busy each runs at pool rate / n. DeviceKind rates are those
+// of one device alone.
+struct Cluster {
+  std::string name;
+  int num_hosts = 1;
+  int devices_per_host = 1;
+  DeviceKind device;
+  bool shared_compute_pool = false;  // all devices of a host share one pool
+  Link intra_host;
+  Link inter_host;
+
+  int num_devices() const { return num_hosts * devices_per_host; }
+
+  // Virtual devices on this machine's cores, uncalibrated (cost/calibration.h gives measured
+  // figures). At most 64.
+  static Cluster Local(int num_devices);
+  static absl::StatusOr<Cluster> FromJson(std::string_view json);
+  static absl::StatusOr<Cluster> FromFile(const std::string& path);
+  // "p3.16xlarge:8" = preset with 8 hosts; the error lists the presets.
+  static absl::StatusOr<Cluster> Preset(std::string_view name);
+  std::string ToJson() const;
+};
+
+}  // namespace minka

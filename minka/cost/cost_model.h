@@ -1,0 +1,59 @@
+// What operations and collectives cost. Every formula and its source is in cost_model.cc, and
+// nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/analysis/flops.h"
+#include "minka/cluster/cluster.h"
+#include "minka/cost/calibration.h"
+#include "minka/sharding/mesh.h"
+#include "minka/sharding/reshard.h"
+
+namespace minka {
+
+// The work of one operation on one device.
+struct LocalWork {
+  Opcode opcode = Opcode::kOther;
+  ElementType type = ElementType::kF32;
+  double flops = 0;                // dots, convolutions: multiply-adds count two
+  double elementwise = 0;          // weighted elementwise operations
+  int64_t bytes = 0;               // read and written outside the fusion group
+  bool launches = false;           // first operation of its fusion group
+  std::vector<int64_t> dot_sizes;  // dots: {batch, m, n, k} on the device
+};
+
+// Costs are microseconds per step of the mesh, or unitless for alpa. Thread-safe.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  virtual std::string name() const = 0;  // roofline, measured, alpa
+  // One collective over groups along `axes`, all groups of the mesh at once; bytes as in
+  // ReshardPrice.
+  virtual double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
+                            ElementType type) const = 0;
+  // The part of Collective that does not depend on bytes: what combining n collectives into one
+  // saves n - 1 times.
+  virtual double Latency(ReshardKind kind, AxisSet axes) const = 0;
+  virtual double Operation(const LocalWork& work) const = 0;
+  // Whether compute may be repeated on an axis: alpa forbids undivided dots.
+  virtual bool forbids_replicated_dots() const = 0;
+};
+
+// Latency-bandwidth collectives and roofline compute on the mesh laid over the cluster's devices in
+// order; with a calibration its measured tables take the place of the cluster's rates ("measured").
+std::unique_ptr<CostModel> MakeRooflineCostModel(const Cluster& cluster, const Mesh& mesh,
+                                                 const Calibration* calibration = nullptr);
+
+// Alpa's communication costs (facts of its tests): all-reduce alpha + 2 beta (n-1)/n B + 0.01 and
+// so on, operations free. One alpha and beta per mesh axis.
+absl::StatusOr<std::unique_ptr<CostModel>> MakeAlpaCostModel(const Mesh& mesh,
+                                                             std::vector<double> alpha,
+                                                             std::vector<double> beta,
+                                                             bool allow_replicated_dots);
+
+}  // namespace minka
