@@ -1,0 +1,153 @@
+#include "minka/solver/problem.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+constexpr __int128 kLargestSum = static_cast<__int128>(1) << 62;
+
+int64_t LargestAllowed(std::span<const int64_t> values) {
+  int64_t largest = 0;
+  for (const int64_t value : values)
+    if (value != kForbidden) largest = std::max(largest, value);
+  return largest;
+}
+
+bool HasNegative(std::span<const int64_t> values) {
+  return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
+}
+
+}  // namespace
+
+RowId RowPool::Intern(std::span<const int64_t> row) {
+  const uint64_t hash = StableHash({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
+  const auto [first, last] = ids_by_hash_.equal_range(hash);
+  for (auto it = first; it != last; ++it)
+    if (std::ranges::equal((*this)[it->second], row)) return it->second;
+  const RowId id = size();
+  values_.insert(values_.end(), row.begin(), row.end());
+  begins_.push_back(static_cast<int64_t>(values_.size()));
+  ids_by_hash_.emplace(hash, id);
+  return id;
+}
+
+NodeId SolverProblem::AddNode(std::span<const int64_t> costs, const std::string& name) {
+  const NodeId node = num_nodes();
+  cost_row_.push_back(cost_rows_.Intern(costs));
+  multiplicity_.push_back(1);
+  if (!name.empty()) names_.emplace(node, name);
+  return node;
+}
+
+TableId SolverProblem::AddTable(int32_t num_rows, int32_t num_columns,
+                                std::span<const int64_t> cells) {
+  const RowId row = table_cells_.Intern(cells);
+  const auto [first, last] = tables_by_cells_.equal_range(row);
+  for (auto it = first; it != last; ++it) {
+    const TableShape& shape = table_shapes_[it->second];
+    if (shape.num_rows == num_rows && shape.num_columns == num_columns) return it->second;
+  }
+  const TableId id = num_tables();
+  table_shapes_.push_back({num_rows, num_columns, row});
+  tables_by_cells_.emplace(row, id);
+  return id;
+}
+
+void SolverProblem::AddUsage(NodeId node, TimeInterval interval, RowId row) {
+  usages_.push_back({interval, row});
+  usage_node_.push_back(node);
+}
+
+CostTable SolverProblem::table(TableId id) const {
+  const TableShape& shape = table_shapes_[id];
+  return {shape.num_rows, shape.num_columns, table_cells_[shape.cells]};
+}
+
+std::string SolverProblem::node_name(NodeId node) const {
+  const auto it = names_.find(node);
+  return it == names_.end() ? fmt::format("node {}", node) : it->second;
+}
+
+absl::Status SolverProblem::Check() const {
+  __int128 largest_sum = 0;
+  std::vector<int64_t> largest_of_row(cost_rows_.size(), -1);
+  for (NodeId node = 0; node < num_nodes(); ++node) {
+    const std::span<const int64_t> row = costs(node);
+    int64_t& largest = largest_of_row[cost_row_[node]];
+    if (largest < 0) {
+      if (row.empty()) return InvalidArgument("{} has no choices", node_name(node));
+      if (HasNegative(row)) return InvalidArgument("{} has a negative cost", node_name(node));
+      largest = LargestAllowed(row);
+    }
+    if (multiplicity_[node] < 1)
+      return InvalidArgument("{} has multiplicity {}; it must be at least 1", node_name(node),
+                             multiplicity_[node]);
+    largest_sum += static_cast<__int128>(largest) * multiplicity_[node];
+  }
+  std::vector<int64_t> largest_of_table(table_shapes_.size());
+  for (TableId id = 0; id < num_tables(); ++id) {
+    const CostTable t = table(id);
+    if (static_cast<size_t>(t.num_rows) * t.num_columns != t.cells.size())
+      return InvalidArgument("table {} has {} cells, not {} x {}", id, t.cells.size(), t.num_rows,
+                             t.num_columns);
+    if (HasNegative(t.cells)) return InvalidArgument("table {} has a negative cost", id);
+    largest_of_table[id] = LargestAllowed(t.cells);
+  }
+  for (size_t e = 0; e < edges_.size(); ++e) {
+    const ProblemEdge& edge = edges_[e];
+    for (const NodeId node : {edge.a, edge.b})
+      if (node < 0 || node >= num_nodes())
+        return InvalidArgument("edge {} joins node {}, but there are {} nodes", e, node,
+                               num_nodes());
+    if (edge.a == edge.b)
+      return InvalidArgument("edge {} joins {} to itself", e, node_name(edge.a));
+    if (edge.table < 0 || edge.table >= num_tables())
+      return InvalidArgument("edge {} names table {}, but there are {} tables", e, edge.table,
+                             num_tables());
+    const CostTable t = table(edge.table);
+    const NodeId row_node = edge.transposed ? edge.b : edge.a;
+    const NodeId column_node = edge.transposed ? edge.a : edge.b;
+    if (t.num_rows != num_choices(row_node) || t.num_columns != num_choices(column_node))
+      return InvalidArgument("edge {}'s table is {} x {}, but {} has {} choices and {} has {}", e,
+                             t.num_rows, t.num_columns, node_name(row_node), num_choices(row_node),
+                             node_name(column_node), num_choices(column_node));
+    if (edge.multiplicity < 1)
+      return InvalidArgument("edge {} has multiplicity {}; it must be at least 1", e,
+                             edge.multiplicity);
+    largest_sum += static_cast<__int128>(largest_of_table[edge.table]) * edge.multiplicity;
+  }
+  if (largest_sum >= kLargestSum)
+    return InvalidArgument(
+        "costs are too large: their largest sum does not fit 62 bits; use a coarser unit");
+  for (RowId row = 0; row < usage_rows_.size(); ++row)
+    if (HasNegative(usage_rows_[row]))
+      return InvalidArgument("usage row {} has negative bytes", row);
+  __int128 largest_usage = 0;
+  for (size_t u = 0; u < usages_.size(); ++u) {
+    const NodeId node = usage_node_[u];
+    if (node < 0 || node >= num_nodes())
+      return InvalidArgument("usage {} belongs to node {}, but there are {} nodes", u, node,
+                             num_nodes());
+    if (usages_[u].row < 0 || usages_[u].row >= usage_rows_.size())
+      return InvalidArgument("a usage of {} names row {}, but there are {} rows", node_name(node),
+                             usages_[u].row, usage_rows_.size());
+    const std::span<const int64_t> row = usage_row(usages_[u].row);
+    if (static_cast<int32_t>(row.size()) != num_choices(node))
+      return InvalidArgument("a usage of {} has {} entries for {} choices", node_name(node),
+                             row.size(), num_choices(node));
+    largest_usage += LargestAllowed(row);
+  }
+  if (largest_usage >= kLargestSum)
+    return InvalidArgument(
+        "usages are too large: their largest sum does not fit 62 bits; use a coarser unit");
+  if (usage_limit_ && *usage_limit_ < 0)
+    return InvalidArgument("the usage limit is negative: {}", *usage_limit_);
+  return absl::OkStatus();
+}
+
+}  // namespace minka
