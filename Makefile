@@ -1,0 +1,93 @@
+# make deps | build | demo | test | bench | lint | format | clean
+#
+#   deps    Debian packages (as root, by sudo, or the line to type) and the private virtual environment build/venv
+#   build   build/minka from preset release
+#   demo    plans and trains a small GPT on eight local devices, for about two minutes
+#   test    all tests; those that load no plugin also under address and undefined-behaviour sanitizers
+#   bench   all benchmarks, against JAX where there is something to compare
+#   lint    formatting, include direction, clang-tidy
+#   format  rewrites the sources as clang-format wants them
+#   clean   removes everything built, keeps the virtual environments
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+JOBS ?= $(shell nproc)
+# Clones of this repository share what ccache keeps.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= true
+
+.PHONY: deps build demo test bench lint format clean
+.DEFAULT_GOAL := build
+
+# --- what has to be installed -----------------------------------------------------------------------------------------
+
+deps: build/stamps/deps
+build/stamps/deps: scripts/packages.txt scripts/requirements.txt scripts/install_packages.sh scripts/make_venv.sh
+	scripts/install_packages.sh scripts/packages.txt
+	scripts/make_venv.sh build/venv scripts/requirements.txt
+	mkdir -p $(@D) && touch $@
+
+build/stamps/deps-lint: scripts/packages_lint.txt scripts/install_packages.sh
+	scripts/install_packages.sh scripts/packages_lint.txt
+	mkdir -p $(@D) && touch $@
+
+build/stamps/deps-bench: benchmarks/requirements.txt scripts/make_venv.sh
+	scripts/make_venv.sh build/venv-jax benchmarks/requirements.txt
+	mkdir -p $(@D) && touch $@
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+build/%/build.ninja: CMakePresets.json | build/stamps/deps
+	cmake --preset $*
+
+build: build/release/build.ninja
+	scripts/build_tools.sh $(JOBS)
+
+demo: build
+	build/minka train gpt-tiny --num-devices 8
+
+# --- testing ----------------------------------------------------------------------------------------------------------
+
+.PHONY: test-release test-asan
+test: test-release test-asan
+
+test-release: build
+	cmake --build build/release -j $(JOBS)
+	ctest --test-dir build/release --output-on-failure -j $(JOBS) --no-tests=error
+
+# The plugin is a stock binary that the sanitizers cannot see into.
+test-asan: build/asan/build.ninja
+	cmake --build build/asan -j $(JOBS) --target tests_without_plugin
+	ctest --test-dir build/asan --output-on-failure -j $(JOBS) --label-exclude plugin --no-tests=error
+
+bench: build build/stamps/deps-bench
+	cmake --build build/release -j $(JOBS)
+	cmake --build build/release --target bench
+
+# --- style ------------------------------------------------------------------------------------------------------------
+
+.PHONY: lint-format lint-includes lint-tidy fuzz
+lint: lint-format lint-includes lint-tidy
+
+lint-format: build/stamps/deps-lint
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 --dry-run -Werror
+
+lint-includes:
+	python3 scripts/check_includes.py
+
+lint-tidy: build/release/build.ninja build/stamps/deps-lint
+	scripts/run_clang_tidy.sh build/release $(JOBS)
+
+format: build/stamps/deps-lint
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
+
+# Each fuzz target for FUZZ_SECONDS; what it finds lies in build/fuzz/findings.
+FUZZ_SECONDS ?= 60
+fuzz: build/fuzz/build.ninja
+	scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS) $(JOBS)
+build/fuzz/build.ninja: | build/stamps/deps-lint
+
+clean:
+	find build -mindepth 1 -maxdepth 1 ! -name venv ! -name venv-jax ! -name stamps -exec rm -rf {} +
