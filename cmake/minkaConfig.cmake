@@ -1,0 +1,13 @@
+# find_package(minka) gives one target per module, minka::base to minka::driver; the last brings all that a program needs.
+include(CMakeFindDependencyMacro)
+list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+find_dependency(Threads)
+find_dependency(Protobuf)
+find_dependency(absl)
+find_dependency(fmt)
+find_dependency(spdlog)
+find_dependency(nlohmann_json)
+find_dependency(CLI11)
+find_dependency(ZLIB)
+find_dependency(XXHash)
+include(${CMAKE_CURRENT_LIST_DIR}/minkaTargets.cmake)
