@@ -13,9 +13,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "minka/ir/module.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/sharding.h"
@@ -29,44 +32,73 @@ enum class FactorKind : uint8_t {
              // with `combiner`
 };
 
+// What the local program does, when a factor is split, besides running the operation on the local
+// shapes (shapes in attributes are always made local).
+enum class LocalForm : uint8_t {
+  kPlain,        // nothing
+  kIotaOffset,   // iota dimension: add coordinate * local size
+  kOwnSlice,     // constant whose elements differ: every device holds its slice of the literal
+  kIndexOffset,  // table dimension of a gather: clamp the index globally, subtract the offset of
+                 // the slice, zero what is not in it; of a scatter: subtract, what is outside is
+                 // dropped
+  kInitOnFirst,  // the value that starts the accumulation (init of a reduce, operand of a scatter)
+                 // counts on coordinate 0 of every axis over which the result is partial and it is
+                 // not (a multiply: of every split axis); it is the neutral element elsewhere
+};
+
 struct Factor {
   FactorKind kind = FactorKind::kParallel;
-  int64_t size = 1;
+  int64_t size = 1;                // divides every dimension that maps to the factor
   Opcode combiner = Opcode::kAdd;  // kCombine: maximum, minimum, and, or, multiply
-  std::string name;                // "batch", "row", "column", "contraction", "dim 2": for people
+  LocalForm local_form = LocalForm::kPlain;
+  std::string
+      name;  // "batch", "row", "column", "contraction", "dim 2": for people; unique in a lane
+  bool operator==(const Factor&) const = default;
 };
 
 // The dimension is in no factor: it must be whole.
 inline constexpr int kWholeDim = -1;
-
-// What the local program does besides running the operation on the local shapes.
-enum class LocalForm : uint8_t {
-  kPlain,        // nothing else; shapes in attributes are made local
-  kIotaOffset,   // add coordinate * local size along the split iota dimension
-  kIndexOffset,  // gather / scatter over a split table dimension: subtract the offset, mask what is
-                 // outside
-  kInitOnFirst,  // reduce, scatter ... with a sum split: the init value counts once (coordinate 0),
-                 // neutral elsewhere
-};
 
 struct OpRule {
   std::vector<Factor> factors;
   // [operand][dim] -> factor or kWholeDim; the same for results.
   std::vector<std::vector<int>> operand_dims;
   std::vector<std::vector<int>> result_dims;
-  // Sets of operands in which the operation is jointly linear: all partial together over an axis,
-  // or none. Operands not in the group are whole over that axis. Empty: no operand may be partial.
+  // Sets of operands in which the operation is jointly linear: all partial together over an axis
+  // (then all results are partial over it), or none. Operands not in the group are whole over that
+  // axis. Empty: no operand may be partial. Reduce-add: the inits follow LocalForm::kInitOnFirst.
   std::vector<std::vector<int>> linear_groups;
-  LocalForm local_form = LocalForm::kPlain;
+  // More than 1 for an opt-barrier: operand i and result i are an operation of their own (lane i),
+  // split independently of the others; LaneRule(rule, i) is its rule, and a Strategy of the whole
+  // is the lanes' strategies one after another, indices as in the lanes' rules.
+  int num_lanes = 1;
   // False: the operation has no rule; it runs replicated and is named in the plan's unsupported
   // operations.
   bool supported = true;
-  // Constants, iota and what depends only on them or on random keys: any sharding costs nothing to
-  // produce.
-  bool free_to_produce = false;
+  bool operator==(const OpRule&) const = default;
 };
 
 OpRule RuleFor(const Module& module, const Computation& computation, InstructionId id);
+// The rule of one lane, with one operand and one result.
+OpRule LaneRule(const OpRule& rule, int lane);
+
+// How the values in the body of a `while` follow its rule: [body instruction][result][dim] ->
+// factor of the rule or kWholeDim. Operations of the body need nothing but local shapes.
+std::vector<std::vector<std::vector<int>>> WhileBodyDims(const Module& module,
+                                                         const Computation& computation,
+                                                         InstructionId id);
+
+// Per instruction of the computation: does it depend only on constants, iotas and the parameters
+// listed (random keys), by cheap operations? Any sharding of its results costs nothing to produce.
+std::vector<bool> FreeToProduce(const Module& module, const Computation& computation,
+                                std::span<const int> key_parameters = {});
+
+// Is every element surely zero (constants, through broadcast, reshape, convert, copy, transpose)?
+bool IsZero(const Computation& computation, Value value);
+
+// Equal keys: equal rules (names of factors aside) and equal shapes and types of operands and
+// results, so that strategies and reshard costs are the same. Opcode and attributes are not part.
+std::string RuleKey(const OpRule& rule, const Computation& computation, InstructionId id);
 
 // What one mesh axis does in an operation.
 struct AxisUse {
@@ -77,27 +109,33 @@ struct AxisUse {
   auto operator<=>(const AxisUse&) const = default;
 };
 
-// One way to run an operation on a mesh: what each axis does. Two axes on one factor: `major_first`
-// order is mesh order.
+// One way to run an operation on a mesh: what each axis does. Several axes on one factor: major to
+// minor in mesh order.
 struct Strategy {
-  std::vector<AxisUse> axes;  // by mesh axis
+  std::vector<AxisUse> axes;  // by mesh axis; with lanes: [lane * num_axes + axis]
   auto operator<=>(const Strategy&) const = default;
 };
 
 // Shardings that a strategy asks of operands and gives to results.
 Sharding OperandSharding(const OpRule& rule, const Strategy& strategy, int operand);
 Sharding ResultSharding(const OpRule& rule, const Strategy& strategy, int result);
-// Axes over which results must be completed at once (split kCombine factors), with their combiner.
+// Axes over which results must be completed at once (split kCombine factors), with their combiner;
+// all split kCombine factors of an operation have the same.
 AxisSet CombineAxes(const OpRule& rule, const Strategy& strategy);
 
-// Every strategy whose axis sizes divide the dimensions they split, in a fixed order (all idle
-// first). Mesh axes of size 1 stay idle. At most one axis linear or summing per ... no limit here:
-// the planner prunes.
-std::vector<Strategy> EnumerateStrategies(const OpRule& rule, const Module& module,
-                                          const Computation& computation, InstructionId id,
-                                          const Mesh& mesh);
+struct StrategyLimits {
+  int max_axes_per_factor = kMaxMeshAxes;
+  int max_partial_axes = kMaxMeshAxes;  // axes linear or on kSum factors
+};
 
-// "data: batch, model: contraction", "idle".
+// Every strategy within the limits whose axes divide the factors they split, in a fixed order (all
+// idle first). Mesh axes of size 1 stay idle. Precondition: one lane.
+std::vector<Strategy> EnumerateStrategies(const OpRule& rule, const Mesh& mesh,
+                                          const StrategyLimits& limits = {});
+
+// "data: batch, model: contraction", "idle", "model: partial(0,1)" for a linear group; lanes joined
+// by " | ". Parses back.
 std::string ToString(const Strategy& strategy, const OpRule& rule, const Mesh& mesh);
+absl::StatusOr<Strategy> ParseStrategy(std::string_view text, const OpRule& rule, const Mesh& mesh);
 
 }  // namespace minka
