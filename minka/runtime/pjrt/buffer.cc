@@ -1,0 +1,130 @@
+#include "minka/runtime/pjrt/buffer.h"
+
+#include <numeric>
+#include <utility>
+
+#include "minka/base/status.h"
+#include "minka/runtime/pjrt/client_state.h"
+
+namespace minka::pjrt {
+namespace {
+
+int64_t SizeOnDevice(const PJRT_Api* api, PJRT_Buffer* buffer, const Shape& shape) {
+  auto args = Arguments<PJRT_Buffer_OnDeviceSizeInBytes_Args>();
+  args.buffer = buffer;
+  if (!Call(api, &PJRT_Api::PJRT_Buffer_OnDeviceSizeInBytes, args).ok()) return shape.num_bytes();
+  return static_cast<int64_t>(args.on_device_size_in_bytes);
+}
+
+// Last dimension first: row-major.
+std::vector<int64_t> RowMajor(int rank) {
+  std::vector<int64_t> minor_to_major(rank);
+  std::iota(minor_to_major.rbegin(), minor_to_major.rend(), 0);
+  return minor_to_major;
+}
+
+}  // namespace
+
+Buffer::Buffer(std::shared_ptr<ClientState> client, PJRT_Buffer* buffer, int device,
+               std::shared_ptr<const Shape> shape, Metering metering)
+    : client_(std::move(client)),
+      buffer_(buffer),
+      device_(device),
+      size_bytes_(SizeOnDevice(client_->api, buffer, *shape)),
+      shape_(std::move(shape)) {
+  if (metering == Metering::kByBuffer) client_->meter->AddBuffer(device_, size_bytes_);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : client_(std::move(other.client_)),
+      buffer_(std::exchange(other.buffer_, nullptr)),
+      device_(other.device_),
+      state_(std::exchange(other.state_, BufferState::kDeleted)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)),
+      shape_(other.shape_) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  client_ = std::move(other.client_);
+  buffer_ = std::exchange(other.buffer_, nullptr);
+  device_ = other.device_;
+  state_ = std::exchange(other.state_, BufferState::kDeleted);
+  size_bytes_ = std::exchange(other.size_bytes_, 0);
+  shape_ = other.shape_;
+  return *this;
+}
+
+Buffer::~Buffer() { Release(); }
+
+void Buffer::Release() {
+  if (buffer_ == nullptr) return;
+  if (state_ == BufferState::kAlive) client_->meter->RemoveBuffer(device_, size_bytes_);
+  auto args = Arguments<PJRT_Buffer_Destroy_Args>();
+  args.buffer = std::exchange(buffer_, nullptr);
+  CallIgnoringError(client_->api, &PJRT_Api::PJRT_Buffer_Destroy, args);
+  state_ = BufferState::kDeleted;
+  size_bytes_ = 0;
+}
+
+void Buffer::Delete() {
+  if (state_ == BufferState::kAlive) Release();
+}
+
+void Buffer::MarkDonated() {
+  state_ = BufferState::kDonated;
+  size_bytes_ = 0;
+}
+
+absl::Status Buffer::CheckAlive() const {
+  switch (state_) {
+    case BufferState::kAlive:
+      return absl::OkStatus();
+    case BufferState::kDeleted:
+      return FailedPrecondition("the buffer {} was deleted", ToString(*shape_));
+    case BufferState::kDonated:
+      return FailedPrecondition("the buffer {} on device {} was donated to a launch",
+                                ToString(*shape_), device_);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Event> Buffer::CopyToHost(std::span<char> destination) const {
+  RETURN_IF_ERROR(CheckAlive());
+  if (static_cast<int64_t>(destination.size()) != shape_->num_bytes())
+    return InvalidArgument("{} takes {} bytes, the destination has {}", ToString(*shape_),
+                           shape_->num_bytes(), destination.size());
+  // With null the plugin only reports the size; an empty array has nothing to copy.
+  if (destination.empty()) return Ready();
+  const std::vector<int64_t> minor_to_major = RowMajor(shape_->rank());
+  PJRT_Buffer_MemoryLayout layout = {};
+  layout.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE;
+  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+  layout.tiled.minor_to_major = minor_to_major.data();
+  layout.tiled.minor_to_major_size = minor_to_major.size();
+  auto args = Arguments<PJRT_Buffer_ToHostBuffer_Args>();
+  args.src = buffer_;
+  args.host_layout = &layout;
+  args.dst = destination.data();
+  args.dst_size = destination.size();
+  RETURN_IF_ERROR(Call(client_->api, &PJRT_Api::PJRT_Buffer_ToHostBuffer, args));
+  return Event(client_->api, args.event);
+}
+
+absl::StatusOr<std::string> Buffer::ToHost() const {
+  std::string bytes(shape_->num_bytes(), '\0');
+  ASSIGN_OR_RETURN(const Event copied, CopyToHost(bytes));
+  RETURN_IF_ERROR(copied.Await());
+  return bytes;
+}
+
+absl::StatusOr<Event> Buffer::Ready() const {
+  RETURN_IF_ERROR(CheckAlive());
+  auto args = Arguments<PJRT_Buffer_ReadyEvent_Args>();
+  args.buffer = buffer_;
+  RETURN_IF_ERROR(Call(client_->api, &PJRT_Api::PJRT_Buffer_ReadyEvent, args));
+  return Event(client_->api, args.event);
+}
+
+}  // namespace minka::pjrt

@@ -1,0 +1,150 @@
+#include "minka/runtime/pjrt/client.h"
+
+#include <utility>
+
+#include "minka/base/status.h"
+#include "minka/runtime/pjrt/client_state.h"
+#include "minka/runtime/pjrt/element_type.h"
+#include "minka/runtime/pjrt/platform.h"
+
+namespace minka::pjrt {
+namespace {
+
+PJRT_NamedValue NamedValue(const std::string& name, const ClientOption& option) {
+  PJRT_NamedValue value = {};
+  value.struct_size = PJRT_NamedValue_STRUCT_SIZE;
+  value.name = name.data();
+  value.name_size = name.size();
+  if (const auto* number = std::get_if<int64_t>(&option)) {
+    value.type = PJRT_NamedValue_kInt64;
+    value.int64_value = *number;
+    value.value_size = 1;
+  } else {
+    const auto& list = std::get<std::vector<int64_t>>(option);
+    value.type = PJRT_NamedValue_kInt64List;
+    value.int64_array_value = list.data();
+    value.value_size = list.size();
+  }
+  return value;
+}
+
+absl::StatusOr<PJRT_Client*> CreateClient(const PJRT_Api* api,
+                                          const std::map<std::string, ClientOption>& options) {
+  std::vector<PJRT_NamedValue> values;
+  for (const auto& [name, option] : options) values.push_back(NamedValue(name, option));
+  auto args = Arguments<PJRT_Client_Create_Args>();
+  args.create_options = values.data();
+  args.num_options = values.size();
+  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_Client_Create, args));
+  return args.client;
+}
+
+absl::StatusOr<Device> Describe(const PJRT_Api* api, PJRT_Device* handle) {
+  auto get = Arguments<PJRT_Device_GetDescription_Args>();
+  get.device = handle;
+  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_Device_GetDescription, get));
+  auto id = Arguments<PJRT_DeviceDescription_Id_Args>();
+  id.device_description = get.device_description;
+  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_DeviceDescription_Id, id));
+  auto kind = Arguments<PJRT_DeviceDescription_Kind_Args>();
+  kind.device_description = get.device_description;
+  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_DeviceDescription_Kind, kind));
+  auto text = Arguments<PJRT_DeviceDescription_ToString_Args>();
+  text.device_description = get.device_description;
+  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_DeviceDescription_ToString, text));
+  return Device{.id = id.id,
+                .kind = std::string(kind.device_kind, kind.device_kind_size),
+                .description = std::string(text.to_string, text.to_string_size)};
+}
+
+absl::StatusOr<std::vector<PJRT_Device*>> AddressableDevices(const PJRT_Api* api,
+                                                             PJRT_Client* client) {
+  auto args = Arguments<PJRT_Client_AddressableDevices_Args>();
+  args.client = client;
+  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_Client_AddressableDevices, args));
+  return std::vector<PJRT_Device*>(args.addressable_devices,
+                                   args.addressable_devices + args.num_addressable_devices);
+}
+
+absl::StatusOr<std::string> PlatformName(const PJRT_Api* api, PJRT_Client* client) {
+  auto args = Arguments<PJRT_Client_PlatformName_Args>();
+  args.client = client;
+  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_Client_PlatformName, args));
+  return std::string(args.platform_name, args.platform_name_size);
+}
+
+}  // namespace
+
+ClientState::~ClientState() {
+  auto args = Arguments<PJRT_Client_Destroy_Args>();
+  args.client = client;
+  CallIgnoringError(api, &PJRT_Api::PJRT_Client_Destroy, args);
+}
+
+absl::StatusOr<Client> Client::Create(const Plugin& plugin, const ClientOptions& options) {
+  if (options.num_devices < 0) return InvalidArgument("{} devices asked for", options.num_devices);
+  const PJRT_Api* api = plugin.api();
+  auto created = CreateClient(api, PlatformClientOptions(plugin.kind(), options.num_devices));
+  if (!created.ok())
+    return WithContext(created.status(),
+                       fmt::format("no {} devices", PluginKindName(plugin.kind())));
+  auto state = std::make_shared<ClientState>(api, *created);
+  state->kind = plugin.kind();
+  ASSIGN_OR_RETURN(state->platform, PlatformName(api, state->client));
+  ASSIGN_OR_RETURN(state->handles, AddressableDevices(api, state->client));
+  for (PJRT_Device* handle : state->handles) {
+    ASSIGN_OR_RETURN(Device device, Describe(api, handle));
+    state->devices.push_back(std::move(device));
+  }
+  const int found = static_cast<int>(state->devices.size());
+  if (options.num_devices != 0 && found != options.num_devices)
+    return FailedPrecondition("{} {} devices asked for, the plugin gives {}", options.num_devices,
+                              state->platform, found);
+  state->meter = std::make_unique<MemoryMeter>(found);
+  return Client(std::move(state));
+}
+
+const std::string& Client::platform() const { return state_->platform; }
+PluginKind Client::kind() const { return state_->kind; }
+const std::vector<Device>& Client::devices() const { return state_->devices; }
+MemoryMeter& Client::meter() const { return *state_->meter; }
+
+absl::StatusOr<Buffer> Client::CopyFromHost(int device, const Shape& shape,
+                                            std::string_view bytes) const {
+  if (device < 0 || device >= num_devices())
+    return InvalidArgument("device {} of a client with {} devices", device, num_devices());
+  ASSIGN_OR_RETURN(const PJRT_Buffer_Type type, ToPjrtType(shape.type));
+  if (static_cast<int64_t>(bytes.size()) != shape.num_bytes())
+    return InvalidArgument("{} takes {} bytes, not {}", ToString(shape), shape.num_bytes(),
+                           bytes.size());
+  auto args = Arguments<PJRT_Client_BufferFromHostBuffer_Args>();
+  args.client = state_->client;
+  args.data = bytes.data();
+  args.type = type;
+  args.dims = shape.dims.data();
+  args.num_dims = shape.dims.size();
+  args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+  args.device = state_->handles[device];
+  RETURN_IF_ERROR(Call(state_->api, &PJRT_Api::PJRT_Client_BufferFromHostBuffer, args));
+  // The plugin has its copy already; the event only has to be released.
+  const Event done_with_host_buffer(state_->api, args.done_with_host_buffer);
+  return Buffer(state_, args.buffer, device, std::make_shared<const Shape>(shape),
+                Metering::kByBuffer);
+}
+
+std::optional<AllocatorBytes> Client::allocator_bytes(int device) const {
+  auto args = Arguments<PJRT_Device_MemoryStats_Args>();
+  args.device = state_->handles[device];
+  if (!Call(state_->api, &PJRT_Api::PJRT_Device_MemoryStats, args).ok()) return std::nullopt;
+  return AllocatorBytes{.in_use_bytes = args.bytes_in_use,
+                        .peak_bytes = args.peak_bytes_in_use_is_set ? args.peak_bytes_in_use : 0,
+                        .limit_bytes = args.bytes_limit_is_set ? args.bytes_limit : 0};
+}
+
+int64_t Client::peak_bytes(int device) const {
+  const std::optional<AllocatorBytes> allocator = allocator_bytes(device);
+  return allocator && allocator->peak_bytes > 0 ? allocator->peak_bytes
+                                                : meter().peak_bytes(device);
+}
+
+}  // namespace minka::pjrt

@@ -1,0 +1,28 @@
+// What a client, its buffers and its executables share. For the sources of this folder only.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "minka/runtime/pjrt/api.h"
+#include "minka/runtime/pjrt/client.h"
+
+namespace minka::pjrt {
+
+struct ClientState {
+  ClientState(const PJRT_Api* api, PJRT_Client* client) : api(api), client(client) {}
+  ClientState(const ClientState&) = delete;
+  ClientState& operator=(const ClientState&) = delete;
+  ~ClientState();
+
+  const PJRT_Api* const api;
+  PJRT_Client* const client;
+  PluginKind kind = PluginKind::kCpu;
+  std::string platform;
+  std::vector<PJRT_Device*> handles;  // parallel to devices
+  std::vector<Device> devices;
+  std::unique_ptr<MemoryMeter> meter;
+};
+
+}  // namespace minka::pjrt

@@ -1,0 +1,57 @@
+#include "minka/runtime/pjrt/platform.h"
+
+#include <numeric>
+
+namespace minka::pjrt {
+namespace {
+
+constexpr const char* kDisabledPasses = "xla_disable_hlo_passes";
+
+std::vector<int64_t> FirstDevices(int num_devices) {
+  std::vector<int64_t> ids(num_devices);
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
+}  // namespace
+
+std::map<std::string, ClientOption> PlatformClientOptions(PluginKind kind, int num_devices) {
+  if (num_devices == 0) return {};
+  switch (kind) {
+    case PluginKind::kCpu:
+      return {{"cpu_device_count", static_cast<int64_t>(num_devices)}};
+    case PluginKind::kCuda:
+      return {{"visible_devices", FirstDevices(num_devices)}};
+  }
+  return {};
+}
+
+Overrides RequiredOverrides(PluginKind kind) {
+  switch (kind) {
+    case PluginKind::kCpu:
+      return {{kDisabledPasses, "cse_barrier_expander,cpu-all-reduce-combiner"},
+              {"xla_cpu_enable_concurrency_optimized_scheduler", false}};
+    case PluginKind::kCuda:
+      // The GPU compiler combines collectives up to these bytes; the plan has combined them
+      // already.
+      return {{kDisabledPasses, "cse_barrier_expander"},
+              {"xla_gpu_all_reduce_combine_threshold_bytes", int64_t{0}},
+              {"xla_gpu_all_gather_combine_threshold_bytes", int64_t{0}},
+              {"xla_gpu_reduce_scatter_combine_threshold_bytes", int64_t{0}}};
+  }
+  return {};
+}
+
+Overrides MergeOverrides(Overrides required, const Overrides& extra) {
+  for (const auto& [name, value] : extra) {
+    const auto existing = required.find(name);
+    if (name == kDisabledPasses && existing != required.end())
+      existing->second =
+          std::get<std::string>(existing->second) + "," + std::get<std::string>(value);
+    else
+      required[name] = value;
+  }
+  return required;
+}
+
+}  // namespace minka::pjrt
