@@ -10,9 +10,11 @@
 // returned by Finish(); what is built after it is ignored. Not thread-safe.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,7 +39,7 @@ class ComputationBuilder {
   Value Compare(CompareAttributes::Direction direction, Value x, Value y);
   Value Select(Value predicate, Value on_true, Value on_false);
   Value Clamp(Value low, Value x, Value high);
-  Value Convert(Value x, ElementType type);
+  Value Convert(Value x, ElementType type);  // x itself where it has the type
   Value BitcastConvert(Value x, ElementType type);
   Value Broadcast(Value x, std::vector<int64_t> dims, std::vector<int64_t> broadcast_dimensions);
   Value Reshape(Value x, std::vector<int64_t> dims);
@@ -109,6 +111,7 @@ class ModuleBuilder {
   Module module_;
   absl::Status status_;
   std::vector<std::string> op_names_;  // per computation, for what is appended next
+  std::map<std::pair<Opcode, ElementType>, ComputationId> reducers_;
 };
 
 }  // namespace minka

@@ -28,5 +28,8 @@ Literal FilledLiteral(const Shape& shape, double value);
 double ScalarValue(const Literal& literal);
 // Element `index` (row-major) of any real type as double.
 double ElementAsDouble(const Literal& literal, int64_t index);
+// The elements converted to another real type, through double: round to nearest even, integers
+// towards zero and saturating.
+Literal ConvertLiteral(const Literal& literal, ElementType type);
 
 }  // namespace minka

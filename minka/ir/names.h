@@ -1,0 +1,26 @@
+// Unique HLO names.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace minka {
+
+// Characters that HLO names may not have replaced by '_'.
+std::string SanitizedName(std::string_view name);
+
+// Hands out names that were not taken before: "add", then "add.1", "add.2".
+class UniqueNames {
+ public:
+  // False: the name was taken already.
+  bool Reserve(const std::string& name) { return taken_.insert(name).second; }
+  std::string Take(const std::string& wanted);
+
+ private:
+  std::set<std::string> taken_;
+  std::map<std::string, int> last_suffix_;  // by name without its numeric suffix
+};
+
+}  // namespace minka
