@@ -40,6 +40,9 @@ TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {
       (std::filesystem::temp_directory_path() / fmt::format("minka_file_{}", ::getpid())).string();
   ASSERT_TRUE(WriteFile(path, std::string_view("a\0b", 3)).ok());
   EXPECT_EQ(*ReadFile(path), std::string("a\0b", 3));
+  const std::vector<std::string_view> pieces = {"one", "", "two"};
+  ASSERT_TRUE(WriteFile(path, pieces).ok());
+  EXPECT_EQ(*ReadFile(path), "onetwo");
   std::filesystem::remove(path);
   EXPECT_EQ(Message(ReadFile(path).status()),
             "cannot open " + path + ": No such file or directory");

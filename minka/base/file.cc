@@ -26,6 +26,12 @@ absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& path) {
   return contents;
 }
 
+bool WriteAll(std::FILE* file, std::span<const std::string_view> pieces) {
+  for (const std::string_view piece : pieces)
+    if (std::fwrite(piece.data(), 1, piece.size(), file) != piece.size()) return false;
+  return std::fflush(file) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -39,9 +45,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view contents) {
+  return WriteFile(path, std::span(&contents, 1));
+}
+
+absl::Status WriteFile(const std::string& path, std::span<const std::string_view> pieces) {
   if (path == "-") {
-    if (std::fwrite(contents.data(), 1, contents.size(), stdout) != contents.size() ||
-        std::fflush(stdout) != 0)
+    if (!WriteAll(stdout, pieces))
       return Unavailable("cannot write standard output: {}", std::strerror(errno));
     return absl::OkStatus();
   }
@@ -49,9 +58,7 @@ absl::Status WriteFile(const std::string& path, std::string_view contents) {
   {
     File file(std::fopen(temporary.c_str(), "wb"));
     if (!file) return Unavailable("cannot write {}: {}", path, std::strerror(errno));
-    const bool written =
-        std::fwrite(contents.data(), 1, contents.size(), file.get()) == contents.size();
-    if (!written || std::fflush(file.get()) != 0) {
+    if (!WriteAll(file.get(), pieces)) {
       const int why = errno;
       std::remove(temporary.c_str());
       return Unavailable("cannot write {}: {}", path, std::strerror(why));

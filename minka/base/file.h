@@ -1,6 +1,7 @@
 // Whole files in and out.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Writes beside the target and renames, so that a reader never sees half a file; "-" is standard
 // output.
 absl::Status WriteFile(const std::string& path, std::string_view contents);
+
+// The same for contents in pieces, one after the other.
+absl::Status WriteFile(const std::string& path, std::span<const std::string_view> pieces);
 
 }  // namespace minka
