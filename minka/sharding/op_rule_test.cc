@@ -1,0 +1,384 @@
+#include "minka/sharding/op_rule.h"
+
+#include <optional>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/ir/builder.h"
+
+namespace minka {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr ElementType kF32 = ElementType::kF32;
+constexpr ElementType kBF16 = ElementType::kBF16;
+constexpr ElementType kS32 = ElementType::kS32;
+
+// The rule of the operation that `build` appends last, and its module.
+struct Case {
+  Module module;
+  InstructionId id = 0;
+  OpRule rule;
+};
+
+template <typename Build>
+Case RuleOf(Build build) {
+  ModuleBuilder builder("m");
+  ComputationBuilder entry = builder.Entry();
+  const Value value = build(entry);
+  entry.SetResults({value});
+  absl::StatusOr<Module> module = std::move(builder).Finish();
+  if (!module.ok()) ADD_FAILURE() << module.status();
+  Case result{*std::move(module), value.instruction, {}};
+  result.rule = RuleFor(result.module, result.module.entry_computation(), result.id);
+  return result;
+}
+
+std::vector<std::string> FactorNames(const OpRule& rule) {
+  std::vector<std::string> names;
+  for (const Factor& factor : rule.factors) names.push_back(factor.name);
+  return names;
+}
+
+TEST(OpRule, DotHasBatchRowColumnContraction) {
+  const Case dot = RuleOf([](ComputationBuilder& b) {
+    const Value x = b.Parameter({kF32, {4, 8, 16}}, "x");
+    const Value y = b.Parameter({kF32, {4, 16, 32}}, "y");
+    return b.Dot(x, y, {{2}, {1}, {0}, {0}});
+  });
+  EXPECT_THAT(FactorNames(dot.rule), ElementsAre("batch", "row", "column", "contraction"));
+  EXPECT_THAT(dot.rule.operand_dims, ElementsAre(ElementsAre(0, 1, 3), ElementsAre(0, 3, 2)));
+  EXPECT_THAT(dot.rule.result_dims, ElementsAre(ElementsAre(0, 1, 2)));
+  EXPECT_EQ(dot.rule.factors[3].kind, FactorKind::kSum);
+  EXPECT_THAT(dot.rule.linear_groups, ElementsAre(ElementsAre(0), ElementsAre(1)));
+}
+
+TEST(OpRule, StrategiesOfADotGiveTheShardingsOfMatrixMultiplication) {
+  const Case dot = RuleOf([](ComputationBuilder& b) {
+    const Value x = b.Parameter({kF32, {8, 16}}, "x");
+    const Value y = b.Parameter({kF32, {16, 6}}, "y");
+    return b.Dot(x, y, {{1}, {0}, {}, {}});
+  });
+  const Mesh mesh = *Mesh::Parse("model=4");
+  std::vector<std::string> lines;
+  for (const Strategy& strategy : EnumerateStrategies(dot.rule, mesh)) {
+    lines.push_back(ToString(strategy, dot.rule, mesh) + "  " +
+                    ToString(OperandSharding(dot.rule, strategy, 0), mesh) + " " +
+                    ToString(OperandSharding(dot.rule, strategy, 1), mesh) + " -> " +
+                    ToString(ResultSharding(dot.rule, strategy, 0), mesh));
+  }
+  EXPECT_THAT(
+      lines,
+      ElementsAre("idle  [-,-] [-,-] -> [-,-]", "model: row  [model,-] [-,-] -> [model,-]",
+                  "model: contraction  [-,model] [model,-] -> [-,-]{partial: model}",
+                  "model: partial(0)  [-,-]{partial: model} [-,-] -> [-,-]{partial: model}",
+                  "model: partial(1)  [-,-] [-,-]{partial: model} -> [-,-]{partial: model}"));
+}
+
+std::vector<std::vector<int>> ReshapeDims(std::vector<int64_t> from, std::vector<int64_t> to) {
+  const OpRule rule = RuleOf([&](ComputationBuilder& b) {
+                        return b.Reshape(b.Parameter({kF32, from}, "x"), to);
+                      }).rule;
+  std::vector<std::vector<int>> result = {rule.operand_dims[0], rule.result_dims[0], {}};
+  for (const Factor& factor : rule.factors) result[2].push_back(static_cast<int>(factor.size));
+  return result;
+}
+
+TEST(OpRule, ReshapeKeepsTheLeadingDimOfEachGroup) {
+  // (B,S,3H) -> (B,S,H,3): the H split must survive.
+  EXPECT_THAT(
+      ReshapeDims({2, 4, 24}, {2, 4, 8, 3}),
+      ElementsAre(ElementsAre(0, 1, 2), ElementsAre(0, 1, 2, kWholeDim), ElementsAre(2, 4, 8)));
+  // Dimensions of size 1 come and go.
+  EXPECT_THAT(ReshapeDims({32}, {1, 32, 1}),
+              ElementsAre(ElementsAre(0), ElementsAre(kWholeDim, 0, kWholeDim), ElementsAre(32)));
+  // What divides both leading dimensions.
+  EXPECT_THAT(ReshapeDims({6, 4}, {8, 3}),
+              ElementsAre(ElementsAre(0, kWholeDim), ElementsAre(0, kWholeDim), ElementsAre(2)));
+  EXPECT_THAT(ReshapeDims({4, 8, 3}, {32, 3}),
+              ElementsAre(ElementsAre(0, kWholeDim, 1), ElementsAre(0, 1), ElementsAre(4, 3)));
+  EXPECT_THAT(ReshapeDims({3, 4}, {4, 3}),
+              ElementsAre(ElementsAre(-1, -1), ElementsAre(-1, -1), IsEmpty()));
+  EXPECT_THAT(ReshapeDims({0, 4}, {4, 0}),
+              ElementsAre(ElementsAre(-1, -1), ElementsAre(-1, -1), IsEmpty()));
+  EXPECT_THAT(ReshapeDims({1, 1}, {}), ElementsAre(ElementsAre(-1, -1), IsEmpty(), IsEmpty()));
+}
+
+TEST(OpRule, ReduceAddSumsAndCountsInitOnce) {
+  const OpRule rule = RuleOf([](ComputationBuilder& b) {
+                        const Value x = b.Parameter({kF32, {4, 8, 16}}, "x");
+                        return b.Reduce(x, b.Scalar(kF32, 1), {1}, Opcode::kAdd);
+                      }).rule;
+  EXPECT_THAT(rule.operand_dims, ElementsAre(ElementsAre(0, 1, 2), IsEmpty()));
+  EXPECT_THAT(rule.result_dims, ElementsAre(ElementsAre(0, 2)));
+  EXPECT_EQ(rule.factors[1].kind, FactorKind::kSum);
+  EXPECT_EQ(rule.factors[1].local_form, LocalForm::kInitOnFirst);
+  EXPECT_THAT(rule.linear_groups, ElementsAre(ElementsAre(0)));
+}
+
+TEST(OpRule, ReduceMaxIsCompletedAtOnce) {
+  const OpRule rule = RuleOf([](ComputationBuilder& b) {
+                        const Value x = b.Parameter({kF32, {4, 8}}, "x");
+                        return b.Reduce(x, b.Scalar(kF32, 0), {1}, Opcode::kMaximum);
+                      }).rule;
+  const Mesh mesh = *Mesh::Parse("x=2,y=2");
+  const Strategy strategy = *ParseStrategy("y: dim 1", rule, mesh);
+  EXPECT_EQ(CombineAxes(rule, strategy), AxisSet::Of(1));
+  EXPECT_EQ(rule.factors[1].combiner, Opcode::kMaximum);
+  EXPECT_TRUE(ResultSharding(rule, strategy, 0).is_replicated());
+  EXPECT_THAT(rule.linear_groups, IsEmpty());
+}
+
+TEST(OpRule, GatherSplitsTableAsMaskedSum) {
+  // An embedding: table (100, 16), indices (4, 8, 1) -> (4, 8, 16).
+  const OpRule rule = RuleOf([](ComputationBuilder& b) {
+                        const Value table = b.Parameter({kF32, {100, 16}}, "table");
+                        const Value indices = b.Parameter({kS32, {4, 8, 1}}, "indices");
+                        GatherAttributes gather;
+                        gather.offset_dims = {2};
+                        gather.collapsed_slice_dims = {0};
+                        gather.start_index_map = {0};
+                        gather.slice_sizes = {1, 16};
+                        gather.index_vector_dim = 2;
+                        return b.Gather(table, indices, gather);
+                      }).rule;
+  EXPECT_THAT(FactorNames(rule), ElementsAre("dim 0", "dim 1", "dim 2", "table 0"));
+  EXPECT_THAT(rule.operand_dims, ElementsAre(ElementsAre(3, 2), ElementsAre(0, 1, kWholeDim)));
+  EXPECT_THAT(rule.result_dims, ElementsAre(ElementsAre(0, 1, 2)));
+  EXPECT_EQ(rule.factors[3].kind, FactorKind::kSum);
+  EXPECT_EQ(rule.factors[3].local_form, LocalForm::kIndexOffset);
+  EXPECT_THAT(rule.linear_groups, ElementsAre(ElementsAre(0)));
+}
+
+OpRule EmbeddingGradient(std::optional<double> table, Opcode combiner) {
+  return RuleOf([&](ComputationBuilder& b) {
+           Value operand = b.Parameter({kF32, {100, 16}}, "table");
+           if (table) operand = b.FullLike(operand, *table);
+           const Value indices = b.Parameter({kS32, {4, 1}}, "indices");
+           const Value updates = b.Parameter({kF32, {4, 16}}, "updates");
+           ScatterAttributes scatter;
+           scatter.update_window_dims = {1};
+           scatter.inserted_window_dims = {0};
+           scatter.scatter_dims_to_operand_dims = {0};
+           scatter.index_vector_dim = 1;
+           return b.Scatter(operand, indices, updates, scatter, combiner);
+         })
+      .rule;
+}
+
+TEST(OpRule, ScatterAddSumsOverUpdates) {
+  const OpRule rule = EmbeddingGradient(std::nullopt, Opcode::kAdd);
+  EXPECT_THAT(FactorNames(rule), ElementsAre("dim 1", "dim 0", "updates 0"));
+  EXPECT_THAT(rule.operand_dims,
+              ElementsAre(ElementsAre(1, 0), ElementsAre(2, kWholeDim), ElementsAre(2, 0)));
+  EXPECT_THAT(rule.result_dims, ElementsAre(ElementsAre(1, 0)));
+  EXPECT_EQ(rule.factors[1].local_form, LocalForm::kIndexOffset);
+  EXPECT_EQ(rule.factors[2].kind, FactorKind::kSum);
+  EXPECT_EQ(rule.factors[2].local_form, LocalForm::kInitOnFirst);
+  EXPECT_THAT(rule.linear_groups, ElementsAre(ElementsAre(0, 2)));
+  EXPECT_THAT(EmbeddingGradient(0, Opcode::kAdd).linear_groups, ElementsAre(ElementsAre(2)));
+  EXPECT_THAT(EmbeddingGradient(1, Opcode::kAdd).linear_groups, ElementsAre(ElementsAre(0, 2)));
+}
+
+TEST(OpRule, ScatterWithAnotherCombinerKeepsUpdatesWhole) {
+  const OpRule rule = EmbeddingGradient(std::nullopt, Opcode::kMaximum);
+  EXPECT_THAT(rule.operand_dims,
+              ElementsAre(ElementsAre(1, 0), ElementsAre(-1, -1), ElementsAre(kWholeDim, 0)));
+  EXPECT_THAT(rule.linear_groups, IsEmpty());
+}
+
+std::vector<std::vector<int>> GroupsOfConvert(ElementType from, ElementType to) {
+  return RuleOf([&](ComputationBuilder& b) { return b.Convert(b.Parameter({from, {4}}, "x"), to); })
+      .rule.linear_groups;
+}
+
+TEST(OpRule, OnlyWideningConvertsAreLinear) {
+  EXPECT_THAT(GroupsOfConvert(kBF16, kF32), ElementsAre(ElementsAre(0)));
+  EXPECT_THAT(GroupsOfConvert(kF32, kBF16), IsEmpty());
+  EXPECT_THAT(GroupsOfConvert(kBF16, ElementType::kF16), IsEmpty());
+  EXPECT_THAT(GroupsOfConvert(kS32, kF32), IsEmpty());
+}
+
+TEST(OpRule, SelectIsLinearInBothBranchesOrInOneBesideZero) {
+  const auto groups = [](bool zero) {
+    return RuleOf([&](ComputationBuilder& b) {
+             const Value p = b.Parameter({ElementType::kPred, {}}, "p");
+             const Value x = b.Parameter({kF32, {4}}, "x");
+             const Value y = zero ? b.FullLike(x, 0) : b.Parameter({kF32, {4}}, "y");
+             return b.Select(p, x, y);
+           })
+        .rule.linear_groups;
+  };
+  EXPECT_THAT(groups(false), ElementsAre(ElementsAre(1, 2)));
+  EXPECT_THAT(groups(true), ElementsAre(ElementsAre(1)));
+}
+
+TEST(OpRule, PadIsLinearAloneOnlyBesideZeroPadding) {
+  const auto rule = [](double padding) {
+    return RuleOf([&](ComputationBuilder& b) {
+             const Value x = b.Parameter({kF32, {4, 6}}, "x");
+             return b.Pad(x, b.Scalar(kF32, padding), {{0, 1}, {0, 1}, {0, 0}});
+           })
+        .rule;
+  };
+  EXPECT_THAT(rule(0).linear_groups, ElementsAre(ElementsAre(0)));
+  EXPECT_THAT(rule(1).linear_groups, ElementsAre(ElementsAre(0, 1)));
+  EXPECT_THAT(rule(1).operand_dims, ElementsAre(ElementsAre(0, kWholeDim), IsEmpty()));
+}
+
+TEST(OpRule, IntegerDivisionAndPredicatesAreNotLinear) {
+  const auto groups = [](Opcode opcode, ElementType type) {
+    return RuleOf([&](ComputationBuilder& b) {
+             const Value x = b.Parameter({type, {4}}, "x");
+             return b.Binary(opcode, x, b.Parameter({type, {4}}, "y"));
+           })
+        .rule.linear_groups;
+  };
+  EXPECT_THAT(groups(Opcode::kDivide, kF32), ElementsAre(ElementsAre(0)));
+  EXPECT_THAT(groups(Opcode::kDivide, kS32), IsEmpty());
+  EXPECT_THAT(groups(Opcode::kMultiply, kS32), ElementsAre(ElementsAre(0), ElementsAre(1)));
+  EXPECT_THAT(groups(Opcode::kAdd, kS32), ElementsAre(ElementsAre(0, 1)));
+  EXPECT_THAT(groups(Opcode::kMaximum, kF32), IsEmpty());
+}
+
+TEST(OpRule, BarrierSplitsEachOperandByItself) {
+  const Case barrier = RuleOf([](ComputationBuilder& b) {
+    const Value x = b.Parameter({kF32, {4, 8}}, "x");
+    const Value y = b.Parameter({kF32, {6}}, "y");
+    return b.OptBarrier(std::vector<Value>{x, y})[0];
+  });
+  const Mesh mesh = *Mesh::Parse("x=2,y=2");
+  const Strategy strategy =
+      *ParseStrategy("x: dim 1 | x: dim 0, y: partial(0)", barrier.rule, mesh);
+  EXPECT_EQ(ToString(strategy, barrier.rule, mesh), "x: dim 1 | x: dim 0, y: partial(0)");
+  EXPECT_EQ(ToString(OperandSharding(barrier.rule, strategy, 0), mesh), "[-,x]");
+  EXPECT_EQ(ToString(ResultSharding(barrier.rule, strategy, 0), mesh), "[-,x]");
+  EXPECT_EQ(ToString(OperandSharding(barrier.rule, strategy, 1), mesh), "[x]{partial: y}");
+  EXPECT_EQ(ToString(ResultSharding(barrier.rule, strategy, 1), mesh), "[x]{partial: y}");
+  EXPECT_EQ(EnumerateStrategies(LaneRule(barrier.rule, 1), mesh).size(), 8u);  // 3*3 less 6/(2*2)
+}
+
+// while (i < 3) { x = (x + y) * 2; y = transpose-free; i = i + 1 }
+Case Loop(bool look_across) {
+  return RuleOf([&](ComputationBuilder& b) {
+    const Shape array{kF32, {4, 8}};
+    ComputationBuilder body = b.module().AddComputation("body");
+    const Value i = body.Parameter({kS32, {}}, "i");
+    const Value x = body.Parameter(array, "x");
+    const Value y = body.Parameter(array, "y");
+    Value sum = body.Binary(Opcode::kAdd, x, y);
+    if (look_across) {
+      const Value rows = body.Reduce(sum, body.Scalar(kF32, 0), {1}, Opcode::kAdd);
+      sum = body.Broadcast(rows, {4, 8}, {0});
+    }
+    body.SetResults({body.Binary(Opcode::kAdd, i, body.Scalar(kS32, 1)), sum, x});
+    ComputationBuilder condition = b.module().AddComputation("condition");
+    const Value j = condition.Parameter({kS32, {}}, "i");
+    condition.Parameter(array, "x");
+    condition.Parameter(array, "y");
+    condition.SetResults(
+        {condition.Compare(CompareAttributes::Direction::kLt, j, condition.Scalar(kS32, 3))});
+    Instruction loop;
+    loop.opcode = Opcode::kWhile;
+    loop.operands = {b.Scalar(kS32, 0), b.Parameter(array, "x"), b.Parameter(array, "y")};
+    loop.called = {b.module().id(body), b.module().id(condition)};
+    return b.Append(loop);
+  });
+}
+
+TEST(OpRule, ElementwiseLoopSplitsAllDims) {
+  const Case loop = Loop(false);
+  EXPECT_TRUE(loop.rule.supported);
+  EXPECT_THAT(loop.rule.operand_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
+  EXPECT_THAT(loop.rule.result_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
+}
+
+TEST(OpRule, LoopThatLooksAcrossADimKeepsItWhole) {
+  const Case loop = Loop(true);
+  EXPECT_TRUE(loop.rule.supported);
+  EXPECT_THAT(loop.rule.operand_dims,
+              ElementsAre(IsEmpty(), ElementsAre(0, -1), ElementsAre(0, -1)));
+  const auto dims = WhileBodyDims(loop.module, loop.module.entry_computation(), loop.id);
+  EXPECT_EQ(
+      dims.size(),
+      loop.module.computations[loop.module.entry_computation().instructions[loop.id].called[0]]
+          .instructions.size());
+}
+
+TEST(OpRule, IotaAndConstantsAreFreeAndSoIsWhatFollows) {
+  ModuleBuilder builder("m");
+  ComputationBuilder b = builder.Entry();
+  const Value x = b.Parameter({kS32, {4, 4}}, "x");
+  const Value key = b.Parameter({kS32, {4, 4}}, "key");
+  const Value rows = b.Iota({kS32, {4, 4}}, 0);
+  const Value mask = b.Compare(CompareAttributes::Direction::kGe, rows, b.Iota({kS32, {4, 4}}, 1));
+  const Value masked = b.Select(mask, x, b.FullLike(x, 0));
+  const Value bits = b.Binary(Opcode::kXor, key, rows);
+  b.SetResults({masked, bits});
+  const Module module = *std::move(builder).Finish();
+  const Computation& entry = module.entry_computation();
+  const std::vector<bool> is_free = FreeToProduce(module, entry);
+  EXPECT_TRUE(is_free[mask.instruction]);
+  EXPECT_FALSE(is_free[masked.instruction]);
+  EXPECT_FALSE(is_free[bits.instruction]);
+  const std::vector<int> keys = {1};
+  EXPECT_TRUE(FreeToProduce(module, entry, keys)[bits.instruction]);
+}
+
+TEST(OpRule, ConstantsOfDifferentElementsAreSliced) {
+  const OpRule splat =
+      RuleOf([](ComputationBuilder& b) { return b.Constant(FilledLiteral({kF32, {4}}, 3)); }).rule;
+  EXPECT_EQ(splat.factors[0].local_form, LocalForm::kPlain);
+  Literal literal = FilledLiteral({ElementType::kU8, {4}}, 3);
+  literal.bytes = std::make_shared<const std::string>("\3\3\3\4");
+  const OpRule mixed = RuleOf([&](ComputationBuilder& b) { return b.Constant(literal); }).rule;
+  EXPECT_EQ(mixed.factors[0].local_form, LocalForm::kOwnSlice);
+}
+
+TEST(OpRule, KeysAgreeExactlyForEqualRulesAndShapes) {
+  const auto key = [](Opcode opcode, int64_t rows) {
+    const Case result = RuleOf([&](ComputationBuilder& b) {
+      const Value x = b.Parameter({kF32, {rows, 8}}, "x");
+      return b.Binary(opcode, x, b.Parameter({kF32, {rows, 8}}, "y"));
+    });
+    return RuleKey(result.rule, result.module.entry_computation(), result.id);
+  };
+  EXPECT_EQ(key(Opcode::kAdd, 4), key(Opcode::kSubtract, 4));
+  EXPECT_NE(key(Opcode::kAdd, 4), key(Opcode::kAdd, 8));
+  EXPECT_NE(key(Opcode::kAdd, 4), key(Opcode::kMultiply, 4));
+}
+
+TEST(OpRule, LimitsCutAxesOnAFactorAndPartialAxes) {
+  const OpRule rule = RuleOf([](ComputationBuilder& b) {
+                        const Value x = b.Parameter({kF32, {8, 8}}, "x");
+                        const Value y = b.Parameter({kF32, {8, 8}}, "y");
+                        return b.Dot(x, y, {{1}, {0}, {}, {}});
+                      }).rule;
+  const Mesh mesh = *Mesh::Parse("2x2x2");
+  EXPECT_EQ(EnumerateStrategies(rule, mesh).size(), 216u);  // 6 uses of each axis
+  const StrategyLimits limits{.max_axes_per_factor = 1, .max_partial_axes = 1};
+  for (const Strategy& strategy : EnumerateStrategies(rule, mesh, limits)) {
+    const Sharding result = ResultSharding(rule, strategy, 0);
+    EXPECT_LE(mesh.size(result.partial), 2);
+    for (const AxisList& axes : result.dims) EXPECT_LE(axes.size(), 1);
+  }
+}
+
+TEST(OpRule, StrategyTextNamesWhatItDoesNotKnow) {
+  const OpRule rule = RuleOf([](ComputationBuilder& b) {
+                        const Value x = b.Parameter({kF32, {8, 6}}, "x");
+                        return b.Binary(Opcode::kAdd, x, b.Parameter({kF32, {8, 6}}, "y"));
+                      }).rule;
+  const Mesh mesh = *Mesh::Parse("data=2,model=4");
+  EXPECT_EQ(ParseStrategy("data: dim 7", rule, mesh).status().message(),
+            "strategy: the operation has no factor 'dim 7'; it has: dim 0, dim 1, partial(0,1)");
+  EXPECT_EQ(ParseStrategy("date: dim 0", rule, mesh).status().message(),
+            "strategy 'date: dim 0': the mesh data=2,model=4 has no axis 'date'");
+  EXPECT_EQ(ParseStrategy("model: dim 1", rule, mesh).status().message(),
+            "strategy 'model: dim 1': dim 1 of size 6 cannot be cut into 4");
+}
+
+}  // namespace
+}  // namespace minka

@@ -1,0 +1,198 @@
+// Rules of elementwise operations, barriers, dot and reduce.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "fmt/format.h"
+#include "minka/sharding/rule_builder.h"
+
+namespace minka {
+namespace {
+
+// Every value of `from` is one of `to`, so that converting a sum or its terms is the same.
+bool IsWidening(ElementType from, ElementType to) {
+  if (!IsFloat(from) || !IsFloat(to)) return false;
+  return from == to || ElementBytes(to) > ElementBytes(from);
+}
+
+void AddSelectGroups(RuleBuilder& rule) {
+  const bool zero_on_true = rule.IsZeroOperand(1);
+  const bool zero_on_false = rule.IsZeroOperand(2);
+  if (zero_on_false) rule.AddLinearGroup({1});
+  if (zero_on_true) rule.AddLinearGroup({2});
+  if (!zero_on_true && !zero_on_false) rule.AddLinearGroup({1, 2});
+}
+
+void AddElementwiseGroups(RuleBuilder& rule) {
+  switch (rule.instruction().opcode) {
+    case Opcode::kAdd:
+    case Opcode::kSubtract:
+    case Opcode::kComplex:
+      rule.AddLinearGroup({0, 1});
+      return;
+    case Opcode::kSelect:
+      AddSelectGroups(rule);
+      return;
+    case Opcode::kMultiply:
+      rule.AddLinearGroup({0});
+      rule.AddLinearGroup({1});
+      return;
+    case Opcode::kDivide:
+      if (!IsInteger(rule.result().type)) rule.AddLinearGroup({0});
+      return;
+    case Opcode::kNegate:
+    case Opcode::kCopy:
+    case Opcode::kReal:
+    case Opcode::kImag:
+      rule.AddLinearGroup({0});
+      return;
+    case Opcode::kConvert:
+      if (IsWidening(rule.operand(0).type, rule.result().type)) rule.AddLinearGroup({0});
+      return;
+    default:
+      return;
+  }
+}
+
+// "row", or "row 0", "row 1" where there are several.
+std::string Numbered(std::string_view name, size_t index, size_t count) {
+  return count == 1 ? std::string(name) : fmt::format("{} {}", name, index);
+}
+
+// The dimensions of a shape that are in neither list.
+std::vector<int64_t> FreeDims(const Shape& shape, const std::vector<int64_t>& contracting,
+                              const std::vector<int64_t>& batch) {
+  std::vector<bool> used(shape.rank(), false);
+  for (const int64_t dim : contracting) used[dim] = true;
+  for (const int64_t dim : batch) used[dim] = true;
+  std::vector<int64_t> free;
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    if (!used[dim]) free.push_back(dim);
+  }
+  return free;
+}
+
+// What splitting a reduced dimension means; nullopt: it must be whole.
+std::optional<Factor> ReducedDim(Opcode reducer, ElementType type) {
+  Factor factor;
+  factor.kind = FactorKind::kCombine;
+  factor.combiner = reducer;
+  switch (reducer) {
+    case Opcode::kAdd:
+      if (!IsSummable(type)) return std::nullopt;
+      factor.kind = FactorKind::kSum;
+      factor.local_form = LocalForm::kInitOnFirst;
+      return factor;
+    case Opcode::kMultiply:
+      if (!IsSummable(type)) return std::nullopt;
+      factor.local_form = LocalForm::kInitOnFirst;
+      return factor;
+    case Opcode::kMaximum:
+    case Opcode::kMinimum:
+      return IsComplex(type) ? std::nullopt : std::optional(factor);
+    case Opcode::kAnd:
+    case Opcode::kOr:
+      return factor;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+OpRule ElementwiseRule(RuleBuilder rule) {
+  for (int dim = 0; dim < rule.result().rank(); ++dim) {
+    const int factor = rule.AddResultDim(dim);
+    for (int i = 0; i < rule.num_operands(); ++i) {
+      // Predicates of select and bounds of clamp may be scalars.
+      if (rule.operand(i).rank() == rule.result().rank()) rule.MapOperand(i, dim, factor);
+    }
+  }
+  AddElementwiseGroups(rule);
+  return rule.Build();
+}
+
+OpRule BarrierRule(RuleBuilder rule) {
+  for (int i = 0; i < rule.num_operands(); ++i) {
+    const Shape& shape = rule.operand(i);
+    for (int dim = 0; dim < shape.rank(); ++dim) {
+      const int factor = rule.AddParallel(shape.dims[dim], fmt::format("dim {}", dim));
+      rule.MapOperand(i, dim, factor);
+      rule.MapResult(i, dim, factor);
+    }
+  }
+  OpRule result = rule.Build();
+  result.num_lanes = std::max(1, rule.num_operands());
+  for (int i = 0; i < rule.num_operands(); ++i) {
+    if (IsSummable(rule.operand(i).type)) result.linear_groups.push_back({i});
+  }
+  return result;
+}
+
+OpRule DotRule(RuleBuilder rule) {
+  const auto& dot = rule.instruction().As<DotAttributes>();
+  int64_t result_dim = 0;
+  for (size_t i = 0; i < dot.lhs_batch.size(); ++i) {
+    const int factor = rule.AddParallel(rule.operand(0).dims[dot.lhs_batch[i]],
+                                        Numbered("batch", i, dot.lhs_batch.size()));
+    rule.MapOperand(0, dot.lhs_batch[i], factor);
+    rule.MapOperand(1, dot.rhs_batch[i], factor);
+    rule.MapResult(0, result_dim++, factor);
+  }
+  const std::vector<int64_t> rows = FreeDims(rule.operand(0), dot.lhs_contracting, dot.lhs_batch);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int factor =
+        rule.AddParallel(rule.operand(0).dims[rows[i]], Numbered("row", i, rows.size()));
+    rule.MapOperand(0, rows[i], factor);
+    rule.MapResult(0, result_dim++, factor);
+  }
+  const std::vector<int64_t> columns =
+      FreeDims(rule.operand(1), dot.rhs_contracting, dot.rhs_batch);
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const int factor =
+        rule.AddParallel(rule.operand(1).dims[columns[i]], Numbered("column", i, columns.size()));
+    rule.MapOperand(1, columns[i], factor);
+    rule.MapResult(0, result_dim++, factor);
+  }
+  if (!IsSummable(rule.result().type)) return rule.Build();
+  for (size_t i = 0; i < dot.lhs_contracting.size(); ++i) {
+    const int factor =
+        rule.AddFactor(FactorKind::kSum, rule.operand(0).dims[dot.lhs_contracting[i]],
+                       Numbered("contraction", i, dot.lhs_contracting.size()));
+    rule.MapOperand(0, dot.lhs_contracting[i], factor);
+    rule.MapOperand(1, dot.rhs_contracting[i], factor);
+  }
+  rule.AddLinearGroup({0});
+  rule.AddLinearGroup({1});
+  return rule.Build();
+}
+
+OpRule ReduceRule(RuleBuilder rule, const Module& module) {
+  const int num_inputs = rule.num_operands() / 2;
+  const Shape& input = rule.operand(0);
+  // kOther: reduced dimensions must be whole.
+  const Opcode reducer =
+      num_inputs == 1 ? BinaryReducer(module, rule.instruction().called[0]).value_or(Opcode::kOther)
+                      : Opcode::kOther;
+  std::vector<bool> reduced(input.rank(), false);
+  for (const int64_t dim : rule.instruction().As<DimensionsAttributes>().dims) reduced[dim] = true;
+  int result_dim = 0;
+  for (int dim = 0; dim < input.rank(); ++dim) {
+    std::optional<Factor> factor = Factor{};
+    if (reduced[dim]) factor = ReducedDim(reducer, input.type);
+    if (factor) {
+      const int index = rule.AddFactor(factor->kind, input.dims[dim], fmt::format("dim {}", dim));
+      rule.factor(index).combiner = factor->combiner;
+      rule.factor(index).local_form = factor->local_form;
+      for (int i = 0; i < num_inputs; ++i) {
+        rule.MapOperand(i, dim, index);
+        if (!reduced[dim]) rule.MapResult(i, result_dim, index);
+      }
+    }
+    if (!reduced[dim]) ++result_dim;
+  }
+  if (reducer == Opcode::kAdd) rule.AddLinearGroup({0});
+  return rule.Build();
+}
+
+}  // namespace minka
