@@ -1,8 +1,8 @@
 #include "minka/ir/simplify.h"
 
 #include <string>
+#include <unordered_map>
 
-#include "absl/container/flat_hash_map.h"
 #include "minka/ir/call_graph.h"
 #include "minka/ir/names.h"
 #include "minka/ir/structure_key.h"
@@ -161,7 +161,7 @@ Module EliminateCommonSubexpressions(const Module& module) {
   Computation target = {.name = source.name};
   UniqueNames names;
   Copier copier(source, target, names);
-  absl::flat_hash_map<std::string, InstructionId> first_with_key;
+  std::unordered_map<std::string, InstructionId> first_with_key;
   for (InstructionId id = 0; id < source.num_instructions(); ++id) {
     Instruction instruction = copier.Translated(id);
     if (MayMerge(module, instruction)) {

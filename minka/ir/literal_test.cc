@@ -1,0 +1,90 @@
+#include "minka/ir/literal.h"
+
+#include <cmath>
+#include <limits>
+
+#include "gtest/gtest.h"
+
+namespace minka {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double RoundTrip(ElementType type, double value) { return ScalarValue(ScalarLiteral(type, value)); }
+
+Literal FromBytes(ElementType type, const std::string& bytes, int64_t size) {
+  return {{type, {size}}, std::make_shared<const std::string>(bytes)};
+}
+
+TEST(Literal, EveryNarrowFloatDecodesAndEncodesToTheSameBits) {
+  for (const ElementType type :
+       {ElementType::kF16, ElementType::kBF16, ElementType::kF8E5M2, ElementType::kF8E4M3FN,
+        ElementType::kF8E4M3, ElementType::kF8E3M4, ElementType::kF8E4M3B11FNUZ,
+        ElementType::kF8E5M2FNUZ, ElementType::kF8E4M3FNUZ, ElementType::kF8E8M0FNU}) {
+    const int64_t count = ElementBytes(type) == 2 ? 65536 : 256;
+    for (int64_t bits = 0; bits < count; ++bits) {
+      std::string bytes = {static_cast<char>(bits & 0xff), static_cast<char>(bits >> 8)};
+      bytes.resize(ElementBytes(type));
+      const double value = ElementAsDouble(FromBytes(type, bytes, 1), 0);
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(RoundTrip(type, value))) << TypeName(type) << " " << bits;
+      } else {
+        EXPECT_EQ(*ScalarLiteral(type, value).bytes, bytes) << TypeName(type) << " " << bits;
+      }
+    }
+  }
+}
+
+TEST(Literal, NarrowFloatsHaveTheirKnownLimits) {
+  EXPECT_EQ(RoundTrip(ElementType::kF16, 65504), 65504);
+  EXPECT_EQ(RoundTrip(ElementType::kF16, 65520), kInfinity);  // ties to even: beyond the range
+  EXPECT_EQ(RoundTrip(ElementType::kF16, 65519.9), 65504);
+  EXPECT_EQ(RoundTrip(ElementType::kF8E4M3FN, 448), 448);
+  EXPECT_TRUE(std::isnan(RoundTrip(ElementType::kF8E4M3FN, 1e6)));
+  EXPECT_EQ(RoundTrip(ElementType::kF8E5M2, 57344), 57344);
+  EXPECT_EQ(RoundTrip(ElementType::kF8E4M3FNUZ, 240), 240);
+  EXPECT_EQ(RoundTrip(ElementType::kBF16, 1e300), kInfinity);
+  EXPECT_EQ(RoundTrip(ElementType::kBF16, -kInfinity), -kInfinity);
+}
+
+TEST(Literal, RoundsToNearestEven) {
+  EXPECT_EQ(RoundTrip(ElementType::kBF16, 1 + 1.0 / 256), 1);             // tie, even below
+  EXPECT_EQ(RoundTrip(ElementType::kBF16, 1 + 3.0 / 256), 1 + 1.0 / 64);  // tie, even above
+  EXPECT_EQ(RoundTrip(ElementType::kF16, std::ldexp(1, -25)), 0);         // tie between 0 and 2^-24
+  EXPECT_EQ(RoundTrip(ElementType::kF16, std::ldexp(1.5, -25)), std::ldexp(1, -24));
+  EXPECT_EQ(RoundTrip(ElementType::kF4E2M1FN, 2.5), 2);
+  EXPECT_EQ(RoundTrip(ElementType::kF4E2M1FN, -100), -6);
+}
+
+TEST(Literal, IntegersSaturateAndKeepTheirSign) {
+  EXPECT_EQ(RoundTrip(ElementType::kS8, -1), -1);
+  EXPECT_EQ(RoundTrip(ElementType::kS8, 300), 127);
+  EXPECT_EQ(RoundTrip(ElementType::kU8, -5), 0);
+  EXPECT_EQ(RoundTrip(ElementType::kS4, -3), -3);
+  EXPECT_EQ(RoundTrip(ElementType::kU4, 15), 15);
+  EXPECT_EQ(RoundTrip(ElementType::kS64, -9e18), -9e18);
+  EXPECT_EQ(RoundTrip(ElementType::kU64, 1.8e19), 1.8e19);
+  EXPECT_EQ(RoundTrip(ElementType::kS32, 2.9), 2);
+  EXPECT_EQ(RoundTrip(ElementType::kPred, 7), 1);
+}
+
+TEST(Literal, ConvertKeepsShapeAndValues) {
+  const Literal ones = FilledLiteral({ElementType::kBF16, {2, 3}}, 1.5);
+  const Literal wide = ConvertLiteral(ones, ElementType::kF64);
+  EXPECT_EQ(wide, FilledLiteral({ElementType::kF64, {2, 3}}, 1.5));
+  EXPECT_EQ(wide.bytes->size(), 48U);
+}
+
+TEST(Shape, TextAndTypesParseBack) {
+  EXPECT_EQ(ToString({ElementType::kBF16, {8, 128}}), "bf16[8,128]");
+  EXPECT_EQ(ToString({ElementType::kPred, {}}), "pred[]");
+  for (int number = 1; number <= 33; ++number) {
+    const auto type = static_cast<ElementType>(number);
+    if (number == 13) continue;  // TUPLE is not a type of minka
+    EXPECT_EQ(ParseType(TypeName(type)), type) << number;
+  }
+  EXPECT_EQ(ParseType("f33"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace minka
