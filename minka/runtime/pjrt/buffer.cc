@@ -41,7 +41,7 @@ Buffer::Buffer(Buffer&& other) noexcept
       device_(other.device_),
       state_(std::exchange(other.state_, BufferState::kDeleted)),
       size_bytes_(std::exchange(other.size_bytes_, 0)),
-      shape_(other.shape_) {}
+      shape_(std::move(other.shape_)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
@@ -51,7 +51,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   device_ = other.device_;
   state_ = std::exchange(other.state_, BufferState::kDeleted);
   size_bytes_ = std::exchange(other.size_bytes_, 0);
-  shape_ = other.shape_;
+  shape_ = std::move(other.shape_);
   return *this;
 }
 
@@ -81,7 +81,7 @@ absl::Status Buffer::CheckAlive() const {
     case BufferState::kAlive:
       return absl::OkStatus();
     case BufferState::kDeleted:
-      return FailedPrecondition("the buffer {} was deleted", ToString(*shape_));
+      return FailedPrecondition("the buffer was deleted");
     case BufferState::kDonated:
       return FailedPrecondition("the buffer {} on device {} was donated to a launch",
                                 ToString(*shape_), device_);

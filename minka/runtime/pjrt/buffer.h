@@ -30,9 +30,9 @@ enum class Metering {
   kByLaunch,  // the launch that makes it, together with its temporary bytes
 };
 
-// Owns a PJRT buffer; move-only; a moved-from buffer is deleted. Its contents may still be computed
-// when it exists: whatever uses it waits by itself. Reading is thread-safe; Delete, donation and
-// moves need the caller's order.
+// Owns a PJRT buffer; move-only. A moved-from buffer is deleted and has no shape. Its contents may
+// still be computed when it exists: whatever uses it waits by itself. Reading is thread-safe;
+// Delete, donation and moves need the caller's order.
 class Buffer {
  public:
   // Takes ownership.

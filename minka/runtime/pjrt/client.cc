@@ -31,6 +31,7 @@ PJRT_NamedValue NamedValue(const std::string& name, const ClientOption& option) 
 absl::StatusOr<PJRT_Client*> CreateClient(const PJRT_Api* api,
                                           const std::map<std::string, ClientOption>& options) {
   std::vector<PJRT_NamedValue> values;
+  values.reserve(options.size());
   for (const auto& [name, option] : options) values.push_back(NamedValue(name, option));
   auto args = Arguments<PJRT_Client_Create_Args>();
   args.create_options = values.data();

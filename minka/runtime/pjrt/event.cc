@@ -61,11 +61,12 @@ absl::Status Event::OnReady(std::function<void(const absl::Status&)> callback) c
   auto args = Arguments<PJRT_Event_OnReady_Args>();
   args.event = event_;
   args.callback = RunCallback;
-  args.user_arg = pending.get();
-  RETURN_IF_ERROR(Call(api_, &PJRT_Api::PJRT_Event_OnReady, args));
-  // RunCallback owns it now, and may have run already.
-  static_cast<void>(pending.release());
-  return absl::OkStatus();
+  // RunCallback may run, and free it, before the call returns.
+  PendingCallback* shared = pending.release();
+  args.user_arg = shared;
+  const absl::Status status = Call(api_, &PJRT_Api::PJRT_Event_OnReady, args);
+  if (!status.ok()) delete shared;
+  return status;
 }
 
 }  // namespace minka::pjrt

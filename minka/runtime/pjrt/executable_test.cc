@@ -21,6 +21,16 @@ std::string ModuleBytes(const std::string& name) {
   return *ReadFile(fmt::format("{}/{}.pb", MINKA_TESTDATA, name));
 }
 
+// Instructions of serialised HloModuleProto bytes with the opcode: field 2 of an instruction is its
+// opcode's name.
+int CountOpcode(const std::string& module, const std::string& opcode) {
+  const std::string field = std::string("\x12") + static_cast<char>(opcode.size()) + opcode;
+  int count = 0;
+  for (size_t at = module.find(field); at != std::string::npos; at = module.find(field, at + 1))
+    ++count;
+  return count;
+}
+
 template <typename T>
 std::string Bytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
@@ -265,6 +275,13 @@ TEST_F(OnCpu, StatisticsDescribeTheProgram) {
   const auto fingerprint = layers.Fingerprint();
   ASSERT_TRUE(fingerprint.ok()) << fingerprint.status();
   EXPECT_EQ(*fingerprint, *Compile("two_layers").Fingerprint());
+}
+
+TEST_F(OnCpu, XlaNeitherMergesRepeatedGathersNorCombinesAllReduces) {
+  const auto optimized = Compile("repeats", {.num_replicas = 2}).OptimizedModule();
+  ASSERT_TRUE(optimized.ok()) << optimized.status();
+  EXPECT_EQ(CountOpcode(*optimized, "all-gather"), 2);
+  EXPECT_EQ(CountOpcode(*optimized, "all-reduce"), 2);
 }
 
 TEST_F(OnCpu, TheOptimizedModuleCompilesAgain) {
