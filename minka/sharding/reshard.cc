@@ -1,0 +1,391 @@
+#include "minka/sharding/reshard.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <queue>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "minka/base/check.h"
+
+namespace minka {
+namespace {
+
+// A sharding in 8 bits per mesh axis: where the axis is, and its position in the list of its
+// dimension. Every step changes the bytes of the axes it moves and no others.
+using State = uint64_t;
+constexpr uint64_t kIdle = 0;
+constexpr uint64_t kPartial = 1;
+constexpr uint64_t kFirstDim = 2;
+constexpr int kMaxRank = 30;
+constexpr int kMaxSearchedAxesWithHelpers = 3;
+constexpr size_t kUsualStates = 300;  // all of three axes and four dimensions
+
+uint64_t Place(State state, int axis) { return state >> (8 * axis + 3) & 31; }
+uint64_t Position(State state, int axis) { return state >> (8 * axis) & 7; }
+State Moved(State state, int axis, uint64_t place, uint64_t position = 0) {
+  const State cleared = state & ~(State{0xff} << (8 * axis));
+  return cleared | (place << 3 | position) << (8 * axis);
+}
+
+State Encode(const Sharding& sharding) {
+  State state = 0;
+  for (size_t dim = 0; dim < sharding.dims.size(); ++dim) {
+    const AxisList& axes = sharding.dims[dim];
+    for (int i = 0; i < axes.size(); ++i) state = Moved(state, axes[i], kFirstDim + dim, i);
+  }
+  for (int axis = 0; axis < kMaxMeshAxes; ++axis) {
+    if (sharding.partial.contains(axis)) state = Moved(state, axis, kPartial);
+  }
+  return state;
+}
+
+Sharding Decode(State state, int rank) {
+  Sharding sharding = Sharding::Replicated(rank);
+  for (uint64_t position = 0; position < kMaxMeshAxes; ++position) {
+    for (int axis = 0; axis < kMaxMeshAxes; ++axis) {
+      const uint64_t place = Place(state, axis);
+      if (place >= kFirstDim && Position(state, axis) == position) {
+        sharding.dims[place - kFirstDim].PushMinor(axis);
+      } else if (place == kPartial) {
+        sharding.partial.Insert(axis);
+      }
+    }
+  }
+  return sharding;
+}
+
+struct Move {
+  ReshardKind kind = ReshardKind::kSlice;
+  AxisSet axes;
+  int8_t dim = -1;
+  int8_t to_dim = -1;
+};
+
+struct Node {
+  State state = 0;
+  double cost = std::numeric_limits<double>::infinity();
+  int num_steps = 0;
+  int parent = -1;
+  Move move;  // from the parent
+  bool is_done = false;
+};
+
+struct Candidate {
+  double cost = 0;
+  int num_steps = 0;
+  int order = 0;
+  int node = 0;
+  bool operator>(const Candidate& other) const {
+    if (cost != other.cost) return cost > other.cost;
+    if (num_steps != other.num_steps) return num_steps > other.num_steps;
+    return order > other.order;
+  }
+};
+
+// Asks for the price of each (kind, axes split, axes of the step) once, on meshes of few axes.
+class Prices {
+ public:
+  Prices(const Shape& shape, const Mesh& mesh, const ReshardPrice& price)
+      : num_bytes_(shape.num_bytes()), mesh_(mesh), price_(price) {
+    if (mesh.num_axes() > kMaxMemoAxes) return;
+    memo_.fill(std::numeric_limits<double>::quiet_NaN());
+  }
+
+  // `split` as of the side whose bytes count, see ReshardPrice.
+  double Of(ReshardKind kind, AxisSet split, AxisSet axes) {
+    if (mesh_.num_axes() > kMaxMemoAxes) return Ask(kind, split, axes);
+    const size_t key = static_cast<size_t>(kind) << (2 * kMaxMemoAxes) |
+                       size_t{split.bits()} << kMaxMemoAxes | axes.bits();
+    if (std::isnan(memo_[key])) memo_[key] = Ask(kind, split, axes);
+    return memo_[key];
+  }
+
+ private:
+  static constexpr int kMaxMemoAxes = 4;
+  static constexpr size_t kNumKinds = 6;
+
+  double Ask(ReshardKind kind, AxisSet split, AxisSet axes) const {
+    return mesh_.size(axes) == 1 ? 0 : price_(kind, num_bytes_ / mesh_.size(split), axes);
+  }
+
+  int64_t num_bytes_;
+  const Mesh& mesh_;
+  const ReshardPrice& price_;
+  std::array<double, kNumKinds << (2 * kMaxMemoAxes)> memo_;
+};
+
+// What a state looks like, for the steps that leave it.
+struct Layout {
+  std::array<AxisList, kMaxRank> dims;
+  AxisSet split;
+  AxisSet partial;
+};
+
+class Search {
+ public:
+  Search(const Shape& shape, const Sharding& from, const Sharding& to, const Mesh& mesh,
+         const ReshardPrice& price)
+      : shape_(shape), mesh_(mesh), prices_(shape, mesh, price), from_(from), to_(to) {
+    int num_searched = 0;
+    searched_ = from.used_axes().Union(to.used_axes());
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) num_searched += searched_.contains(axis);
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      if (num_searched >= kMaxSearchedAxesWithHelpers) break;
+      if (searched_.contains(axis) || mesh.size(axis) == 1) continue;
+      searched_.Insert(axis);
+      ++num_searched;
+    }
+    for (const int64_t size : shape.dims) {
+      for (int bits = 0; bits < 1 << mesh.num_axes(); ++bits) {
+        int64_t parts = 1;
+        for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+          if (bits >> axis & 1) parts *= mesh.size(axis);
+        }
+        divides_.push_back(size % parts == 0);
+      }
+    }
+  }
+
+  ReshardPath Run() {
+    // Rounding must not cut the direct path itself.
+    bound_ = DirectCost() * (1 + 1e-9);
+    goal_ = Encode(to_);
+    nodes_.reserve(kUsualStates);
+    index_.reserve(kUsualStates);
+    Relax(Encode(from_), 0, 0, -1, {});
+    while (!queue_.empty()) {
+      const Candidate best = queue_.top();
+      queue_.pop();
+      Node& node = nodes_[best.node];
+      if (node.is_done) continue;
+      node.is_done = true;
+      if (node.state == goal_) return PathTo(best.node);
+      Expand(best.node);
+    }
+    MINKA_CHECK(false, "no path from {} to {} of {}", ToString(from_, mesh_), ToString(to_, mesh_),
+                ToString(shape_));
+  }
+
+ private:
+  // Completes the sums that `to` does not owe, gathers what it splits otherwise, slices.
+  double DirectCost() {
+    double cost = 0;
+    AxisSet split = from_.split_axes();
+    const AxisSet completed = from_.partial.Minus(to_.partial);
+    if (!completed.empty()) cost += prices_.Of(ReshardKind::kAllReduce, split, completed);
+    std::vector<int> common(to_.dims.size());
+    for (size_t dim = 0; dim < to_.dims.size(); ++dim) {
+      const AxisList& old_axes = from_.dims[dim];
+      const AxisList& new_axes = to_.dims[dim];
+      int& same = common[dim];
+      while (same < old_axes.size() && same < new_axes.size() && old_axes[same] == new_axes[same]) {
+        ++same;
+      }
+      AxisSet gathered;
+      for (int i = same; i < old_axes.size(); ++i) gathered.Insert(old_axes[i]);
+      split = split.Minus(gathered);
+      if (!gathered.empty()) cost += prices_.Of(ReshardKind::kAllGather, split, gathered);
+    }
+    for (size_t dim = 0; dim < to_.dims.size(); ++dim) {
+      for (int i = common[dim]; i < to_.dims[dim].size(); ++i) {
+        const AxisSet axis = AxisSet::Of(to_.dims[dim][i]);
+        cost += prices_.Of(ReshardKind::kSlice, split, axis);
+        split = split.Union(axis);
+      }
+    }
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (!to_.partial.contains(axis) || from_.partial.contains(axis)) continue;
+      cost += prices_.Of(ReshardKind::kMakePartial, split, AxisSet::Of(axis));
+    }
+    return cost;
+  }
+
+  void Relax(State state, double cost, int num_steps, int parent, Move move) {
+    if (cost > bound_) return;
+    const auto [entry, is_new] = index_.try_emplace(state, static_cast<int>(nodes_.size()));
+    if (is_new) nodes_.push_back({.state = state});
+    Node& node = nodes_[entry->second];
+    if (node.is_done || std::pair(node.cost, node.num_steps) <= std::pair(cost, num_steps)) return;
+    node.cost = cost;
+    node.num_steps = num_steps;
+    node.parent = parent;
+    node.move = move;
+    queue_.push({cost, num_steps, num_pushed_++, entry->second});
+  }
+
+  Layout LayoutOf(State state) const {
+    Layout layout;
+    for (uint64_t position = 0, left = 1; left > 0; ++position) {
+      left = 0;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        const uint64_t place = Place(state, axis);
+        if (place == kPartial) layout.partial.Insert(axis);
+        if (place < kFirstDim || Position(state, axis) < position) continue;
+        ++left;
+        if (Position(state, axis) != position) continue;
+        layout.dims[place - kFirstDim].PushMinor(axis);
+        layout.split.Insert(axis);
+      }
+    }
+    return layout;
+  }
+
+  bool Divides(const Layout& layout, int dim, int axis) const {
+    const AxisSet axes = layout.dims[dim].axes().Union(AxisSet::Of(axis));
+    return divides_[static_cast<size_t>(dim) << mesh_.num_axes() | axes.bits()];
+  }
+
+  void Step(const Layout& layout, State next, Move move) {
+    AxisSet split = layout.split;
+    if (move.kind == ReshardKind::kAllGather) split = split.Minus(move.axes);
+    Relax(next, cost_ + prices_.Of(move.kind, split, move.axes), num_steps_, parent_, move);
+  }
+
+  void Expand(int index) {
+    const State state = nodes_[index].state;
+    cost_ = nodes_[index].cost;
+    num_steps_ = nodes_[index].num_steps + 1;
+    parent_ = index;
+    const Layout layout = LayoutOf(state);
+    ExpandPartial(state, layout);
+    for (int dim = 0; dim < shape_.rank(); ++dim) ExpandDim(state, layout, dim);
+    const AxisSet used = layout.split.Union(layout.partial);
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (used.contains(axis) || !searched_.contains(axis)) continue;
+      SplitOver(state, layout, axis, ReshardKind::kSlice);
+      if (!to_.partial.contains(axis)) continue;
+      Step(layout, Moved(state, axis, kPartial), {ReshardKind::kMakePartial, AxisSet::Of(axis)});
+    }
+  }
+
+  // All-reduces over every set of partial axes, reduce-scatters of each.
+  void ExpandPartial(State state, const Layout& layout) {
+    for (int bits = layout.partial.bits(); bits > 0; bits = (bits - 1) & layout.partial.bits()) {
+      AxisSet axes;
+      State next = state;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if ((bits >> axis & 1) == 0) continue;
+        axes.Insert(axis);
+        next = Moved(next, axis, kIdle);
+      }
+      Step(layout, next, {ReshardKind::kAllReduce, axes});
+    }
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (layout.partial.contains(axis)) {
+        SplitOver(state, layout, axis, ReshardKind::kReduceScatter);
+      }
+    }
+  }
+
+  void SplitOver(State state, const Layout& layout, int axis, ReshardKind kind) {
+    for (int dim = 0; dim < shape_.rank(); ++dim) {
+      if (!Divides(layout, dim, axis)) continue;
+      Step(layout, Moved(state, axis, kFirstDim + dim, layout.dims[dim].size()),
+           {kind, AxisSet::Of(axis), static_cast<int8_t>(dim)});
+    }
+  }
+
+  // All-gathers of the minor axes of the dimension, all-to-alls of the minor one.
+  void ExpandDim(State state, const Layout& layout, int dim) {
+    const AxisList& axes = layout.dims[dim];
+    if (axes.empty()) return;
+    AxisSet gathered;
+    State next = state;
+    for (int i = axes.size() - 1; i >= 0; --i) {
+      gathered.Insert(axes[i]);
+      next = Moved(next, axes[i], kIdle);
+      Step(layout, next, {ReshardKind::kAllGather, gathered, static_cast<int8_t>(dim)});
+    }
+    const int minor = axes.minor();
+    for (int to_dim = 0; to_dim < shape_.rank(); ++to_dim) {
+      if (to_dim == dim || !Divides(layout, to_dim, minor)) continue;
+      Step(layout, Moved(state, minor, kFirstDim + to_dim, layout.dims[to_dim].size()),
+           {ReshardKind::kAllToAll, AxisSet::Of(minor), static_cast<int8_t>(dim),
+            static_cast<int8_t>(to_dim)});
+    }
+  }
+
+  ReshardPath PathTo(int index) const {
+    ReshardPath path;
+    path.cost = nodes_[index].cost;
+    for (int node = index; nodes_[node].parent >= 0; node = nodes_[node].parent) {
+      const Move& move = nodes_[node].move;
+      ReshardStep step{.kind = move.kind, .dim = move.dim, .to_dim = move.to_dim};
+      step.result = Decode(nodes_[node].state, shape_.rank());
+      if (move.kind == ReshardKind::kAllGather) {
+        const Sharding before = Decode(nodes_[nodes_[node].parent].state, shape_.rank());
+        const AxisList& axes = before.dims[move.dim];
+        for (int i = 0; i < axes.size(); ++i) {
+          if (move.axes.contains(axes[i])) step.axes.PushMinor(axes[i]);
+        }
+      } else {
+        for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+          if (move.axes.contains(axis)) step.axes.PushMinor(axis);
+        }
+      }
+      path.steps.push_back(std::move(step));
+    }
+    std::reverse(path.steps.begin(), path.steps.end());
+    return path;
+  }
+
+  const Shape& shape_;
+  const Mesh& mesh_;
+  Prices prices_;
+  const Sharding& from_;
+  const Sharding& to_;
+  AxisSet searched_;
+  std::vector<bool> divides_;  // [dim << num_axes | axes]: do the axes divide the dimension?
+  double bound_ = 0;
+  State goal_ = 0;
+  std::vector<Node> nodes_;
+  absl::flat_hash_map<State, int> index_;  // looked up only, never iterated
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue_;
+  int num_pushed_ = 0;
+  // Of the node being expanded.
+  double cost_ = 0;
+  int num_steps_ = 0;
+  int parent_ = -1;
+};
+
+}  // namespace
+
+bool IsCollective(ReshardKind kind) {
+  return kind != ReshardKind::kSlice && kind != ReshardKind::kMakePartial;
+}
+
+std::string_view ToString(ReshardKind kind) {
+  switch (kind) {
+    case ReshardKind::kAllReduce:
+      return "all-reduce";
+    case ReshardKind::kReduceScatter:
+      return "reduce-scatter";
+    case ReshardKind::kAllGather:
+      return "all-gather";
+    case ReshardKind::kAllToAll:
+      return "all-to-all";
+    case ReshardKind::kSlice:
+      return "slice";
+    case ReshardKind::kMakePartial:
+      return "make-partial";
+  }
+  MINKA_CHECK(false, "reshard of kind {}", static_cast<int>(kind));
+}
+
+ReshardPath CheapestReshard(const Shape& shape, const Sharding& from, const Sharding& to,
+                            const Mesh& mesh, const ReshardPrice& price) {
+  MINKA_CHECK(shape.rank() <= kMaxRank, "{} has too many dimensions", ToString(shape));
+  if (from == to) return {};
+  return Search(shape, from, to, mesh, price).Run();
+}
+
+int64_t StepBytes(const Shape& shape, const Sharding& before, const ReshardStep& step,
+                  const Mesh& mesh) {
+  const bool counts_result = step.kind == ReshardKind::kAllGather;
+  return LocalBytes(shape, counts_result ? step.result : before, mesh);
+}
+
+}  // namespace minka
