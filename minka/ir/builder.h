@@ -98,6 +98,7 @@ class ModuleBuilder {
   // Copies a computation of another module with everything it calls; returns its id here.
   ComputationId Import(const Module& source, ComputationId computation);
   ComputationId id(const ComputationBuilder& builder) const;
+  const Computation& computation(ComputationId id) const { return module_.computations[id]; }
 
   void AddAlias(Alias alias);
   void SetFrontendAttribute(std::string_view key, std::string_view value);
