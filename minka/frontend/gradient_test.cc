@@ -1,0 +1,346 @@
+// Every rule against finite differences: for random inputs and a random direction, the directional
+// derivative by the rules must equal the difference quotient.
+#include "minka/frontend/gradient.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "minka/base/status.h"
+#include "minka/frontend/gradient_rules.h"
+#include "minka/frontend/nn.h"
+#include "minka/frontend/testing/evaluator.h"
+
+namespace minka {
+namespace {
+
+using testing::Array;
+using testing::Evaluate;
+using ::testing::HasSubstr;
+using Dims = std::vector<int64_t>;
+using Build = std::function<Tensor(std::vector<Tensor>&)>;
+
+struct Input {
+  Dims dims;
+  double low = -1, high = 1;
+};
+
+Array Random(const Input& input, std::mt19937_64& random) {
+  Array array{{ElementType::kF64, input.dims}, {}};
+  std::uniform_real_distribution<double> draw(input.low, input.high);
+  for (int64_t i = 0; i < array.shape.num_elements(); ++i) array.elements.push_back(draw(random));
+  return array;
+}
+
+Module MustFinish(Graph& graph, std::vector<Value> results) {
+  graph.builder().SetResults(std::move(results));
+  absl::StatusOr<Module> module = std::move(graph.module()).Finish();
+  EXPECT_TRUE(module.ok()) << Message(module.status());
+  return *std::move(module);
+}
+
+// A scalar that depends on every element of y differently.
+Tensor Weigh(Tensor y) {
+  if (y.rank() == 0) return y;
+  Tensor weights = y.graph().Full(y.shape(), 0.3);
+  for (int i = 0; i < y.rank(); ++i) {
+    weights = weights + Cosine(y.graph().Iota(y.shape(), i) * (i + 1.1));
+  }
+  return Sum(y * weights);
+}
+
+// The module that computes the scalar, with or without its gradients.
+Module Traced(const std::vector<Input>& inputs, const Build& build, bool gradients) {
+  Graph graph("test");
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    tensors.push_back(graph.Parameter({ElementType::kF64, inputs[i].dims}, fmt::format("x{}", i)));
+  }
+  std::vector<Tensor> arguments = tensors;
+  const Tensor loss = Weigh(build(arguments));
+  EXPECT_TRUE(graph.status().ok()) << Message(graph.status());
+  std::vector<Value> results = {loss.value()};
+  if (gradients) {
+    const auto found = Gradients(graph, loss, tensors);
+    EXPECT_TRUE(found.ok()) << Message(found.status());
+    if (found.ok()) {
+      for (const Tensor& gradient : found->gradients) results.push_back(gradient.value());
+    }
+  }
+  return MustFinish(graph, std::move(results));
+}
+
+void ExpectTrueGradient(const std::vector<Input>& inputs, const Build& build) {
+  std::mt19937_64 random(17);
+  std::vector<Array> x, direction;
+  for (const Input& input : inputs) {
+    x.push_back(Random(input, random));
+    direction.push_back(Random({input.dims}, random));
+  }
+  const std::vector<Array> results = Evaluate(Traced(inputs, build, true), x);
+  ASSERT_EQ(results.size(), inputs.size() + 1);
+  const Module forward = Traced(inputs, build, false);
+  const auto moved = [&](long double step) {
+    std::vector<Array> at = x;
+    for (size_t i = 0; i < at.size(); ++i) {
+      for (size_t j = 0; j < at[i].elements.size(); ++j) {
+        at[i].elements[j] += step * direction[i].elements[j];
+      }
+    }
+    return Evaluate(forward, at).front().elements.front();
+  };
+  long double by_rules = 0, size = 1e-3;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ASSERT_EQ(results[i + 1].shape.dims, inputs[i].dims);
+    for (size_t j = 0; j < x[i].elements.size(); ++j) {
+      const long double term = results[i + 1].elements[j] * direction[i].elements[j];
+      by_rules += term;
+      size += std::abs(term);
+    }
+  }
+  const long double step = 1e-5;
+  EXPECT_NEAR(double(by_rules), double((moved(step) - moved(-step)) / (2 * step)),
+              double(1e-8 * size));
+}
+
+TEST(GradientTest, UnaryRulesEqualDifferenceQuotients) {
+  struct Case {
+    Opcode opcode;
+    double low = -1, high = 1;
+  };
+  for (const Case& c : std::vector<Case>{{Opcode::kAbs, 0.2, 2},
+                                         {Opcode::kAcos, -0.9, 0.9},
+                                         {Opcode::kAcosh, 1.2, 3},
+                                         {Opcode::kAsin, -0.9, 0.9},
+                                         {Opcode::kAsinh},
+                                         {Opcode::kAtanh, -0.9, 0.9},
+                                         {Opcode::kCbrt, 0.2, 2},
+                                         {Opcode::kCopy},
+                                         {Opcode::kCosine},
+                                         {Opcode::kCosh},
+                                         {Opcode::kErf},
+                                         {Opcode::kExponential},
+                                         {Opcode::kExponentialMinusOne},
+                                         {Opcode::kFloor, 0.2, 0.8},
+                                         {Opcode::kLog, 0.2, 2},
+                                         {Opcode::kLogPlusOne, -0.5, 2},
+                                         {Opcode::kLogistic},
+                                         {Opcode::kNegate},
+                                         {Opcode::kRsqrt, 0.2, 2},
+                                         {Opcode::kSign, 0.2, 2},
+                                         {Opcode::kSine},
+                                         {Opcode::kSinh},
+                                         {Opcode::kSqrt, 0.2, 2},
+                                         {Opcode::kTan},
+                                         {Opcode::kTanh}}) {
+    SCOPED_TRACE(OpcodeName(c.opcode));
+    ExpectTrueGradient({{{3, 4}, c.low, c.high}},
+                       [&](auto& x) { return Unary(c.opcode, x[0] * 1.0); });
+  }
+}
+
+TEST(GradientTest, BinaryRulesEqualDifferenceQuotients) {
+  for (Opcode opcode :
+       {Opcode::kAdd, Opcode::kSubtract, Opcode::kMultiply, Opcode::kDivide, Opcode::kMaximum,
+        Opcode::kMinimum, Opcode::kPower, Opcode::kAtan2, Opcode::kRemainder}) {
+    SCOPED_TRACE(OpcodeName(opcode));
+    ExpectTrueGradient({{{3, 4}, 0.3, 2}, {{3, 4}, 0.3, 2}},
+                       [&](auto& x) { return Binary(opcode, x[0], x[1]); });
+    ExpectTrueGradient({{{3, 4}, 0.3, 2}},
+                       [&](auto& x) { return Binary(opcode, x[0], x[0] * x[0]); });
+  }
+}
+
+TEST(GradientTest, SelectAndClampPassTheChosenOperandOn) {
+  ExpectTrueGradient({{{3, 4}}, {{3, 4}}, {{3, 4}}}, [](auto& x) {
+    return Where(Compare(Comparison::kGt, x[0], 0.0), x[1], x[2] * x[0]);
+  });
+  ExpectTrueGradient({{{}, -0.5, -0.4}, {{5, 4}}, {{}, 0.3, 0.4}},
+                     [](auto& x) { return Clamp(x[0], x[1], x[2]); });
+}
+
+TEST(GradientTest, ConvertComputesTheGradientInTheOperandsType) {
+  ExpectTrueGradient({{{3, 4}}}, [](auto& x) {
+    return Convert(Convert(x[0], ElementType::kF32) * 2.0, ElementType::kF64);
+  });
+  const Module module = Traced(
+      {{{3}}},
+      [](auto& x) { return Convert(Convert(x[0], ElementType::kS32), ElementType::kF64) + x[0]; },
+      true);
+  const std::vector<Array> results =
+      Evaluate(module, {{{ElementType::kF64, {3}}, {0.4L, 1.6L, 2.7L}}});
+  EXPECT_NEAR(double(results[1].elements[0]), 1.3, 1e-12) << "integers pass no gradient";
+}
+
+TEST(GradientTest, DataMovingRulesEqualDifferenceQuotients) {
+  ExpectTrueGradient({{{3, 4}}}, [](auto& x) { return Broadcast(x[0], {4, 2, 3}, {2, 0}); });
+  ExpectTrueGradient({{{3, 1}}, {{4}}}, [](auto& x) { return x[0] * x[1]; });
+  ExpectTrueGradient({{{3, 4}}}, [](auto& x) { return Reshape(x[0], {2, 6}); });
+  ExpectTrueGradient({{{2, 3, 4}}}, [](auto& x) { return Transpose(x[0], {2, 0, 1}); });
+  ExpectTrueGradient({{{7, 9}}}, [](auto& x) { return Slice(x[0], {1, 0}, {6, 8}, {2, 3}); });
+  ExpectTrueGradient({{{2, 3}}, {{2, 1}}, {{2, 2}}},
+                     [](auto& x) { return Concatenate(x, 1) * 2.0; });
+  ExpectTrueGradient({{{4, 3}}, {{}}}, [](auto& x) {
+    return Pad(x[0], x[1], {.low = {1, -1}, .high = {-2, 2}, .interior = {1, 2}});
+  });
+  ExpectTrueGradient({{{4, 3}}}, [](auto& x) {
+    return x[0].graph().Record(
+        x[0].graph().builder().Append({.opcode = Opcode::kReverse,
+                                       .operands = {x[0].value()},
+                                       .attributes = DimensionsAttributes{{1}}}),
+        x);
+  });
+}
+
+TEST(GradientTest, BarriersPassEachGradientOn) {
+  ExpectTrueGradient({{{3}}, {{3}}}, [](auto& x) {
+    const std::vector<Tensor> behind = OptBarrier(x);
+    return behind[0] * behind[1] * behind[1];
+  });
+}
+
+TEST(GradientTest, DotEqualsDifferenceQuotientForAnyDimensionOrder) {
+  ExpectTrueGradient({{{2, 3, 4}}, {{4, 5, 3}}}, [](auto& x) {
+    return Einsum("bsh,hnd->bsnd", x[0], Reshape(x[1], {4, 5, 3}));
+  });
+  ExpectTrueGradient({{{2, 3, 4, 5}}, {{2, 6, 4, 5}}},
+                     [](auto& x) { return Einsum("bqhd,bkhd->bhqk", x[0], x[1]); });
+  ExpectTrueGradient({{{2, 4, 3, 6}}, {{2, 6, 4, 5}}},
+                     [](auto& x) { return Einsum("bhqk,bkhd->bqhd", x[0], x[1]); });
+  ExpectTrueGradient({{{3, 4, 2}}, {{2, 5, 3}}},
+                     [](auto& x) { return Einsum("abc,cda->dab", x[0], x[1]); });
+  ExpectTrueGradient({{{3, 4}}}, [](auto& x) { return Einsum("ab,cb->ac", x[0], x[0]); });
+}
+
+TEST(GradientTest, ReductionsEqualDifferenceQuotients) {
+  ExpectTrueGradient({{{3, 4, 2}}}, [](auto& x) { return Sum(x[0], {0, 2}); });
+  ExpectTrueGradient({{{3, 4, 2}}}, [](auto& x) { return Mean(x[0], {1}); });
+  ExpectTrueGradient({{{3, 4, 2}}}, [](auto& x) { return ReduceMax(x[0], {1, 2}); });
+  ExpectTrueGradient({{{3, 4, 2}}},
+                     [](auto& x) { return Reduce(Opcode::kMinimum, x[0], 1e9, {0}); });
+}
+
+TEST(GradientTest, TiedMaximaShareTheGradient) {
+  const Module module = Traced({{{2, 2}}}, [](auto& x) { return ReduceMax(x[0], {0, 1}); }, true);
+  const std::vector<Array> results =
+      Evaluate(module, {{{ElementType::kF64, {2, 2}}, {1.0L, 3.0L, 3.0L, 2.0L}}});
+  EXPECT_THAT(results[1].elements, ::testing::ElementsAre(0, 0.5L, 0.5L, 0));
+}
+
+TEST(GradientTest, LookUpsAndTheirGradientsAreEachOthersGradients) {
+  const auto indices = [](Graph& graph) {
+    return Convert(graph.Iota({ElementType::kF64, {2, 3}}, 0) * 2.0 +
+                       graph.Iota({ElementType::kF64, {2, 3}}, 1),
+                   ElementType::kS32);
+  };
+  ExpectTrueGradient({{{5, 3}}}, [&](auto& x) { return Take(x[0], indices(x[0].graph())); });
+  ExpectTrueGradient({{{5, 4}}, {{2, 3, 4}}}, [&](auto& x) {
+    return Scatter(x[0], indices(x[0].graph()), x[1],
+                   {.update_window_dims = {2},
+                    .inserted_window_dims = {0},
+                    .scatter_dims_to_operand_dims = {0},
+                    .index_vector_dim = 2},
+                   Opcode::kAdd);
+  });
+  ExpectTrueGradient({{{6, 5}}}, [](auto& x) {
+    Graph& graph = x[0].graph();
+    const std::vector<Tensor> starts = {graph.Scalar(ElementType::kS32, 2),
+                                        graph.Scalar(ElementType::kS32, 9)};
+    return DynamicSlice(x[0], starts, {3, 2});
+  });
+  ExpectTrueGradient({{{6, 5}}, {{3, 2}}}, [](auto& x) {
+    Graph& graph = x[0].graph();
+    const std::vector<Tensor> starts = {graph.Scalar(ElementType::kS32, 2),
+                                        graph.Scalar(ElementType::kS32, 9)};
+    return DynamicUpdateSlice(x[0], x[1], starts);
+  });
+}
+
+TEST(GradientTest, LayersEqualDifferenceQuotients) {
+  ExpectTrueGradient({{{3, 5}}}, [](auto& x) { return Gelu(x[0]); });
+  ExpectTrueGradient({{{3, 5}}}, [](auto& x) { return GeluTanh(x[0]); });
+}
+
+TEST(GradientTest, StopGradientCutsOneUseOnly) {
+  const Module module = Traced(
+      {{{}}}, [](auto& x) { return x[0] * StopGradient(x[0]) + StopGradient(x[0] * x[0]); }, true);
+  const std::vector<Array> results = Evaluate(module, {{{ElementType::kF64, {}}, {3.0L}}});
+  EXPECT_EQ(results[1].elements.front(), 3);
+}
+
+// The gradient with respect to a weight that is used before, inside and after the region.
+Module TracedWithRegion(bool rematerialize) {
+  Graph graph("test");
+  const Tensor batch = graph.Parameter({ElementType::kF64, {3, 3}}, "batch");
+  const Tensor weight = graph.Parameter({ElementType::kF64, {3, 3}}, "weight");
+  const Tensor before = Sine(MatMul(batch, weight));
+  RematRegion region{.begin = graph.computation().num_instructions()};
+  const Tensor inside = Tanh(Exp(MatMul(before, weight)) * before);
+  region.end = graph.computation().num_instructions();
+  GradientOptions options;
+  if (rematerialize) options.remat_regions = {region};
+  const auto found = Gradients(graph, Weigh(MatMul(inside, weight)), std::vector{weight}, options);
+  EXPECT_TRUE(found.ok()) << Message(found.status());
+  EXPECT_EQ(found->recomputations.size(), options.remat_regions.size());
+  return MustFinish(graph, {found->gradients.front().value()});
+}
+
+TEST(GradientTest, RematerialisedRegionsGiveTheSameGradientsBehindABarrier) {
+  std::mt19937_64 random(5);
+  const std::vector<Array> inputs = {Random({{3, 3}}, random), Random({{3, 3}}, random)};
+  const Module module = TracedWithRegion(true);
+  EXPECT_EQ(Evaluate(module, inputs).front().elements,
+            Evaluate(TracedWithRegion(false), inputs).front().elements);
+  const Computation& entry = module.entry_computation();
+  const auto count = [&](Opcode opcode) {
+    return std::ranges::count(entry.instructions, opcode, &Instruction::opcode);
+  };
+  EXPECT_EQ(count(Opcode::kOptBarrier), 1);
+  EXPECT_EQ(count(Opcode::kExponential), 2);
+  EXPECT_EQ(count(Opcode::kSine), 1);
+  const auto barrier =
+      std::ranges::find(entry.instructions, Opcode::kOptBarrier, &Instruction::opcode);
+  EXPECT_EQ(barrier->operands.size(), 2) << "the sine and the gradient that arrives";
+}
+
+TEST(GradientTest, AnInputWithoutAPathHasAZeroGradient) {
+  const Module module = Traced({{{2}}, {{2}}}, [](auto& x) { return x[0]; }, true);
+  const std::vector<Array> results = Evaluate(
+      module, {{{ElementType::kF64, {2}}, {1.0L, 2.0L}}, {{ElementType::kF64, {2}}, {1.0L, 2.0L}}});
+  EXPECT_THAT(results[2].elements, ::testing::ElementsAre(0, 0));
+}
+
+TEST(GradientTest, ReductionByMultiplicationIsRefusedByName) {
+  Graph graph("test");
+  const Tensor x = graph.Parameter({ElementType::kF32, {4}}, "x");
+  const ScopeName name(graph, "layer_0");
+  const Tensor loss = Reduce(Opcode::kMultiply, x, 1, {0});
+  EXPECT_EQ(Message(Gradients(graph, loss, std::vector{x}).status()),
+            "layer_0: gradient: a reduce by \"multiply\" has no gradient rule; add, maximum and "
+            "minimum have");
+}
+
+TEST(GradientTest, AVectorIsNoLoss) {
+  Graph graph("test");
+  const Tensor x = graph.Parameter({ElementType::kF32, {4}}, "x");
+  EXPECT_EQ(Message(Gradients(graph, x, std::vector{x}).status()),
+            "the loss must be a floating-point scalar, not f32[4]; reduce it first");
+}
+
+TEST(GradientTest, EveryOpcodeHasARuleOrAReason) {
+  for (Opcode opcode : {
+#define MINKA_OPCODE(Name, text, family) Opcode::k##Name,
+#include "minka/ir/opcode.def"
+#undef MINKA_OPCODE
+       }) {
+    const GradientRule rule = GradientRuleFor(opcode);
+    EXPECT_EQ(rule.kind == GradientKind::kRule, rule.apply != nullptr) << OpcodeName(opcode);
+    EXPECT_EQ(rule.kind == GradientKind::kRefused, !rule.reason.empty()) << OpcodeName(opcode);
+  }
+}
+
+}  // namespace
+}  // namespace minka

@@ -1,0 +1,96 @@
+#include "minka/frontend/parameters.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numbers>
+#include <utility>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/frontend/random.h"
+
+namespace minka {
+namespace {
+
+// In (0, 1).
+double UnitInterval(uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }
+
+double NormalNumber(uint64_t index, uint64_t key) {
+  const double radius = std::sqrt(-2 * std::log(UnitInterval(SquaresBits(2 * index, key))));
+  return radius * std::cos(2 * std::numbers::pi * UnitInterval(SquaresBits(2 * index + 1, key)));
+}
+
+}  // namespace
+
+Literal InitialValue(const Initializer& initializer, const Shape& shape, std::string_view name,
+                     uint64_t seed) {
+  if (initializer.kind == Initializer::Kind::kZeros) return FilledLiteral(shape, 0);
+  if (initializer.kind == Initializer::Kind::kOnes) return FilledLiteral(shape, 1);
+  MINKA_CHECK(shape.type == ElementType::kF32, "{} is drawn in f32, not {}", name,
+              TypeName(shape.type));
+  const uint64_t key = SiteKey(MixKey(seed + 1), SiteConstant(name));
+  std::string bytes(shape.num_bytes(), '\0');
+  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+    const auto value = static_cast<float>(initializer.scale * NormalNumber(i, key));
+    std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
+  }
+  return {shape, std::make_shared<const std::string>(std::move(bytes))};
+}
+
+void ParameterStore::Declare(const ParameterSpec& spec, Tensor value) {
+  specs_.push_back(spec);
+  masters_[spec.name] = value;
+}
+
+void ParameterStore::SetKey(Tensor key) {
+  const ScopeName name(graph_, "dropout_key");
+  mixed_key_ = MixKey(key);
+}
+
+Tensor ParameterStore::Use(const ParameterSpec& spec) {
+  auto [it, is_new] = masters_.try_emplace(spec.name);
+  if (is_new) {
+    specs_.push_back(spec);
+    it->second = graph_.Parameter(spec.shape, spec.name);
+  } else if (it->second.valid() && it->second.shape() != spec.shape) {
+    return graph_.Fail(InvalidArgument("parameter {} is used as {} and as {}", spec.name,
+                                       ToString(it->second.shape()), ToString(spec.shape)));
+  }
+  return Convert(it->second, dtype_.compute);
+}
+
+Scope Scope::operator/(std::string_view name) const {
+  return Scope(*store_, path_.empty() ? std::string(name) : fmt::format("{}/{}", path_, name));
+}
+
+Tensor Scope::Parameter(std::string_view name, std::vector<int64_t> dims,
+                        const ParameterOptions& options) const {
+  return store_->Use({.name = (*this / name).path(),
+                      .shape = {store_->dtype().parameter, std::move(dims)},
+                      .initializer = options.initializer,
+                      .decays = options.decays});
+}
+
+Tensor Scope::RandomMask(const std::vector<int64_t>& dims, double probability) const {
+  if (!training()) return Tensor();
+  store_->uses_key_ = true;
+  if (!store_->random_sites_.insert(path_).second) {
+    return graph().Fail(
+        InvalidArgument("two random masks have the path {}; give each its own scope", path_));
+  }
+  if (!store_->mixed_key_.valid()) return Tensor();
+  const ScopeName name(graph(), path_);
+  return minka::RandomMask(store_->mixed_key_, SiteConstant(path_), dims, probability);
+}
+
+Tensor Scope::Block(Tensor x, const std::function<Tensor(const Scope&, Tensor)>& block) const {
+  if (!x.valid()) return x;
+  const InstructionId begin = graph().computation().num_instructions();
+  const Tensor result = block(*this, x);
+  const InstructionId end = graph().computation().num_instructions();
+  store_->blocks_.push_back({.instructions = {begin, end}, .input = x.value()});
+  return result;
+}
+
+}  // namespace minka

@@ -1,0 +1,115 @@
+// What a model needs besides its operations: named parameters with initial values, the type to
+// compute in, random masks, and blocks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "minka/frontend/gradient.h"
+#include "minka/frontend/tensor.h"
+
+namespace minka {
+
+struct Initializer {
+  enum class Kind { kZeros, kOnes, kNormal };
+  Kind kind = Kind::kZeros;
+  double scale = 0;  // kNormal: the standard deviation
+  bool operator==(const Initializer&) const = default;
+};
+
+// The initial value of a parameter: element i is a function of seed, name and i alone (Squares
+// bits, normal numbers by the method of Box and Muller).
+Literal InitialValue(const Initializer& initializer, const Shape& shape, std::string_view name,
+                     uint64_t seed);
+
+struct ParameterSpec {
+  std::string name;  // path, "layer_0/attention/query/kernel"
+  Shape shape;       // of the master value
+  Initializer initializer;
+  bool decays = false;  // does weight decay apply?
+};
+
+struct ParameterOptions {
+  Initializer initializer;
+  bool decays = false;
+};
+
+struct DtypePolicy {
+  ElementType parameter = ElementType::kF32;  // master values and optimizer state
+  ElementType compute = ElementType::kF32;    // activations; statistics and losses stay in f32
+  bool operator==(const DtypePolicy&) const = default;
+};
+
+// Forward instructions of one block of the model.
+struct BlockRegion {
+  RematRegion instructions;
+  Value input;
+};
+
+// The state of one trace. With declared parameters (`Declare`) a use refers to them by name,
+// without it collects their specs, in order of first use.
+class ParameterStore {
+ public:
+  ParameterStore(Graph& graph, DtypePolicy dtype, bool training)
+      : graph_(graph), dtype_(dtype), training_(training) {}
+
+  void Declare(const ParameterSpec& spec, Tensor value);
+  // Key of this step's random masks, u32[2]. Without one dropout is off.
+  void SetKey(Tensor key);
+
+  Graph& graph() const { return graph_; }
+  const DtypePolicy& dtype() const { return dtype_; }
+  bool training() const { return training_; }
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  const std::vector<BlockRegion>& blocks() const { return blocks_; }
+  // Did the model ask for random masks?
+  bool uses_key() const { return uses_key_; }
+
+ private:
+  friend class Scope;
+  Tensor Use(const ParameterSpec& spec);
+
+  Graph& graph_;
+  DtypePolicy dtype_;
+  bool training_;
+  bool uses_key_ = false;
+  Tensor mixed_key_;
+  std::vector<ParameterSpec> specs_;
+  std::map<std::string, Tensor> masters_;  // by name
+  std::set<std::string> random_sites_;
+  std::vector<BlockRegion> blocks_;
+};
+
+// A path in the model. Cheap to copy; `scope / "attention"` is the path below.
+class Scope {
+ public:
+  Scope(ParameterStore& store, std::string path) : store_(&store), path_(std::move(path)) {}
+
+  Scope operator/(std::string_view name) const;
+  const std::string& path() const { return path_; }
+  Graph& graph() const { return store_->graph(); }
+  ElementType compute_type() const { return store_->dtype().compute; }
+  bool training() const { return store_->training(); }
+
+  // The parameter `name` below this path, converted to the type to compute in.
+  Tensor Parameter(std::string_view name, std::vector<int64_t> dims,
+                   const ParameterOptions& options) const;
+  // A mask that is true with the probability; invalid where dropout is off. The path must be used
+  // for one mask only.
+  Tensor RandomMask(const std::vector<int64_t>& dims, double probability) const;
+  // Runs `block` on x. Blocks are what rematerialisation recomputes and between which layers are
+  // cut; they do not nest.
+  Tensor Block(Tensor x, const std::function<Tensor(const Scope&, Tensor)>& block) const;
+
+ private:
+  ParameterStore* store_;
+  std::string path_;
+};
+
+}  // namespace minka

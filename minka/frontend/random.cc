@@ -1,0 +1,84 @@
+#include "minka/frontend/random.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "minka/base/hash.h"
+
+namespace minka {
+namespace {
+
+Tensor ConstantU64(Graph& graph, uint64_t value) {
+  std::string bytes(sizeof(value), '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  return graph.Constant(
+      {{ElementType::kU64, {}}, std::make_shared<const std::string>(std::move(bytes))});
+}
+
+Tensor ShiftRight(Tensor x, int bits) {
+  return Binary(Opcode::kShiftRightLogical, x, static_cast<double>(bits));
+}
+
+Tensor SwapHalves(Tensor x) { return Or(ShiftRight(x, 32), Binary(Opcode::kShiftLeft, x, 32.0)); }
+
+// The row-major index of each element.
+Tensor LinearIndex(Graph& graph, const std::vector<int64_t>& dims) {
+  const Shape shape{ElementType::kU64, dims};
+  if (dims.empty()) return graph.Scalar(ElementType::kU64, 0);
+  Tensor index = graph.Iota(shape, 0);
+  for (int i = 1; i < shape.rank(); ++i) {
+    index = index * static_cast<double>(dims[i]) + graph.Iota(shape, i);
+  }
+  return index;
+}
+
+}  // namespace
+
+uint32_t SquaresBits(uint64_t counter, uint64_t key) {
+  const uint64_t y = counter * key, z = y + key;
+  const auto swap = [](uint64_t x) { return (x >> 32) | (x << 32); };
+  uint64_t x = swap(y * y + y);
+  x = swap(x * x + z);
+  x = swap(x * x + y);
+  return static_cast<uint32_t>((x * x + z) >> 32);
+}
+
+uint64_t MixKey(uint64_t key) {
+  key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
+  key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
+  return key ^ (key >> 31);
+}
+
+uint64_t SiteConstant(std::string_view name) { return StableHash(name) | 1; }
+
+Tensor MixKey(Tensor key) {
+  if (!key.valid()) return key;
+  Graph& graph = key.graph();
+  const auto word = [&](int64_t i) {
+    return Convert(Reshape(Slice(key, {i}, {i + 1}), {}), ElementType::kU64);
+  };
+  Tensor x = Or(word(0), Binary(Opcode::kShiftLeft, word(1), 32.0));
+  x = Xor(x, ShiftRight(x, 30)) * ConstantU64(graph, 0xbf58476d1ce4e5b9);
+  x = Xor(x, ShiftRight(x, 27)) * ConstantU64(graph, 0x94d049bb133111eb);
+  return Xor(x, ShiftRight(x, 31));
+}
+
+Tensor RandomMask(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& dims,
+                  double probability) {
+  if (!mixed_key.valid()) return mixed_key;
+  Graph& graph = mixed_key.graph();
+  const Tensor site_key =
+      Or(mixed_key * ConstantU64(graph, site), graph.Scalar(mixed_key.type(), 1));
+  const Tensor key = Broadcast(site_key, dims, {});
+  const Tensor y = LinearIndex(graph, dims) * key;
+  const Tensor z = y + key;
+  Tensor x = SwapHalves(y * y + y);
+  x = SwapHalves(x * x + z);
+  x = SwapHalves(x * x + y);
+  const auto threshold = static_cast<uint64_t>(std::floor(std::ldexp(probability, 32)));
+  return Compare(Comparison::kLt, ShiftRight(x * x + z, 32),
+                 graph.Full({ElementType::kU64, dims}, static_cast<double>(threshold)));
+}
+
+}  // namespace minka

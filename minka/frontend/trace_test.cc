@@ -1,0 +1,181 @@
+#include "minka/frontend/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "minka/base/status.h"
+#include "minka/frontend/nn.h"
+#include "minka/frontend/testing/evaluator.h"
+
+namespace minka {
+namespace {
+
+using testing::Array;
+using ::testing::ElementsAre;
+using testing::Evaluate;
+using testing::FromLiteral;
+
+// Dense layers of 4 features in blocks, with dropout between them.
+Model SmallModel(int num_blocks, double dropout) {
+  const Shape shape{ElementType::kF32, {8, 4}};
+  return {.name = "small",
+          .inputs = {{"x", shape}, {"y", shape}},
+          .forward = [=](const Scope& scope, std::span<const Tensor> inputs) {
+            Tensor x = Convert(inputs[0], scope.compute_type());
+            for (int i = 0; i < num_blocks; ++i) {
+              x = (scope / fmt::format("block_{}", i)).Block(x, [&](const Scope& block, Tensor in) {
+                const Tensor out = Tanh(Dense(block / "dense", in, {.features = {4}}));
+                return Dropout(block / "dropout", LayerNorm(block / "norm", out), dropout);
+              });
+            }
+            return ModelOutput{.loss = MeanSquaredError(Convert(x, ElementType::kF32), inputs[1])};
+          }};
+}
+
+TracedStep MustTrace(const Model& model, const Optimizer& optimizer, TraceOptions options = {}) {
+  absl::StatusOr<TracedStep> traced = Trace(model, optimizer, options);
+  EXPECT_TRUE(traced.ok()) << Message(traced.status());
+  return *std::move(traced);
+}
+
+std::vector<Array> InitialInputs(const TracedStep& traced) {
+  const Step& step = traced.step;
+  std::vector<Array> inputs;
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    const Computation& entry = step.module.entry_computation();
+    const Shape& shape = entry.instructions[entry.parameters[i]].shape();
+    if (traced.initializers[i]) {
+      inputs.push_back(
+          FromLiteral(InitialValue(*traced.initializers[i], shape, step.parameters[i].name, 1)));
+    } else if (shape.type == ElementType::kU32) {
+      inputs.push_back({shape, {1, 2}});
+    } else {
+      inputs.push_back(FromLiteral(
+          InitialValue({Initializer::Kind::kNormal, 1}, shape, step.parameters[i].name, 1)));
+    }
+  }
+  return inputs;
+}
+
+// Losses of `num_steps` steps on the same batch and key.
+std::vector<double> Losses(const TracedStep& traced, int num_steps) {
+  std::vector<Array> inputs = InitialInputs(traced);
+  std::vector<double> losses;
+  for (int i = 0; i < num_steps; ++i) {
+    const std::vector<Array> results = Evaluate(traced.step.module, inputs);
+    for (size_t p = 0; p < inputs.size(); ++p) {
+      const int result = traced.step.parameters[p].state_result;
+      if (result >= 0) inputs[p] = results[result];
+    }
+    losses.push_back(static_cast<double>(results.back().elements.front()));
+  }
+  return losses;
+}
+
+TEST(TraceTest, StepDescribesStateBatchKeyAndMarks) {
+  const TracedStep traced = MustTrace(SmallModel(3, 0.25), AdamW(), {.rematerialize = true});
+  const Step& step = traced.step;
+  std::vector<std::string> names;
+  for (const ParameterInfo& info : step.parameters) {
+    if (info.name.find("block_1") != std::string::npos ||
+        info.name.find('/') == std::string::npos || info.name == "optimizer/count") {
+      names.push_back(info.name);
+    }
+  }
+  EXPECT_THAT(names,
+              ElementsAre("params/block_1/dense/kernel", "params/block_1/dense/bias",
+                          "params/block_1/norm/scale", "params/block_1/norm/bias",
+                          "optimizer/m/block_1/dense/kernel", "optimizer/m/block_1/dense/bias",
+                          "optimizer/m/block_1/norm/scale", "optimizer/m/block_1/norm/bias",
+                          "optimizer/v/block_1/dense/kernel", "optimizer/v/block_1/dense/bias",
+                          "optimizer/v/block_1/norm/scale", "optimizer/v/block_1/norm/bias",
+                          "optimizer/count", "x", "y", "key"));
+  EXPECT_EQ(step.parameters[37].role, ParameterRole::kBatch);
+  EXPECT_EQ(step.parameters[37].batch_dim, 0);
+  EXPECT_EQ(step.parameters[39].role, ParameterRole::kKey);
+  EXPECT_EQ(step.results.size(), 38);
+  EXPECT_EQ(step.results.back().role, ResultRole::kLoss);
+  EXPECT_EQ(step.module.aliases.size(), 37);
+  const auto count = [&](MarkKind kind) {
+    return std::ranges::count(step.marks, kind, &Mark::kind);
+  };
+  EXPECT_EQ(count(MarkKind::kLoss), 1);
+  EXPECT_EQ(count(MarkKind::kGradient), 12);
+  EXPECT_EQ(count(MarkKind::kLayerBoundary), 2);
+  EXPECT_EQ(count(MarkKind::kRematRegion), 3);
+  EXPECT_TRUE(std::ranges::is_sorted(step.marks, {}, &Mark::value));
+}
+
+TEST(TraceTest, TrainingLowersTheLossWithEachOptimizer) {
+  for (const Optimizer& optimizer :
+       {Sgd({.learning_rate = 0.1}), Sgd({.learning_rate = 0.1, .momentum = 0}),
+        Adam({.learning_rate = 0.02}), AdamW({.learning_rate = 0.02, .weight_decay = 0.1})}) {
+    const std::vector<double> losses = Losses(MustTrace(SmallModel(2, 0), optimizer), 20);
+    EXPECT_LT(losses.back(), 0.9 * losses.front()) << optimizer.name;
+  }
+}
+
+TEST(TraceTest, RematerialisationChangesNothingButTheInstructions) {
+  const TracedStep plain = MustTrace(SmallModel(3, 0.25), AdamW());
+  const TracedStep remat = MustTrace(SmallModel(3, 0.25), AdamW(), {.rematerialize = true});
+  EXPECT_EQ(Losses(plain, 3), Losses(remat, 3));
+  EXPECT_GT(remat.step.module.entry_computation().num_instructions(),
+            plain.step.module.entry_computation().num_instructions());
+}
+
+TEST(TraceTest, MixedPrecisionKeepsStateInF32AndComputesInBf16) {
+  const TracedStep traced =
+      MustTrace(SmallModel(2, 0), AdamW(), {.dtype = {.compute = ElementType::kBF16}});
+  const Computation& entry = traced.step.module.entry_computation();
+  for (const Instruction& instruction : entry.instructions) {
+    if (instruction.opcode == Opcode::kDot) {
+      EXPECT_EQ(instruction.shape().type, ElementType::kBF16);
+    }
+  }
+  for (const Mark& mark : traced.step.marks) {
+    if (mark.kind == MarkKind::kGradient) {
+      EXPECT_EQ(entry.shape(mark.value).type, ElementType::kF32);
+    }
+  }
+  for (size_t i = 0; i < traced.step.parameters.size(); ++i) {
+    if (traced.step.parameters[i].role != ParameterRole::kState) continue;
+    EXPECT_NE(entry.instructions[entry.parameters[i]].shape().type, ElementType::kBF16);
+  }
+}
+
+TEST(TraceTest, EvaluationHasNoDropoutAndNoKey) {
+  const absl::StatusOr<TracedStep> dropped = TraceEvaluation(SmallModel(2, 0.25));
+  const absl::StatusOr<TracedStep> plain = TraceEvaluation(SmallModel(2, 0));
+  ASSERT_TRUE(dropped.ok()) << Message(dropped.status());
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(ModuleHash(dropped->step.module), ModuleHash(plain->step.module));
+  EXPECT_EQ(dropped->step.parameters.front().role, ParameterRole::kConstant);
+  EXPECT_EQ(dropped->step.results.size(), 1);
+}
+
+TEST(TraceTest, BadShapesAreReportedWithTheirScope) {
+  Model model = SmallModel(1, 0);
+  model.inputs[1].shape.dims = {8, 5};
+  EXPECT_EQ(Message(Trace(model, Sgd()).status()),
+            "subtract: shapes f32[8,4] and f32[8,5] cannot be broadcast to common dimensions");
+  model.forward = [](const Scope& scope, std::span<const Tensor> inputs) {
+    return ModelOutput{
+        .loss = Mean(Attention(scope / "attention", inputs[0],
+                               CausalBias(scope.graph(), ElementType::kF32, 8), {.num_heads = 3}))};
+  };
+  EXPECT_EQ(Message(Trace(model, Sgd()).status()),
+            "attention: 4 features cannot be cut into 3 heads");
+}
+
+TEST(TraceTest, TwoMasksOfOneScopeAreRefused) {
+  Model model = SmallModel(1, 0);
+  model.forward = [](const Scope& scope, std::span<const Tensor> inputs) {
+    const Tensor x = Dropout(scope / "drop", inputs[0], 0.5);
+    return ModelOutput{.loss = Mean(Dropout(scope / "drop", x, 0.5))};
+  };
+  EXPECT_EQ(Message(Trace(model, Sgd()).status()),
+            "drop: two random masks have the path drop; give each its own scope");
+}
+
+}  // namespace
+}  // namespace minka
