@@ -1,6 +1,7 @@
 // A step: a module plus what its inputs and results mean.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ struct Mark {
   int index = 0;  // kGradient: the parameter; kLayerBoundary, kRematRegion: its number
   bool operator==(const Mark&) const = default;
 };
+
+// The part of a step that an operation belongs to: from the inputs to the loss, from there to the
+// gradients, from the gradients to the new state.
+enum class Phase : uint8_t { kForward, kBackward, kApply };
 
 struct Step {
   Module module;

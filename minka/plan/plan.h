@@ -12,16 +12,13 @@
 
 #include "absl/status/statusor.h"
 #include "minka/ir/module.h"
+#include "minka/ir/step.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/op_rule.h"
 #include "minka/sharding/reshard.h"
 #include "minka/sharding/sharding.h"
 
 namespace minka {
-
-// The part of a step that a use belongs to; values are kept across them, copies (views) live within
-// one.
-enum class Phase : uint8_t { kForward, kBackward, kApply };
 
 // One reshard: a new version of `value`, made from an earlier version.
 struct Reshard {

@@ -1,0 +1,231 @@
+#include "minka/analysis/flops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "minka/analysis/trip_count.h"
+
+namespace minka {
+namespace {
+
+int64_t OperandBytes(const Computation& computation, const Instruction& instruction,
+                     size_t first = 0) {
+  int64_t bytes = 0;
+  for (size_t i = first; i < instruction.operands.size(); ++i) {
+    bytes += computation.shape(instruction.operands[i]).num_bytes();
+  }
+  return bytes;
+}
+
+int64_t ResultBytes(const Instruction& instruction) {
+  int64_t bytes = 0;
+  for (const Shape& result : instruction.results) bytes += result.num_bytes();
+  return bytes;
+}
+
+double ResultElements(const Instruction& instruction) {
+  double elements = 0;
+  for (const Shape& result : instruction.results) {
+    elements += static_cast<double>(result.num_elements());
+  }
+  return elements;
+}
+
+double DotFlops(const Computation& computation, const Instruction& dot) {
+  const Shape& lhs = computation.shape(dot.operands[0]);
+  auto contracted = 1.0;
+  for (const int64_t dim : dot.As<DotAttributes>().lhs_contracting) {
+    contracted *= static_cast<double>(lhs.dims[dim]);
+  }
+  return 2 * contracted * ResultElements(dot);
+}
+
+double ConvolutionFlops(const Computation& computation, const Instruction& convolution) {
+  double product = ResultElements(convolution);
+  for (const Value operand : convolution.operands) {
+    product *= static_cast<double>(computation.shape(operand).num_elements());
+  }
+  return 2 * std::sqrt(product);
+}
+
+InstructionWork Times(InstructionWork work, double count) {
+  work.flops *= count;
+  work.elementwise *= count;
+  work.transcendentals *= count;
+  work.bytes = static_cast<int64_t>(static_cast<double>(work.bytes) * count);
+  return work;
+}
+
+// `runs` runs of a scalar computation inside a loop over arrays, whose own bytes do not count.
+InstructionWork ScalarRuns(const Module& module, ComputationId id, double runs) {
+  InstructionWork work = Times(WorkOf(module, module.computations[id]), runs);
+  work.bytes = 0;
+  return work;
+}
+
+double Total(const InstructionWork& work) { return work.flops + work.elementwise; }
+
+InstructionWork MostExpensiveBranch(const Module& module, const Instruction& conditional) {
+  InstructionWork most;
+  for (const ComputationId branch : conditional.called) {
+    const InstructionWork work = WorkOf(module, module.computations[branch]);
+    if (Total(work) > Total(most)) most = work;
+  }
+  return most;
+}
+
+InstructionWork LoopWork(const Module& module, const Computation& computation, InstructionId id) {
+  const Instruction& loop = computation.instructions[id];
+  InstructionWork once = WorkOf(module, module.computations[loop.called[0]]);
+  once += WorkOf(module, module.computations[loop.called[1]]);
+  return Times(once, static_cast<double>(TripCount(module, computation, id).value_or(1)));
+}
+
+double SortComparisons(const Computation& computation, const Instruction& sort) {
+  const Shape& shape = computation.shape(sort.operands[0]);
+  const auto sorted = static_cast<double>(shape.dims[sort.As<DimensionsAttributes>().dims[0]]);
+  return static_cast<double>(shape.num_elements()) * std::log2(std::max(sorted, 2.0));
+}
+
+// What is computed; bytes come on top.
+InstructionWork ComputeOf(const Module& module, const Computation& computation, InstructionId id) {
+  const Instruction& instruction = computation.instructions[id];
+  const auto elements_of = [&](size_t operand) {
+    return static_cast<double>(computation.shape(instruction.operands[operand]).num_elements());
+  };
+  switch (instruction.opcode) {
+    case Opcode::kDot:
+      return {.flops = DotFlops(computation, instruction)};
+    case Opcode::kConvolution:
+      return {.flops = ConvolutionFlops(computation, instruction)};
+    case Opcode::kReduce:
+    case Opcode::kMap:
+      return ScalarRuns(module, instruction.called[0], elements_of(0));
+    case Opcode::kReduceWindow:
+    case Opcode::kSelectAndScatter: {
+      InstructionWork work;
+      for (const ComputationId called : instruction.called) {
+        work += ScalarRuns(module, called, std::max(elements_of(0), ResultElements(instruction)));
+      }
+      return work;
+    }
+    case Opcode::kScatter:
+      return ScalarRuns(module, instruction.called[0],
+                        elements_of(instruction.operands.size() - 1));
+    case Opcode::kSort:
+      return ScalarRuns(module, instruction.called[0], SortComparisons(computation, instruction));
+    case Opcode::kAllReduce:
+    case Opcode::kReduceScatter:
+      return ScalarRuns(module, instruction.called[0], elements_of(0));
+    default: {
+      const double elements = ResultElements(instruction);
+      return {.elementwise = elements * ElementWeight(instruction.opcode),
+              .transcendentals = IsTranscendental(instruction.opcode) ? elements : 0};
+    }
+  }
+}
+
+int64_t BytesOf(const Computation& computation, const Instruction& instruction) {
+  switch (instruction.opcode) {
+    case Opcode::kParameter:
+    case Opcode::kConstant:
+    case Opcode::kReshape:
+    case Opcode::kOptBarrier:
+      return 0;
+    case Opcode::kSlice:
+    case Opcode::kDynamicSlice:
+    case Opcode::kGather:
+      return 2 * ResultBytes(instruction) + OperandBytes(computation, instruction, 1);
+    case Opcode::kDynamicUpdateSlice:  // in place: the update is read and written
+      return OperandBytes(computation, instruction, 1) +
+             computation.shape(instruction.operands[1]).num_bytes();
+    case Opcode::kScatter: {  // in place: the touched elements are read and written
+      const size_t num_tables = instruction.operands.size() / 2;
+      return OperandBytes(computation, instruction, num_tables) +
+             2 * OperandBytes(computation, instruction, num_tables + 1);
+    }
+    default:
+      return OperandBytes(computation, instruction) + ResultBytes(instruction);
+  }
+}
+
+}  // namespace
+
+InstructionWork& InstructionWork::operator+=(const InstructionWork& other) {
+  flops += other.flops;
+  elementwise += other.elementwise;
+  transcendentals += other.transcendentals;
+  bytes += other.bytes;
+  return *this;
+}
+
+InstructionWork WorkOf(const Module& module, const Computation& computation, InstructionId id) {
+  const Instruction& instruction = computation.instructions[id];
+  switch (instruction.opcode) {
+    case Opcode::kWhile:
+      return LoopWork(module, computation, id);
+    case Opcode::kConditional:
+      return MostExpensiveBranch(module, instruction);
+    case Opcode::kCall:
+      return WorkOf(module, module.computations[instruction.called[0]]);
+    default: {
+      InstructionWork work = ComputeOf(module, computation, id);
+      work.bytes = BytesOf(computation, instruction);
+      return work;
+    }
+  }
+}
+
+InstructionWork WorkOf(const Module& module, const Computation& computation) {
+  InstructionWork total;
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    total += WorkOf(module, computation, id);
+  }
+  return total;
+}
+
+// Roughly the vector instructions of XLA:CPU's expansions: a division or root is a long-latency
+// instruction, exp and log are polynomials of degree 5 to 8 with range reduction, the others are
+// built from these.
+double ElementWeight(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kDivide:
+    case Opcode::kRemainder:
+    case Opcode::kRsqrt:
+    case Opcode::kSqrt:
+      return 4;
+    case Opcode::kExponential:
+    case Opcode::kExponentialMinusOne:
+    case Opcode::kLog:
+    case Opcode::kLogPlusOne:
+    case Opcode::kTanh:
+      return 12;
+    case Opcode::kLogistic:
+    case Opcode::kCosine:
+    case Opcode::kSine:
+    case Opcode::kCbrt:
+    case Opcode::kErf:
+    case Opcode::kRng:
+    case Opcode::kRngBitGenerator:
+      return 16;
+    case Opcode::kAcos:
+    case Opcode::kAcosh:
+    case Opcode::kAsin:
+    case Opcode::kAsinh:
+    case Opcode::kAtan2:
+    case Opcode::kAtanh:
+    case Opcode::kCosh:
+    case Opcode::kPower:
+    case Opcode::kSinh:
+    case Opcode::kTan:
+      return 24;
+    case Opcode::kCopy:
+      return 0;
+    default:
+      return IsElementwise(opcode) ? 1 : 0;
+  }
+}
+
+bool IsTranscendental(Opcode opcode) { return IsElementwise(opcode) && ElementWeight(opcode) > 4; }
+
+}  // namespace minka

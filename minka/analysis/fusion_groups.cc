@@ -1,0 +1,169 @@
+#include "minka/analysis/fusion_groups.h"
+
+#include <algorithm>
+#include <set>
+
+#include "minka/analysis/flops.h"
+
+namespace minka {
+namespace {
+
+bool IsCheap(Opcode opcode) { return opcode != Opcode::kReduce && ElementWeight(opcode) < 4; }
+
+// May be computed element by element inside its reader's loop.
+bool CanBeProducer(const Instruction& instruction) {
+  if (instruction.results.size() != 1) return false;
+  switch (instruction.opcode) {
+    case Opcode::kBitcastConvert:
+    case Opcode::kBroadcast:
+    case Opcode::kConcatenate:
+    case Opcode::kDynamicSlice:
+    case Opcode::kIota:
+    case Opcode::kPad:
+    case Opcode::kReduce:
+    case Opcode::kReshape:
+    case Opcode::kReverse:
+    case Opcode::kSlice:
+    case Opcode::kTranspose:
+      return true;
+    default:
+      return IsElementwise(instruction.opcode);
+  }
+}
+
+// What a reduce takes in.
+bool IsSimpleProducer(Opcode opcode) {
+  return IsElementwise(opcode) || opcode == Opcode::kBroadcast || opcode == Opcode::kIota ||
+         opcode == Opcode::kReshape;
+}
+
+bool TakesIn(const Instruction& reader, int operand, Opcode producer) {
+  switch (reader.opcode) {
+    case Opcode::kReduce:
+      return operand < static_cast<int>(reader.results.size()) && IsSimpleProducer(producer);
+    case Opcode::kDynamicUpdateSlice:
+      return operand > 0;  // the array itself is updated in place
+    default:
+      return CanBeProducer(reader);
+  }
+}
+
+class Partitioner {
+ public:
+  explicit Partitioner(const Computation& computation)
+      : computation_(computation),
+        uses_(computation),
+        group_(computation.instructions.size()),
+        read_repeatedly_(computation.instructions.size()),
+        repeated_(computation.instructions.size()) {}
+
+  FusionPartition Run() && {
+    for (InstructionId id = computation_.num_instructions() - 1; id >= 0; --id) Place(id);
+    for (InstructionId id = 0; id < computation_.num_instructions(); ++id) MakeView(id);
+    return Numbered();
+  }
+
+ private:
+  // Groups are named by the last instruction in them until they are numbered.
+  void Place(InstructionId id) {
+    const Instruction& instruction = computation_.instructions[id];
+    group_[id] = id;
+    if (instruction.results.size() != 1) return;
+    const std::vector<Use>& uses = uses_.uses({id, 0});
+    if (uses.empty() || uses_.is_result({id, 0})) return;
+    const std::set<InstructionId> readers = ReadingGroups(uses);
+    if (instruction.opcode == Opcode::kConstant) {
+      repeated_[id] = true;
+    } else if (!CanBeProducer(instruction) || !AllTakeIn(instruction, uses)) {
+      return;
+    } else if (readers.size() > 1) {
+      if (!MayRepeat(instruction) || readers.size() > kMaxCopies) return;
+      repeated_[id] = true;
+    }
+    group_[id] = group_[uses.front().user];
+    read_repeatedly_[id] =
+        std::ranges::any_of(uses, [&](const Use& use) { return ReadsRepeatedly(use); });
+  }
+
+  // A reader that is itself repeated stands in the groups of its readers.
+  std::set<InstructionId> ReadingGroups(const std::vector<Use>& uses) const {
+    std::set<InstructionId> groups;
+    for (const Use& use : uses) {
+      if (repeated_[use.user]) {
+        groups.merge(ReadingGroups(uses_.uses({use.user, 0})));
+      } else {
+        groups.insert(group_[use.user]);
+      }
+    }
+    return groups;
+  }
+
+  bool ReadsRepeatedly(const Use& use) const {
+    const Instruction& reader = computation_.instructions[use.user];
+    const bool widens =
+        reader.opcode == Opcode::kBroadcast &&
+        computation_.shape(reader.operands[0]).num_elements() < reader.shape().num_elements();
+    return widens || read_repeatedly_[use.user];
+  }
+
+  bool AllTakeIn(const Instruction& producer, const std::vector<Use>& uses) const {
+    return std::ranges::all_of(uses, [&](const Use& use) {
+      const Instruction& reader = computation_.instructions[use.user];
+      return TakesIn(reader, use.operand, producer.opcode) &&
+             (IsCheap(producer.opcode) || !ReadsRepeatedly(use));
+    });
+  }
+
+  // Repeating must not read more than writing and reading the value would.
+  bool MayRepeat(const Instruction& instruction) const {
+    if (!IsCheap(instruction.opcode)) return false;
+    const int64_t size = instruction.shape().num_elements();
+    const auto num_large = std::ranges::count_if(instruction.operands, [&](Value operand) {
+      const Instruction& source = computation_.instruction(operand);
+      return source.opcode != Opcode::kBroadcast && source.opcode != Opcode::kIota &&
+             computation_.shape(operand).num_elements() >= size && size > 1;
+    });
+    return num_large <= 1;
+  }
+
+  void MakeView(InstructionId id) {
+    const Instruction& instruction = computation_.instructions[id];
+    if (instruction.opcode != Opcode::kReshape || group_[id] != id) return;
+    const InstructionId viewed = instruction.operands[0].instruction;
+    if (!repeated_[viewed]) group_[id] = group_[viewed];
+  }
+
+  FusionPartition Numbered() {
+    FusionPartition partition = {.group = std::vector<int>(group_.size(), -1),
+                                 .repeated = std::move(repeated_)};
+    std::vector<int> numbers(group_.size(), -1);
+    for (size_t id = 0; id < group_.size(); ++id) {
+      int& number = numbers[group_[id]];
+      if (number < 0) number = partition.num_groups++;
+      partition.group[id] = number;
+    }
+    return partition;
+  }
+
+  const Computation& computation_;
+  UseTable uses_;
+  std::vector<InstructionId> group_;
+  std::vector<bool> read_repeatedly_;  // its elements are needed several times inside its group
+  std::vector<bool> repeated_;
+};
+
+}  // namespace
+
+bool FusionPartition::IsMaterialised(const UseTable& uses, Value value) const {
+  if (uses.is_result(value)) return true;
+  if (repeated[value.instruction]) return false;
+  return std::ranges::any_of(uses.uses(value), [&](const Use& use) {
+    return repeated[use.user] || group[use.user] != group[value.instruction];
+  });
+}
+
+FusionPartition PartitionIntoFusions(const Computation& computation) {
+  return Partitioner(computation).Run();
+}
+
+}  // namespace minka

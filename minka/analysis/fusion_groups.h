@@ -1,0 +1,39 @@
+// Which instructions a backend runs as one loop, so that values between them never reach memory.
+//
+// The rules follow XLA:CPU's instruction fusion. From consumers to producers, an instruction joins
+// the group of its readers if
+//   - it is elementwise, broadcast, iota, reshape, transpose, slice, pad, concatenate, reverse,
+//     dynamic-slice or reduce, and no result of the computation,
+//   - all its readers are in one group and take producers in: these opcodes, and a reduce its input
+//     if that is elementwise, broadcast, iota or reshape,
+//   - and no reader would repeat it: expensive ones (division, transcendental, reduce) are not read
+//     through a broadcast.
+// A cheap instruction with at most one operand of its own size whose readers are in at most
+// kMaxCopies groups is repeated in each of them. A reshape that does not join its readers is a view
+// of its operand and belongs to that operand's group. Dots, collectives, control flow and all
+// others are alone.
+#pragma once
+
+#include <vector>
+
+#include "minka/ir/module.h"
+
+namespace minka {
+
+inline constexpr int kMaxCopies = 4;
+
+struct FusionPartition {
+  // By instruction: its group. Groups are numbered from 0 in the order of their first instruction.
+  std::vector<int> group;
+  // By instruction: repeated in every group that reads it (constants always), so that its result is
+  // never written; `group` is then that of its first reader.
+  std::vector<bool> repeated;
+  int num_groups = 0;
+
+  // Is `value` written to memory: a result, or read by another group?
+  bool IsMaterialised(const UseTable& uses, Value value) const;
+};
+
+FusionPartition PartitionIntoFusions(const Computation& computation);
+
+}  // namespace minka

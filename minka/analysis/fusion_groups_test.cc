@@ -1,0 +1,121 @@
+#include "minka/analysis/fusion_groups.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/ir/builder.h"
+
+namespace minka {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr ElementType kF32 = ElementType::kF32;
+
+class FusionGroupsTest : public testing::Test {
+ protected:
+  FusionPartition Partition() {
+    auto module = std::move(builder_).Finish();
+    EXPECT_TRUE(module.ok()) << Message(module.status());
+    module_ = *std::move(module);
+    return PartitionIntoFusions(module_.entry_computation());
+  }
+  bool IsMaterialised(const FusionPartition& partition, Value value) const {
+    return partition.IsMaterialised(UseTable(module_.entry_computation()), value);
+  }
+
+  ModuleBuilder builder_{"m"};
+  ComputationBuilder b = builder_.Entry();
+  Module module_;
+};
+
+TEST_F(FusionGroupsTest, ElementwiseChainsJoinTheirConsumer) {
+  const Value x = b.Parameter({kF32, {8, 8}}, "x");
+  const Value scaled = b.Binary(Opcode::kMultiply, x, b.FullLike(x, 2));  // constant, broadcast
+  const Value tanh = b.Unary(Opcode::kTanh, scaled);
+  b.SetResults({tanh});
+  const FusionPartition partition = Partition();
+  EXPECT_THAT(partition.group, ElementsAre(0, 1, 1, 1, 1));
+  EXPECT_EQ(partition.num_groups, 2);
+  EXPECT_FALSE(IsMaterialised(partition, scaled));
+  EXPECT_TRUE(IsMaterialised(partition, tanh));
+}
+
+TEST_F(FusionGroupsTest, DotsStandAloneAndTheirInputsAreWritten) {
+  const Value x = b.Parameter({kF32, {8, 8}}, "x");
+  const Value tanh = b.Unary(Opcode::kTanh, x);
+  const Value dot = b.Dot(tanh, x, {{1}, {0}});
+  const Value out = b.Unary(Opcode::kNegate, dot);
+  b.SetResults({out});
+  const FusionPartition partition = Partition();
+  EXPECT_THAT(partition.group, ElementsAre(0, 1, 2, 3));
+  EXPECT_TRUE(IsMaterialised(partition, tanh));
+  EXPECT_TRUE(IsMaterialised(partition, dot));
+}
+
+TEST_F(FusionGroupsTest, ReduceTakesInElementwiseButNotTransposes) {
+  const Value x = b.Parameter({kF32, {8, 8}}, "x");                                   // 0
+  const Value square = b.Binary(Opcode::kMultiply, x, x);                             // 1
+  const Value zero = b.Scalar(kF32, 0);                                               // 2
+  const Value sum = b.Reduce(square, zero, {1}, Opcode::kAdd);                        // 3
+  const Value sum_moved = b.Reduce(b.Transpose(x, {1, 0}), zero, {1}, Opcode::kAdd);  // 4, 5
+  b.SetResults({sum, sum_moved});
+  const FusionPartition partition = Partition();
+  EXPECT_THAT(partition.group, ElementsAre(0, 1, 1, 1, 2, 3));
+  EXPECT_TRUE(partition.repeated[zero.instruction]);
+}
+
+// softmax: the exponential is read by the sum and the division, and is too expensive to repeat;
+// the maximum's broadcast is repeated nowhere because all its reading is in one place.
+TEST_F(FusionGroupsTest, ExpensiveSharedValuesAreWrittenCheapOnesRepeated) {
+  const Value x = b.Parameter({kF32, {8, 64}}, "x");
+  const Value exponential = b.Unary(Opcode::kExponential, x);
+  const Value sum = b.Reduce(exponential, b.Scalar(kF32, 0), {1}, Opcode::kAdd);
+  const Value wide = b.Broadcast(sum, {8, 64}, {0});
+  const Value out = b.Binary(Opcode::kDivide, exponential, wide);
+  const Value negated = b.Unary(Opcode::kNegate, x);  // cheap, unary: repeated in both readers
+  const Value first = b.Dot(b.Unary(Opcode::kTanh, negated), x, {{0}, {0}});
+  const Value second = b.Dot(b.Unary(Opcode::kSine, negated), x, {{0}, {0}});
+  b.SetResults({out, first, second});
+  const FusionPartition partition = Partition();
+  EXPECT_TRUE(IsMaterialised(partition, exponential));
+  EXPECT_TRUE(IsMaterialised(partition, sum));  // read through a broadcast
+  EXPECT_FALSE(IsMaterialised(partition, wide));
+  EXPECT_EQ(partition.group[wide.instruction], partition.group[out.instruction]);
+  EXPECT_TRUE(partition.repeated[negated.instruction]);
+  EXPECT_FALSE(IsMaterialised(partition, negated));
+}
+
+TEST_F(FusionGroupsTest, BinaryValuesWithTwoReadersAreWritten) {
+  const Value x = b.Parameter({kF32, {8, 8}}, "x");
+  const Value y = b.Parameter({kF32, {8, 8}}, "y");
+  const Value sum = b.Binary(Opcode::kAdd, x, y);
+  b.SetResults({b.Unary(Opcode::kNegate, sum), b.Unary(Opcode::kTanh, sum)});
+  const FusionPartition partition = Partition();
+  EXPECT_TRUE(IsMaterialised(partition, sum));
+  EXPECT_THAT(partition.group, ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST_F(FusionGroupsTest, AReshapeInFrontOfADotIsAViewOfItsOperand) {
+  const Value x = b.Parameter({kF32, {4, 2, 8}}, "x");
+  const Value tanh = b.Unary(Opcode::kTanh, x);
+  const Value flat = b.Reshape(tanh, {8, 8});
+  const Value dot = b.Dot(flat, flat, {{1}, {0}});
+  const Value view = b.Reshape(dot, {64});
+  const Value result = b.Dot(view, view, {{0}, {0}});
+  b.SetResults({result});
+  const FusionPartition partition = Partition();
+  EXPECT_THAT(partition.group, ElementsAre(0, 1, 1, 2, 2, 3));
+}
+
+TEST_F(FusionGroupsTest, ResultsDoNotVanishIntoTheirReaders) {
+  const Value x = b.Parameter({kF32, {8}}, "x");
+  const Value a = b.Unary(Opcode::kNegate, x);
+  b.SetResults({a, b.Unary(Opcode::kTanh, a)});
+  const FusionPartition partition = Partition();
+  EXPECT_THAT(partition.group, ElementsAre(0, 1, 2));
+  EXPECT_TRUE(IsMaterialised(partition, a));
+}
+
+}  // namespace
+}  // namespace minka
