@@ -1,5 +1,6 @@
 #include "minka/models/mlp.h"
 
+#include "fmt/format.h"
 #include "minka/frontend/nn.h"
 
 namespace minka {

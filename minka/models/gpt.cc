@@ -1,0 +1,73 @@
+#include "minka/models/gpt.h"
+
+#include <cmath>
+
+#include "fmt/format.h"
+#include "minka/frontend/nn.h"
+
+namespace minka {
+namespace {
+
+// One trace of the forward pass.
+struct Forward {
+  const GptConfig& config;
+  double kernel_stddev = std::sqrt(2 / (5 * static_cast<double>(config.hidden)));
+  double residual_stddev = kernel_stddev / std::sqrt(2 * static_cast<double>(config.num_layers));
+
+  Tensor Embed(const Scope& scope, Tensor tokens) const {
+    const Tensor words = EmbeddingTable(scope / "tokens",
+                                        {.num_rows = config.vocabulary, .features = config.hidden});
+    const Tensor positions = EmbeddingTable(
+        scope / "positions", {.num_rows = config.sequence, .features = config.hidden});
+    const ScopeName name(scope.graph(), scope.path());
+    return Dropout(scope / "dropout", EmbeddingRows(words, tokens) + positions, config.dropout);
+  }
+
+  Tensor Mlp(const Scope& scope, Tensor x) const {
+    const Tensor up =
+        Dense(scope / "up", x, {.features = {4 * config.hidden}, .stddev = kernel_stddev});
+    const ScopeName name(scope.graph(), scope.path());
+    return Dense(scope / "down", Gelu(up),
+                 {.features = {config.hidden}, .stddev = residual_stddev});
+  }
+
+  Tensor Layer(const Scope& scope, Tensor x, const AttentionBias& bias) const {
+    const Tensor attention =
+        Attention(scope / "attention", LayerNorm(scope / "attention_norm", x), bias,
+                  {.num_heads = config.num_heads,
+                   .dropout = config.dropout,
+                   .kernel_stddev = kernel_stddev,
+                   .output_stddev = residual_stddev});
+    const ScopeName name(scope.graph(), scope.path());
+    x = x + Dropout(scope / "attention_dropout", attention, config.dropout);
+    const Tensor mlp = Mlp(scope / "mlp", LayerNorm(scope / "mlp_norm", x));
+    return x + Dropout(scope / "mlp_dropout", mlp, config.dropout);
+  }
+
+  ModelOutput operator()(const Scope& scope, Tensor tokens, Tensor labels) const {
+    Tensor x = Embed(scope / "embedding", tokens);
+    const AttentionBias bias = CausalBias(scope.graph(), scope.compute_type(), config.sequence);
+    for (int64_t i = 0; i < config.num_layers; ++i) {
+      x = (scope / fmt::format("layer_{}", i)).Block(x, [&](const Scope& layer, Tensor in) {
+        return Layer(layer, in, bias);
+      });
+    }
+    const Tensor logits =
+        Dense(scope / "head", LayerNorm(scope / "final_norm", x),
+              {.features = {config.vocabulary}, .bias = false, .stddev = kernel_stddev});
+    return {.loss = MeanCrossEntropy(logits, labels), .outputs = {{"logits", logits}}};
+  }
+};
+
+}  // namespace
+
+Model Gpt(const GptConfig& config) {
+  const Shape ids{ElementType::kS32, {config.batch, config.sequence}};
+  return {.name = "gpt",
+          .inputs = {{"tokens", ids, config.vocabulary}, {"labels", ids, config.vocabulary}},
+          .forward = [config](const Scope& scope, std::span<const Tensor> inputs) {
+            return Forward{config}(scope, inputs[0], inputs[1]);
+          }};
+}
+
+}  // namespace minka

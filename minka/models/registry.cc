@@ -1,0 +1,146 @@
+#include "minka/models/registry.h"
+
+#include <utility>
+#include <variant>
+
+#include "fmt/ranges.h"
+#include "minka/base/status.h"
+#include "minka/models/bert.h"
+#include "minka/models/gpt.h"
+#include "minka/models/mlp.h"
+
+namespace minka {
+namespace {
+
+struct Entry {
+  std::string name;
+  std::variant<MlpConfig, GptConfig, BertConfig> config;
+  ElementType dtype = ElementType::kBF16;
+  std::string optimizer = "adamw";
+  double learning_rate = 1e-4;
+};
+
+GptConfig GptSize(int64_t hidden, int64_t num_layers, int64_t num_heads) {
+  return {.hidden = hidden, .num_layers = num_layers, .num_heads = num_heads};
+}
+
+BertConfig BertSize(int64_t hidden, int64_t num_layers, int64_t num_heads) {
+  return {.hidden = hidden,
+          .num_layers = num_layers,
+          .num_heads = num_heads,
+          .look_up = LookUp::kGather};
+}
+
+std::vector<Entry> Entries() {
+  const GptConfig gpt_tiny = {.batch = 16,
+                              .sequence = 128,
+                              .vocabulary = 256,
+                              .hidden = 192,
+                              .num_layers = 3,
+                              .num_heads = 6,
+                              .dropout = 0.1};
+  BertConfig bert_tiny = BertSize(128, 2, 2);
+  bert_tiny.batch = 16;
+  bert_tiny.sequence = 128;
+  bert_tiny.vocabulary = 1024;
+  constexpr ElementType f32 = ElementType::kF32;
+  return {{"mlp", MlpConfig{}, f32, "adam", 1e-3},      {"gpt-tiny", gpt_tiny, f32, "adamw", 2e-3},
+          {"gpt-125m", GptSize(768, 12, 12)},           {"gpt-350m", GptSize(1024, 24, 16)},
+          {"gpt-760m", GptSize(1536, 24, 16)},          {"gpt-1.3b", GptSize(2048, 24, 32)},
+          {"gpt-2.6b", GptSize(2560, 32, 32)},          {"gpt-6.7b", GptSize(4096, 32, 32)},
+          {"gpt-15b", GptSize(5120, 48, 40)},           {"gpt-39b", GptSize(8192, 48, 64)},
+          {"gpt-76b", GptSize(10240, 60, 80)},          {"gpt-175b", GptSize(12288, 96, 96)},
+          {"bert-tiny", bert_tiny, f32, "adamw", 1e-3}, {"bert-base", BertSize(768, 12, 12)},
+          {"bert-large", BertSize(1024, 24, 16)}};
+}
+
+absl::Status CheckPositive(std::string_view option, std::optional<int64_t> value) {
+  if (!value || *value > 0) return absl::OkStatus();
+  return InvalidArgument("{} must be at least 1, not {}", option, *value);
+}
+
+absl::Status CheckOptions(const ModelOptions& options) {
+  RETURN_IF_ERROR(CheckPositive("the global batch", options.global_batch));
+  RETURN_IF_ERROR(CheckPositive("the sequence", options.sequence));
+  RETURN_IF_ERROR(CheckPositive("the number of layers", options.num_layers));
+  if (options.dropout && (*options.dropout < 0 || *options.dropout >= 1)) {
+    return InvalidArgument("dropout must be in [0, 1), not {}", *options.dropout);
+  }
+  const ElementType type = options.dtype.value_or(ElementType::kF32);
+  if (type != ElementType::kF32 && type != ElementType::kBF16 && type != ElementType::kF16) {
+    return InvalidArgument("models compute in f32, bf16 or f16, not {}", TypeName(type));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Model> Configured(MlpConfig config, const ModelOptions& options) {
+  if (options.sequence) return InvalidArgument("mlp has no sequence to set");
+  if (options.dropout) return InvalidArgument("mlp has no dropout to set");
+  config.batch = options.global_batch.value_or(config.batch);
+  config.num_layers = options.num_layers.value_or(config.num_layers);
+  return Mlp(config);
+}
+
+template <typename Config>
+Config WithOptions(Config config, const ModelOptions& options) {
+  config.batch = options.global_batch.value_or(config.batch);
+  config.sequence = options.sequence.value_or(config.sequence);
+  config.num_layers = options.num_layers.value_or(config.num_layers);
+  config.dropout = options.dropout.value_or(config.dropout);
+  return config;
+}
+
+absl::StatusOr<Model> Configured(const GptConfig& config, const ModelOptions& options) {
+  return Gpt(WithOptions(config, options));
+}
+
+absl::StatusOr<Model> Configured(const BertConfig& config, const ModelOptions& options) {
+  return BertMaskedLanguageModel(WithOptions(config, options));
+}
+
+absl::StatusOr<Optimizer> MakeOptimizer(std::string_view name, double learning_rate) {
+  if (name == "sgd") return Sgd({.learning_rate = learning_rate});
+  if (name == "adam") return Adam({.learning_rate = learning_rate});
+  if (name == "adamw") return AdamW({.learning_rate = learning_rate, .weight_decay = 0.01});
+  return InvalidArgument("no optimizer is named {}; there are sgd, adam and adamw", name);
+}
+
+}  // namespace
+
+std::vector<std::string> ModelNames() {
+  std::vector<std::string> names;
+  for (const Entry& entry : Entries()) names.push_back(entry.name);
+  return names;
+}
+
+absl::StatusOr<NamedModel> MakeModel(std::string_view name, const ModelOptions& options) {
+  for (const Entry& entry : Entries()) {
+    if (entry.name != name) continue;
+    RETURN_IF_ERROR(CheckOptions(options));
+    ASSIGN_OR_RETURN(
+        Model model,
+        std::visit([&](const auto& config) { return Configured(config, options); }, entry.config));
+    model.name = entry.name;
+    ASSIGN_OR_RETURN(Optimizer optimizer,
+                     MakeOptimizer(options.optimizer.value_or(entry.optimizer),
+                                   options.learning_rate.value_or(entry.learning_rate)));
+    const DtypePolicy dtype{.compute = options.dtype.value_or(entry.dtype)};
+    return NamedModel{std::move(model),
+                      std::move(optimizer),
+                      {.dtype = dtype, .rematerialize = options.rematerialize}};
+  }
+  return InvalidArgument("no model is named {}; there are {}", name, fmt::join(ModelNames(), ", "));
+}
+
+absl::StatusOr<TracedStep> TraceModel(std::string_view name, const ModelOptions& options) {
+  ASSIGN_OR_RETURN(const NamedModel named, MakeModel(name, options));
+  return Trace(named.model, named.optimizer, named.trace);
+}
+
+absl::StatusOr<TracedStep> TraceModelEvaluation(std::string_view name,
+                                                const ModelOptions& options) {
+  ASSIGN_OR_RETURN(const NamedModel named, MakeModel(name, options));
+  return TraceEvaluation(named.model, named.trace);
+}
+
+}  // namespace minka

@@ -1,0 +1,49 @@
+// The models that have a name on the command line.
+//
+//   mlp            6 layers of 1024, batch 256, f32, Adam
+//   gpt-tiny       1.5 M parameters over bytes (vocabulary 256), sequence 128, batch 16, f32,
+//   dropout 0.1 gpt-125m ... gpt-76b   Alpa's sizes (OSDI'22), vocabulary 51200, sequence 1024, no
+//   dropout gpt-175b       hidden 12288, 96 layers, 96 heads (Brown et al. 2020), else as above
+//   bert-tiny, bert-base, bert-large       masked language models, dropout 0.1
+//
+// Unless said otherwise: batch 32, bf16 with f32 master weights, AdamW.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/frontend/trace.h"
+
+namespace minka {
+
+// Changes to a named model; what is not given stays as the name says.
+struct ModelOptions {
+  std::optional<int64_t> global_batch;
+  std::optional<int64_t> sequence;
+  std::optional<int64_t> num_layers;
+  std::optional<ElementType> dtype;  // to compute in: f32, bf16 or f16; state stays f32
+  std::optional<double> dropout;
+  std::optional<std::string> optimizer;  // sgd, adam, adamw
+  std::optional<double> learning_rate;
+  bool rematerialize = false;
+};
+
+// All that Trace and TraceEvaluation need.
+struct NamedModel {
+  Model model;
+  Optimizer optimizer;
+  TraceOptions trace;
+};
+
+std::vector<std::string> ModelNames();
+// InvalidArgument lists the known names, or says which option does not fit.
+absl::StatusOr<NamedModel> MakeModel(std::string_view name, const ModelOptions& options = {});
+absl::StatusOr<TracedStep> TraceModel(std::string_view name, const ModelOptions& options = {});
+absl::StatusOr<TracedStep> TraceModelEvaluation(std::string_view name,
+                                                const ModelOptions& options = {});
+
+}  // namespace minka
