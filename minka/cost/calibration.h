@@ -1,0 +1,56 @@
+// Rates measured on a machine (`minka profile`), which take the place of a cluster's nominal ones.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/sharding/reshard.h"
+
+namespace minka {
+
+// Wall time of one dot [batch, m, k] x [batch, k, n] in f32 while every device of the mesh runs the
+// same.
+struct DotPoint {
+  int64_t batch = 1, m = 1, n = 1, k = 1;
+  double us = 0;
+};
+
+// Wall time of one collective over groups of `group_size`, all groups at once; bytes as in
+// ReshardPrice.
+struct CollectivePoint {
+  ReshardKind kind = ReshardKind::kAllReduce;
+  int64_t group_size = 2;
+  int64_t bytes = 0;
+  double us = 0;
+};
+
+struct Calibration {
+  std::string processor;  // as the operating system names it
+  int cores = 1;
+  std::string plugin;             // platform and version
+  int num_devices = 1;            // that ran at once while it was measured
+  double launch_us = 0;           // one fusion group, nothing to do
+  double step_us = 0;             // one launch of a program over all devices
+  double elementwise_per_us = 1;  // weighted elementwise operations per device
+  double bytes_per_us = 1;        // streamed through memory per device
+  std::vector<DotPoint> dots;
+  std::vector<CollectivePoint> collectives;
+
+  static absl::StatusOr<Calibration> FromJson(std::string_view json);
+  std::string ToJson() const;
+};
+
+// Microseconds of a dot, from the measured ones nearest in the logarithms of batch, m, n and k
+// (inverse distance weights on the rate). Precondition: calibration.dots is not empty.
+double CalibratedDotUs(const Calibration& calibration, int64_t batch, int64_t m, int64_t n,
+                       int64_t k);
+
+// Microseconds of a collective, linear between the measured sizes and beyond them, group sizes
+// interpolated likewise. Zero when nothing of the kind was measured.
+double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
+                              double bytes);
+
+}  // namespace minka

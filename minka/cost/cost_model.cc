@@ -1,0 +1,200 @@
+#include "minka/cost/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+// Ring algorithms (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations
+// in MPICH, 2005): with n members, latency L per message and w bytes per us, for B bytes as in
+// ReshardPrice,
+//   all-reduce                           2 (n-1) L + 2 (n-1)/n B/w
+//   all-gather, reduce-scatter, all-to-all  (n-1) L +   (n-1)/n B/w
+double RingUs(ReshardKind kind, double bytes, double n, const Link& link) {
+  const double rounds = kind == ReshardKind::kAllReduce ? 2 * (n - 1) : n - 1;
+  return rounds * link.latency_us + rounds / n * bytes / link.bytes_per_us;
+}
+
+class RooflineCostModel final : public CostModel {
+ public:
+  RooflineCostModel(const Cluster& cluster, const Mesh& mesh, const Calibration* calibration)
+      : cluster_(cluster), mesh_(mesh) {
+    if (calibration) calibration_ = *calibration;
+    const int on_one_host =
+        static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
+    sharing_ = !cluster.shared_compute_pool ? 1.0
+               : calibration_ ? static_cast<double>(on_one_host) / calibration_->num_devices
+                              : on_one_host;
+  }
+
+  std::string name() const override { return calibration_ ? "measured" : "roofline"; }
+  bool forbids_replicated_dots() const override { return false; }
+
+  double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
+                    ElementType) const override {
+    const auto bytes = static_cast<double>(local_bytes);
+    if (!IsCollective(kind)) return LaunchUs() + 2 * bytes / BytesPerUs();
+    const int64_t n = mesh_.size(axes);
+    if (n == 1) return 0;
+    if (calibration_) {
+      const double us = CalibratedCollectiveUs(*calibration_, kind, n, bytes) * sharing_;
+      if (us > 0) return us;
+    }
+    return RingUs(kind, bytes, static_cast<double>(n), LinkFor(axes)) + LaunchUs();
+  }
+
+  double Latency(ReshardKind kind, AxisSet axes) const override {
+    return Collective(kind, 0, axes, ElementType::kF32);
+  }
+
+  double Operation(const LocalWork& work) const override {
+    const double memory = static_cast<double>(work.bytes) / BytesPerUs();
+    double compute = work.elementwise / ElementwisePerUs();
+    if (!work.dot_sizes.empty()) {
+      compute += DotUs(work);
+    } else {
+      compute += work.flops / FlopsPerUs(work.type);
+    }
+    return (work.launches ? LaunchUs() : 0) + std::max(memory, compute);
+  }
+
+ private:
+  double LaunchUs() const {
+    return calibration_ ? calibration_->launch_us * sharing_ : cluster_.device.launch_us;
+  }
+  double BytesPerUs() const {
+    return (calibration_ ? calibration_->bytes_per_us : cluster_.device.memory_bytes_per_us) /
+           sharing_;
+  }
+  // Elementwise units do one operation where matrix units do many: a sixteenth of the peak without
+  // a measurement.
+  double ElementwisePerUs() const {
+    return (calibration_ ? calibration_->elementwise_per_us
+                         : cluster_.device.peak_flops_per_us / 16) /
+           sharing_;
+  }
+  double FlopsPerUs(ElementType type) const {
+    const bool half = type == ElementType::kBF16 || type == ElementType::kF16;
+    const double peak = half && cluster_.device.peak_half_flops_per_us > 0
+                            ? cluster_.device.peak_half_flops_per_us
+                            : cluster_.device.peak_flops_per_us;
+    return peak / sharing_;
+  }
+  double DotUs(const LocalWork& work) const {
+    if (calibration_ && !calibration_->dots.empty()) {
+      const auto& s = work.dot_sizes;
+      return CalibratedDotUs(*calibration_, s[0], s[1], s[2], s[3]) * sharing_;
+    }
+    return work.flops / FlopsPerUs(work.type);
+  }
+  // The slowest link that groups along the axes cross, the mesh laid over the hosts' devices in
+  // order.
+  const Link& LinkFor(AxisSet axes) const {
+    std::vector<int> members;
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (axes.contains(axis)) members.push_back(axis);
+    }
+    for (const std::vector<int64_t>& group : mesh_.Groups(members)) {
+      for (int64_t device : group) {
+        if (device / cluster_.devices_per_host != group[0] / cluster_.devices_per_host)
+          return cluster_.inter_host;
+      }
+    }
+    return cluster_.intra_host;
+  }
+
+  const Cluster cluster_;
+  const Mesh mesh_;
+  std::optional<Calibration> calibration_;
+  double sharing_ =
+      1;  // how much slower a device is than its rates, because others use the same cores
+};
+
+// Alpa's communication costs (its LogicalDeviceMesh), with n the size of an axis:
+//   all-reduce      alpha + 2 beta (n-1)/n B         all-gather  alpha + beta (n-1)/n B
+//   reduce-scatter  alpha + beta (n-1)/n B           all-to-all  alpha + beta (n-1)/n^2 B n/2
+// B: all-reduce and reduce-scatter the local operand, all-gather the result, all-to-all the tensor
+// before it was split. Alpa adds 0.01, 0.1, 0.001 and 0.001 to break ties; a hundredth of that does
+// it, too, and stays below what its tests compare. Several axes at once cost their sum. Operations
+// cost nothing.
+class AlpaCostModel final : public CostModel {
+ public:
+  AlpaCostModel(const Mesh& mesh, std::vector<double> alpha, std::vector<double> beta,
+                bool allow_replicated_dots)
+      : mesh_(mesh),
+        alpha_(std::move(alpha)),
+        beta_(std::move(beta)),
+        allow_replicated_dots_(allow_replicated_dots) {}
+
+  std::string name() const override { return "alpa"; }
+  bool forbids_replicated_dots() const override { return !allow_replicated_dots_; }
+
+  double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
+                    ElementType) const override {
+    double total = 0;
+    auto bytes = static_cast<double>(local_bytes);
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (axes.contains(axis) && mesh_.size(axis) > 1) total += OneAxis(kind, bytes, axis);
+    }
+    return total;
+  }
+
+  double Latency(ReshardKind kind, AxisSet axes) const override {
+    return Collective(kind, 0, axes, ElementType::kF32);
+  }
+
+  double Operation(const LocalWork&) const override { return 0; }
+
+ private:
+  double OneAxis(ReshardKind kind, double bytes, int axis) const {
+    const auto n = static_cast<double>(mesh_.size(axis));
+    const double moved = beta_[axis] * (n - 1) / n * bytes;
+    switch (kind) {
+      case ReshardKind::kAllReduce:
+        return alpha_[axis] + 2 * moved + 1e-4;
+      case ReshardKind::kReduceScatter:
+        return alpha_[axis] + moved + 1e-5;
+      case ReshardKind::kAllGather:
+        return alpha_[axis] + moved + 1e-3;
+      case ReshardKind::kAllToAll:
+        return alpha_[axis] + beta_[axis] * (n - 1) / (n * n) * (bytes * n) * (n / 2) + 1e-5;
+      case ReshardKind::kSlice:
+      case ReshardKind::kMakePartial:
+        return 0;
+    }
+    MINKA_CHECK(false);
+  }
+
+  const Mesh mesh_;
+  const std::vector<double> alpha_, beta_;
+  const bool allow_replicated_dots_;
+};
+
+}  // namespace
+
+std::unique_ptr<CostModel> MakeRooflineCostModel(const Cluster& cluster, const Mesh& mesh,
+                                                 const Calibration* calibration) {
+  return std::make_unique<RooflineCostModel>(cluster, mesh, calibration);
+}
+
+absl::StatusOr<std::unique_ptr<CostModel>> MakeAlpaCostModel(const Mesh& mesh,
+                                                             std::vector<double> alpha,
+                                                             std::vector<double> beta,
+                                                             bool allow_replicated_dots) {
+  const auto axes = static_cast<size_t>(mesh.num_axes());
+  if (alpha.size() != axes || beta.size() != axes) {
+    return InvalidArgument(
+        "cost model alpa needs one alpha and one beta per mesh axis: the mesh {} has {}, got {} "
+        "and {}",
+        mesh.ToString(), axes, alpha.size(), beta.size());
+  }
+  return std::unique_ptr<CostModel>(std::make_unique<AlpaCostModel>(
+      mesh, std::move(alpha), std::move(beta), allow_replicated_dots));
+}
+
+}  // namespace minka

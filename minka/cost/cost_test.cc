@@ -1,0 +1,94 @@
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/cost/calibration.h"
+#include "minka/cost/cost_model.h"
+
+namespace minka {
+namespace {
+
+Mesh MeshOf(std::string_view text) { return *Mesh::Parse(text); }
+
+TEST(Alpa, CostsAreThoseOfItsTests) {
+  const auto model = *MakeAlpaCostModel(MeshOf("4x1"), {1, 1}, {1, 1}, false);
+  const auto all_reduce = [&](int64_t bytes) {
+    return model->Collective(ReshardKind::kAllReduce, bytes, AxisSet::Of(0), ElementType::kF32);
+  };
+  // The MLP under data parallelism: six kernels of 4096 and six biases of 128 bytes.
+  EXPECT_NEAR(6 * (all_reduce(4096) + all_reduce(128)), 38028.0012, 1e-6);
+  EXPECT_EQ(model->Collective(ReshardKind::kAllReduce, 4096, AxisSet::Of(1), ElementType::kF32), 0);
+}
+
+TEST(Alpa, WantsOneFigurePerAxis) {
+  EXPECT_EQ(Message(MakeAlpaCostModel(MeshOf("data=2,model=4"), {1}, {1, 1}, false).status()),
+            "cost model alpa needs one alpha and one beta per mesh axis: the mesh data=2,model=4 "
+            "has 2, got 1 and 2");
+}
+
+TEST(Roofline, DevicesThatShareCoresSlowEachOther) {
+  const LocalWork work{.opcode = Opcode::kDot, .flops = 1e9};
+  const double one = MakeRooflineCostModel(Cluster::Local(8), MeshOf("1"))->Operation(work);
+  const double eight = MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"))->Operation(work);
+  EXPECT_NEAR(eight / one, 8, 1e-6);
+}
+
+TEST(Roofline, AllReduceCostsAsMuchAsItsTwoHalves) {
+  const auto model = MakeRooflineCostModel(*Cluster::Preset("p3.16xlarge"), MeshOf("8"));
+  const auto price = [&](ReshardKind kind) {
+    return model->Collective(kind, 1 << 26, AxisSet::Of(0), ElementType::kF32);
+  };
+  EXPECT_NEAR(price(ReshardKind::kAllReduce) /
+                  (price(ReshardKind::kReduceScatter) + price(ReshardKind::kAllGather)),
+              1, 0.01);
+  EXPECT_LT(price(ReshardKind::kAllReduce),
+            price(ReshardKind::kReduceScatter) + price(ReshardKind::kAllGather));
+}
+
+TEST(Roofline, GroupsAcrossHostsPayTheSlowLink) {
+  const auto model =
+      MakeRooflineCostModel(*Cluster::Preset("p3.16xlarge:2"), MeshOf("data=2,model=8"));
+  const auto price = [&](int axis) {
+    return model->Collective(ReshardKind::kAllReduce, 1 << 26, AxisSet::Of(axis),
+                             ElementType::kF32);
+  };
+  EXPECT_GT(price(0), 2 * price(1));
+}
+
+Calibration SomeCalibration() {
+  return {.processor = "p",
+          .cores = 2,
+          .plugin = "cpu",
+          .num_devices = 8,
+          .launch_us = 3,
+          .step_us = 100,
+          .elementwise_per_us = 10,
+          .bytes_per_us = 20,
+          .dots = {{1, 64, 64, 64, 10}, {1, 256, 256, 256, 300}},
+          .collectives = {{ReshardKind::kAllReduce, 2, 1000, 10},
+                          {ReshardKind::kAllReduce, 2, 3000, 30},
+                          {ReshardKind::kAllReduce, 8, 1000, 40},
+                          {ReshardKind::kAllReduce, 8, 3000, 120}}};
+}
+
+TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
+  const Calibration calibration = SomeCalibration();
+  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 2, 2000), 20, 1e-9);
+  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 5, 1000), 25, 1e-9);
+  EXPECT_EQ(CalibratedCollectiveUs(calibration, ReshardKind::kAllToAll, 2, 2000), 0);
+  EXPECT_NEAR(CalibratedDotUs(calibration, 1, 64, 64, 64), 10, 0.1);
+  const double between = CalibratedDotUs(calibration, 1, 128, 128, 128);
+  EXPECT_GT(between, 10);
+  EXPECT_LT(between, 300);
+}
+
+TEST(Calibration, RoundTripsAndRefusesNonsense) {
+  const Calibration read = *Calibration::FromJson(SomeCalibration().ToJson());
+  EXPECT_EQ(read.ToJson(), SomeCalibration().ToJson());
+  EXPECT_EQ(Message(Calibration::FromJson("{").status()), "calibration: not JSON");
+  Calibration broken = SomeCalibration();
+  broken.bytes_per_us = 0;
+  EXPECT_EQ(Message(Calibration::FromJson(broken.ToJson()).status()),
+            "calibration: rates, sizes and times must be positive; profile again");
+}
+
+}  // namespace
+}  // namespace minka
