@@ -350,35 +350,5 @@ TEST(OpRule, KeysAgreeExactlyForEqualRulesAndShapes) {
   EXPECT_NE(key(Opcode::kAdd, 4), key(Opcode::kMultiply, 4));
 }
 
-TEST(OpRule, LimitsCutAxesOnAFactorAndPartialAxes) {
-  const OpRule rule = RuleOf([](ComputationBuilder& b) {
-                        const Value x = b.Parameter({kF32, {8, 8}}, "x");
-                        const Value y = b.Parameter({kF32, {8, 8}}, "y");
-                        return b.Dot(x, y, {{1}, {0}, {}, {}});
-                      }).rule;
-  const Mesh mesh = *Mesh::Parse("2x2x2");
-  EXPECT_EQ(EnumerateStrategies(rule, mesh).size(), 216u);  // 6 uses of each axis
-  const StrategyLimits limits{.max_axes_per_factor = 1, .max_partial_axes = 1};
-  for (const Strategy& strategy : EnumerateStrategies(rule, mesh, limits)) {
-    const Sharding result = ResultSharding(rule, strategy, 0);
-    EXPECT_LE(mesh.size(result.partial), 2);
-    for (const AxisList& axes : result.dims) EXPECT_LE(axes.size(), 1);
-  }
-}
-
-TEST(OpRule, StrategyTextNamesWhatItDoesNotKnow) {
-  const OpRule rule = RuleOf([](ComputationBuilder& b) {
-                        const Value x = b.Parameter({kF32, {8, 6}}, "x");
-                        return b.Binary(Opcode::kAdd, x, b.Parameter({kF32, {8, 6}}, "y"));
-                      }).rule;
-  const Mesh mesh = *Mesh::Parse("data=2,model=4");
-  EXPECT_EQ(ParseStrategy("data: dim 7", rule, mesh).status().message(),
-            "strategy: the operation has no factor 'dim 7'; it has: dim 0, dim 1, partial(0,1)");
-  EXPECT_EQ(ParseStrategy("date: dim 0", rule, mesh).status().message(),
-            "strategy 'date: dim 0': the mesh data=2,model=4 has no axis 'date'");
-  EXPECT_EQ(ParseStrategy("model: dim 1", rule, mesh).status().message(),
-            "strategy 'model: dim 1': dim 1 of size 6 cannot be cut into 4");
-}
-
 }  // namespace
 }  // namespace minka

@@ -243,6 +243,7 @@ TEST(Reshard, RandomPathsEndAtTheGoalAndAreAsCheapAsBruteForce) {
     const Sharding from = RandomSharding(random, shape, mesh);
     const Sharding to = RandomSharding(random, shape, mesh);
     SCOPED_TRACE(ToString(shape) + " " + ToString(from, mesh) + " -> " + ToString(to, mesh));
+    EXPECT_EQ(*ParseSharding(ToString(from, mesh), mesh), from);
     const ReshardPath path = CheapestReshard(shape, from, to, mesh, AlphaBetaOn(mesh));
     CheckPath(path, shape, from, to, mesh);
     const double best = BruteForce(shape, mesh).Cheapest(from, to);
