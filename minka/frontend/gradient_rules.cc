@@ -20,6 +20,17 @@ GradientRule Rule(absl::Status (*apply)(Adjoint&)) {
 
 Tensor Square(Tensor x) { return x * x; }
 
+// g in the type; g's own source where g was narrowed from that type, so that sums in f32 stay
+// whole.
+Tensor ConvertBack(Tensor g, ElementType type) {
+  const Instruction& producer = g.graph().computation().instruction(g.value());
+  if (producer.opcode == Opcode::kConvert) {
+    const Tensor source(&g.graph(), producer.operands.front());
+    if (source.type() == type) return source;
+  }
+  return Convert(g, type);
+}
+
 // The gradient for an operand of `shape` that may be a scalar used for all elements.
 Tensor Fit(Tensor gradient, const Shape& shape) {
   return gradient.valid() && shape.dims.empty() ? Sum(gradient) : gradient;
@@ -42,6 +53,11 @@ absl::Status SubtractGradient(Adjoint& a) {
 }
 
 absl::Status MultiplyGradient(Adjoint& a) {
+  if (a.instruction.operands[0] == a.instruction.operands[1]) {
+    const Tensor once = a.g() * a.x();
+    a.gradients = {once, once};
+    return absl::OkStatus();
+  }
   SetWanted(a, 0, [&] { return a.g() * a.x(1); });
   SetWanted(a, 1, [&] { return a.g() * a.x(0); });
   return absl::OkStatus();
@@ -146,7 +162,7 @@ GradientRule GradientRuleFor(Opcode opcode) {
     case Opcode::kCbrt:
       return MINKA_UNARY(a.g() / (3.0 * Square(a.y())));
     case Opcode::kConvert:
-      return MINKA_UNARY(Convert(a.g(), a.operand_shape(0).type));
+      return MINKA_UNARY(ConvertBack(a.g(), a.operand_shape(0).type));
     case Opcode::kCopy:
       return MINKA_UNARY(a.g());
     case Opcode::kCosine:

@@ -103,7 +103,11 @@ Opcode CalledOpcode(const Adjoint& a) {
 
 absl::Status BroadcastGradient(Adjoint& a) {
   const Dims& positions = a.instruction.As<DimensionsAttributes>().dims;
-  const Tensor sum = Sum(a.g(), OtherDims(a.g().rank(), positions));
+  const Dims summed = OtherDims(a.g().rank(), positions);
+  const ElementType type = a.g().type();
+  // A bias sums over the whole batch: in 16 bits small terms would be lost.
+  const bool widen = IsFloat(type) && ElementBytes(type) < 4 && !summed.empty();
+  const Tensor sum = Convert(Sum(widen ? Convert(a.g(), ElementType::kF32) : a.g(), summed), type);
   Dims permutation;
   for (int64_t position : positions) {
     permutation.push_back(

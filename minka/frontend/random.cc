@@ -58,7 +58,8 @@ Tensor MixKey(Tensor key) {
   const auto word = [&](int64_t i) {
     return Convert(Reshape(Slice(key, {i}, {i + 1}), {}), ElementType::kU64);
   };
-  Tensor x = Or(word(0), Binary(Opcode::kShiftLeft, word(1), 32.0));
+  Tensor x = word(0);
+  x = Or(x, Binary(Opcode::kShiftLeft, word(1), 32.0));
   x = Xor(x, ShiftRight(x, 30)) * ConstantU64(graph, 0xbf58476d1ce4e5b9);
   x = Xor(x, ShiftRight(x, 27)) * ConstantU64(graph, 0x94d049bb133111eb);
   return Xor(x, ShiftRight(x, 31));
@@ -76,9 +77,9 @@ Tensor RandomMask(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& d
   Tensor x = SwapHalves(y * y + y);
   x = SwapHalves(x * x + z);
   x = SwapHalves(x * x + y);
-  const auto threshold = static_cast<uint64_t>(std::floor(std::ldexp(probability, 32)));
-  return Compare(Comparison::kLt, ShiftRight(x * x + z, 32),
-                 graph.Full({ElementType::kU64, dims}, static_cast<double>(threshold)));
+  // The upper half below the threshold, without shifting it down.
+  const double threshold = std::floor(std::ldexp(probability, 32)) * 0x1p32;
+  return Compare(Comparison::kLt, x * x + z, threshold);
 }
 
 }  // namespace minka

@@ -132,6 +132,11 @@ TEST(TraceTest, MixedPrecisionKeepsStateInF32AndComputesInBf16) {
       EXPECT_EQ(instruction.shape().type, ElementType::kBF16);
     }
   }
+  for (const Instruction& instruction : entry.instructions) {
+    if (instruction.opcode == Opcode::kReduce) {
+      EXPECT_EQ(instruction.shape().type, ElementType::kF32) << instruction.op_name;
+    }
+  }
   for (const Mark& mark : traced.step.marks) {
     if (mark.kind == MarkKind::kGradient) {
       EXPECT_EQ(entry.shape(mark.value).type, ElementType::kF32);

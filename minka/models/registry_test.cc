@@ -149,6 +149,58 @@ TEST(ModelsTest, SmallBertLearns) {
   }
 }
 
+// One step of plain gradient descent with rate 1 moves the parameters by the gradient; the loss
+// must change along a random direction as the gradient says.
+void ExpectTrueGradient(const Model& model) {
+  for (bool rematerialize : {false, true}) {
+    const auto traced =
+        Trace(model, Sgd({.learning_rate = 1, .momentum = 0}), {.rematerialize = rematerialize});
+    ASSERT_TRUE(traced.ok()) << Message(traced.status());
+    std::vector<Array> inputs = InitialInputs(*traced);
+    const std::vector<Array> results = Evaluate(traced->step.module, inputs);
+    const auto sign = [](size_t i, size_t j) { return (i * 31 + j * 17 + j / 3) % 5 < 2 ? -1 : 1; };
+    long double expected = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (traced->step.parameters[i].role != ParameterRole::kState) continue;
+      for (size_t j = 0; j < inputs[i].elements.size(); ++j) {
+        expected += sign(i, j) * (inputs[i].elements[j] - results[i].elements[j]);
+      }
+    }
+    const auto loss_at = [&](long double step) {
+      std::vector<Array> moved = inputs;
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (traced->step.parameters[i].role != ParameterRole::kState) continue;
+        for (size_t j = 0; j < inputs[i].elements.size(); ++j) {
+          moved[i].elements[j] += step * sign(i, j);
+        }
+      }
+      return Evaluate(traced->step.module, moved).back().elements.front();
+    };
+    const long double step = 1e-6;
+    const long double quotient = (loss_at(step) - loss_at(-step)) / (2 * step);
+    EXPECT_NEAR(double(expected / quotient), 1, 1e-6);
+  }
+}
+
+TEST(ModelsTest, GradientsOfWholeModelsEqualDifferenceQuotients) {
+  ExpectTrueGradient(Gpt({.batch = 2,
+                          .sequence = 5,
+                          .vocabulary = 7,
+                          .hidden = 6,
+                          .num_layers = 2,
+                          .num_heads = 3,
+                          .dropout = 0.2}));
+  for (LookUp look_up : {LookUp::kGather, LookUp::kOneHot}) {
+    ExpectTrueGradient(BertMaskedLanguageModel({.batch = 2,
+                                                .sequence = 5,
+                                                .vocabulary = 7,
+                                                .hidden = 6,
+                                                .num_layers = 2,
+                                                .num_heads = 3,
+                                                .look_up = look_up}));
+  }
+}
+
 TEST(ModelsTest, BertLayersHaveTwelveParametersEach) {
   const auto parameters = ParametersOf(BertLayers({.num_layers = 2}));
   ASSERT_TRUE(parameters.ok()) << Message(parameters.status());
