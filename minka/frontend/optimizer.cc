@@ -1,19 +1,21 @@
 #include "minka/frontend/optimizer.h"
 
+#include <cmath>
+
 namespace minka {
 namespace {
 
 Tensor Spread(Tensor scalar, Tensor like) { return Broadcast(scalar, like.dims(), {}); }
 
-// 1 / (1 - beta^count).
-Tensor Correction(Graph& graph, double beta, Tensor count) {
-  return 1.0 / (1.0 - Power(graph.Scalar(count.type(), beta), count));
+// 1 / (1 - beta^count), by expm1 because 1 - 0.999 keeps four digits in f32.
+Tensor Correction(double beta, Tensor count) {
+  return -1.0 / Unary(Opcode::kExponentialMinusOne, count * std::log(beta));
 }
 
 // Numbers of one step: bias corrections of both moments, and the learning rate while it warms up.
 std::vector<Tensor> AdamScalars(const AdamOptions& options, Graph& graph, Tensor count) {
-  std::vector<Tensor> scalars = {Correction(graph, options.beta1, count),
-                                 Correction(graph, options.beta2, count)};
+  std::vector<Tensor> scalars = {Correction(options.beta1, count),
+                                 Correction(options.beta2, count)};
   if (options.warmup_updates > 0) {
     const double step = options.learning_rate / static_cast<double>(options.warmup_updates);
     scalars.push_back(Min(count * step, graph.Scalar(count.type(), options.learning_rate)));

@@ -1,22 +1,11 @@
 #include "minka/models/registry.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <map>
-
 #include "minka/base/status.h"
-#include "minka/frontend/testing/evaluator.h"
-#include "minka/models/bert.h"
-#include "minka/models/gpt.h"
 
 namespace minka {
 namespace {
-
-using testing::Array;
-using testing::Evaluate;
-using testing::FromLiteral;
 
 double BillionParameters(const std::string& name) {
   const absl::StatusOr<NamedModel> named = MakeModel(name);
@@ -79,135 +68,6 @@ TEST(RegistryTest, UnknownNamesAndOptionsThatDoNotFitAreRefused) {
             "models compute in f32, bf16 or f16, not s32");
   EXPECT_EQ(Message(MakeModel("gpt-tiny", {.optimizer = "lion"}).status()),
             "no optimizer is named lion; there are sgd, adam and adamw");
-}
-
-std::vector<Array> InitialInputs(const TracedStep& traced) {
-  const Computation& entry = traced.step.module.entry_computation();
-  std::map<std::string, int64_t> num_values;
-  for (const BatchInput& input : traced.inputs) num_values[input.name] = input.num_values;
-  std::vector<Array> inputs;
-  for (size_t i = 0; i < traced.initializers.size(); ++i) {
-    const Shape& shape = entry.instructions[entry.parameters[i]].shape();
-    const std::string& name = traced.step.parameters[i].name;
-    if (traced.initializers[i]) {
-      inputs.push_back(FromLiteral(InitialValue(*traced.initializers[i], shape, name, 1)));
-      continue;
-    }
-    Array array{shape, {}};
-    const int64_t limit = name == "key" ? 1000 : num_values.at(name);
-    for (int64_t j = 0; j < shape.num_elements(); ++j) {
-      array.elements.push_back((j * 7 + j / 5 + 1) % limit);
-    }
-    inputs.push_back(std::move(array));
-  }
-  return inputs;
-}
-
-double LossAfter(const TracedStep& traced, int num_steps) {
-  std::vector<Array> inputs = InitialInputs(traced), results;
-  for (int i = 0; i < num_steps; ++i) {
-    results = Evaluate(traced.step.module, inputs);
-    for (size_t p = 0; p < inputs.size(); ++p) {
-      const int result = traced.step.parameters[p].state_result;
-      if (result >= 0) inputs[p] = results[result];
-    }
-  }
-  return static_cast<double>(results.back().elements.front());
-}
-
-void ExpectLossFalls(const Model& model, double first_loss) {
-  for (bool rematerialize : {false, true}) {
-    const auto traced =
-        Trace(model, AdamW({.learning_rate = 0.01}), {.rematerialize = rematerialize});
-    ASSERT_TRUE(traced.ok()) << Message(traced.status());
-    EXPECT_NEAR(LossAfter(*traced, 1), first_loss, 0.1 * first_loss);
-    EXPECT_LT(LossAfter(*traced, 6), 0.9 * first_loss);
-  }
-}
-
-TEST(ModelsTest, SmallGptLearns) {
-  ExpectLossFalls(Gpt({.batch = 2,
-                       .sequence = 6,
-                       .vocabulary = 11,
-                       .hidden = 8,
-                       .num_layers = 2,
-                       .num_heads = 2,
-                       .dropout = 0.1}),
-                  std::log(11));
-}
-
-TEST(ModelsTest, SmallBertLearns) {
-  for (LookUp look_up : {LookUp::kGather, LookUp::kOneHot}) {
-    ExpectLossFalls(BertMaskedLanguageModel({.batch = 2,
-                                             .sequence = 6,
-                                             .vocabulary = 11,
-                                             .hidden = 8,
-                                             .num_layers = 2,
-                                             .num_heads = 2,
-                                             .look_up = look_up}),
-                    std::log(11));
-  }
-}
-
-// One step of plain gradient descent with rate 1 moves the parameters by the gradient; the loss
-// must change along a random direction as the gradient says.
-void ExpectTrueGradient(const Model& model) {
-  for (bool rematerialize : {false, true}) {
-    const auto traced =
-        Trace(model, Sgd({.learning_rate = 1, .momentum = 0}), {.rematerialize = rematerialize});
-    ASSERT_TRUE(traced.ok()) << Message(traced.status());
-    std::vector<Array> inputs = InitialInputs(*traced);
-    const std::vector<Array> results = Evaluate(traced->step.module, inputs);
-    const auto sign = [](size_t i, size_t j) { return (i * 31 + j * 17 + j / 3) % 5 < 2 ? -1 : 1; };
-    long double expected = 0;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (traced->step.parameters[i].role != ParameterRole::kState) continue;
-      for (size_t j = 0; j < inputs[i].elements.size(); ++j) {
-        expected += sign(i, j) * (inputs[i].elements[j] - results[i].elements[j]);
-      }
-    }
-    const auto loss_at = [&](long double step) {
-      std::vector<Array> moved = inputs;
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        if (traced->step.parameters[i].role != ParameterRole::kState) continue;
-        for (size_t j = 0; j < inputs[i].elements.size(); ++j) {
-          moved[i].elements[j] += step * sign(i, j);
-        }
-      }
-      return Evaluate(traced->step.module, moved).back().elements.front();
-    };
-    const long double step = 1e-6;
-    const long double quotient = (loss_at(step) - loss_at(-step)) / (2 * step);
-    EXPECT_NEAR(double(expected / quotient), 1, 1e-6);
-  }
-}
-
-TEST(ModelsTest, GradientsOfWholeModelsEqualDifferenceQuotients) {
-  ExpectTrueGradient(Gpt({.batch = 2,
-                          .sequence = 5,
-                          .vocabulary = 7,
-                          .hidden = 6,
-                          .num_layers = 2,
-                          .num_heads = 3,
-                          .dropout = 0.2}));
-  for (LookUp look_up : {LookUp::kGather, LookUp::kOneHot}) {
-    ExpectTrueGradient(BertMaskedLanguageModel({.batch = 2,
-                                                .sequence = 5,
-                                                .vocabulary = 7,
-                                                .hidden = 6,
-                                                .num_layers = 2,
-                                                .num_heads = 3,
-                                                .look_up = look_up}));
-  }
-}
-
-TEST(ModelsTest, BertLayersHaveTwelveParametersEach) {
-  const auto parameters = ParametersOf(BertLayers({.num_layers = 2}));
-  ASSERT_TRUE(parameters.ok()) << Message(parameters.status());
-  EXPECT_EQ(parameters->size(), 24);
-  const auto mlm = ParametersOf(BertMaskedLanguageModel({.num_layers = 2}));
-  ASSERT_TRUE(mlm.ok()) << Message(mlm.status());
-  EXPECT_EQ(mlm->size(), 34);
 }
 
 }  // namespace
