@@ -31,6 +31,7 @@ std::vector<int64_t> LiveBytes(const Computation& computation, const Liveness& l
     }
   }
   std::vector<int64_t> live;
+  live.reserve(end);
   int64_t bytes = 0;
   for (InstructionId id = 0; id < end; ++id) live.push_back(bytes += change[id]);
   return live;

@@ -27,6 +27,7 @@ std::vector<Value> ToVector(std::span<const Value> values) {
 
 std::vector<Value> Results(Value first, size_t count) {
   std::vector<Value> results;
+  results.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     results.push_back({first.instruction, static_cast<int32_t>(i)});
   }

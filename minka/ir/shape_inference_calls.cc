@@ -16,6 +16,7 @@ std::string ShapesText(std::span<const Shape> shapes) {
 
 std::vector<Shape> ParameterShapes(const Computation& computation) {
   std::vector<Shape> shapes;
+  shapes.reserve(computation.parameters.size());
   for (const InstructionId id : computation.parameters) {
     shapes.push_back(computation.instructions[id].shape());
   }
@@ -24,6 +25,7 @@ std::vector<Shape> ParameterShapes(const Computation& computation) {
 
 std::vector<Shape> ResultShapes(const Computation& computation) {
   std::vector<Shape> shapes;
+  shapes.reserve(computation.results.size());
   for (const Value value : computation.results) shapes.push_back(computation.shape(value));
   return shapes;
 }

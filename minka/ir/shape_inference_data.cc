@@ -378,6 +378,7 @@ absl::Status CheckScatterUpdate(const ShapeContext& context, const Shape& table,
                                         "window dimensions of the updates"));
   const std::vector<int64_t> batch = BatchDims(indices, a.index_vector_dim);
   std::vector<int64_t> window;
+  window.reserve(a.update_window_dims.size());
   for (const int64_t dim : a.update_window_dims) window.push_back(update.dims[dim]);
   if (batch.size() + window.size() != update.dims.size() ||
       Interleave(batch, window, a.update_window_dims) != update.dims) {

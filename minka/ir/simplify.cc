@@ -39,12 +39,14 @@ class Copier {
 
   std::vector<Value> MappedResults() const {
     std::vector<Value> results;
+    results.reserve(source_.results.size());
     for (const Value value : source_.results) results.push_back(Mapped(value));
     return results;
   }
 
   std::vector<InstructionId> MappedParameters() const {
     std::vector<InstructionId> parameters;
+    parameters.reserve(source_.parameters.size());
     for (const InstructionId id : source_.parameters) {
       parameters.push_back(Mapped({id, 0}).instruction);
     }
@@ -129,6 +131,7 @@ uint64_t PackValue(Value value) {
 
 std::vector<Value> ResultsOf(InstructionId id, const Computation& computation) {
   std::vector<Value> values;
+  values.reserve(computation.instructions[id].results.size());
   for (size_t i = 0; i < computation.instructions[id].results.size(); ++i) {
     values.push_back({id, static_cast<int32_t>(i)});
   }
