@@ -44,17 +44,15 @@ NodeId SolverProblem::AddNode(std::span<const int64_t> costs, const std::string&
   return node;
 }
 
-TableId SolverProblem::AddTable(int32_t num_rows, int32_t num_columns,
-                                std::span<const int64_t> cells) {
-  const RowId row = table_cells_.Intern(cells);
-  const auto [first, last] = tables_by_cells_.equal_range(row);
+TableId SolverProblem::AddTable(int32_t num_rows, int32_t num_columns, RowId cells) {
+  const auto [first, last] = tables_by_cells_.equal_range(cells);
   for (auto it = first; it != last; ++it) {
     const TableShape& shape = table_shapes_[it->second];
     if (shape.num_rows == num_rows && shape.num_columns == num_columns) return it->second;
   }
   const TableId id = num_tables();
-  table_shapes_.push_back({num_rows, num_columns, row});
-  tables_by_cells_.emplace(row, id);
+  table_shapes_.push_back({num_rows, num_columns, cells});
+  tables_by_cells_.emplace(cells, id);
   return id;
 }
 

@@ -87,7 +87,13 @@ class SolverProblem {
   NodeId AddNode(std::span<const int64_t> costs, const std::string& name = {});
   void SetMultiplicity(NodeId node, int64_t multiplicity) { multiplicity_[node] = multiplicity; }
 
-  TableId AddTable(int32_t num_rows, int32_t num_columns, std::span<const int64_t> cells);
+  TableId AddTable(int32_t num_rows, int32_t num_columns, std::span<const int64_t> cells) {
+    return AddTable(num_rows, num_columns, AddTableCells(cells));
+  }
+  // In two steps, for a reader that meets the cells before the shape.
+  RowId AddTableCells(std::span<const int64_t> cells) { return table_cells_.Intern(cells); }
+  std::span<const int64_t> table_cells(RowId cells) const { return table_cells_[cells]; }
+  TableId AddTable(int32_t num_rows, int32_t num_columns, RowId cells);
   void AddEdge(const ProblemEdge& edge) { edges_.push_back(edge); }
 
   // Bytes per choice for AddUsage.

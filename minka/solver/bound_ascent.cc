@@ -1,0 +1,153 @@
+#include "minka/solver/bound_ascent.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace minka {
+namespace {
+
+constexpr int kFirstSweeps = 10;  // without prices, to learn the scale of costs
+constexpr int kSweepsPerTemperature = 10;
+constexpr double kCooling = 0.85;
+constexpr double kColdest = 1e-5;  // of the first temperature
+constexpr double kReheated = 3e-2;
+constexpr double kStepGrowth = 1.15;
+constexpr double kStepShrink = 0.5;
+constexpr double kSmallExcess = 0.003;  // of the limit: below this, steps shrink in proportion
+constexpr double kAddedExcess = 0.002;  // of the limit: above this, a time may join the working set
+constexpr int32_t kApart =
+    50;  // times closer than this to a member need a clearly larger excess to join
+
+// Mean over nodes of the largest spread of one usage, in bytes.
+double MeanUsageSpread(const Core& core) {
+  double sum = 0;
+  int count = 0;
+  for (int32_t node = 0; node < core.num_nodes(); ++node) {
+    for (const CoreUsage& usage : core.usages[node]) {
+      sum += static_cast<double>(*std::ranges::max_element(core.algebra.row(usage.row)));
+      ++count;
+    }
+  }
+  return count == 0 ? 1 : std::max(1.0, sum / count);
+}
+
+// Mean over nodes of how much the choices' costs differ, extremes left out.
+double MeanCostSpread(const MessagePassing& messages) {
+  std::vector<double> spreads;
+  for (int32_t node = 0; node < messages.graph().num_nodes(); ++node) {
+    std::vector<double> costs;
+    for (const double cost : messages.MinMarginals(node))
+      if (cost < kHugeCost / 2) costs.push_back(cost);
+    if (costs.empty()) continue;
+    std::ranges::sort(costs);
+    spreads.push_back(costs[costs.size() / 2] - costs[0]);
+  }
+  std::ranges::sort(spreads);
+  double sum = 0;
+  const size_t used = spreads.size() - spreads.size() / 10;
+  for (size_t i = 0; i < used; ++i) sum += spreads[i];
+  return used == 0 ? 1 : std::max(1.0, sum / static_cast<double>(used));
+}
+
+}  // namespace
+
+BoundAscent::BoundAscent(const CoreGraph& graph) : messages_(graph) {
+  const Core& core = graph.core();
+  prices_.assign(core.limit_bytes.size(), 0);
+  best_prices_ = prices_;
+  step_ = prices_;
+  direction_ = prices_;
+  for (const int64_t bytes : core.limit_bytes)
+    limit_ = std::max(limit_, static_cast<double>(bytes));
+}
+
+void BoundAscent::StartFrom(std::span<const double> prices) {
+  prices_.assign(prices.begin(), prices.end());
+  for (size_t t = 0; t < prices_.size(); ++t)
+    if (prices_[t] > 0) working_set_.push_back(static_cast<int32_t>(t));
+  messages_.SetPrices(prices_);
+}
+
+void BoundAscent::BeginAnnealing(double temperature) {
+  temperature_ = temperature;
+  iterations_here_ = 0;
+  for (const int32_t t : working_set_) {
+    step_[t] = std::max(first_step_, 0.02 * prices_[t]);
+    direction_[t] = 0;
+  }
+}
+
+void BoundAscent::Run(int64_t work, const std::function<bool()>& stop) {
+  const int64_t end = work_ + work;
+  while (work_ < end) {
+    if (iteration_ == kFirstSweeps) {
+      first_temperature_ = MeanCostSpread(messages_);
+      first_step_ = 0.1 * first_temperature_ / MeanUsageSpread(messages_.graph().core());
+      BeginAnnealing(working_set_.empty() ? first_temperature_ : kReheated * first_temperature_);
+    }
+    if (iteration_ >= kFirstSweeps) StepPrices();
+    const double bound = messages_.Sweep();
+    work_ += messages_.sweep_work();
+    ++iteration_;
+    CertifyIfBetter(bound);
+    if (stop()) return;
+  }
+}
+
+void BoundAscent::CertifyIfBetter(double bound) {
+  const bool first = certified_ == INT64_MIN;
+  if (!first && bound <= best_ + 1e-7 * std::abs(best_)) return;
+  if (!first && bound <= best_ + 3e-4 * std::abs(best_) && iteration_ % 10 != 0) return;
+  const int64_t certified = messages_.Certify();
+  work_ += messages_.sweep_work() / 2;
+  best_ = bound;
+  if (first || certified > certified_) {
+    certified_ = certified;
+    best_prices_.assign(messages_.prices().begin(), messages_.prices().end());
+  }
+}
+
+void BoundAscent::GrowWorkingSet(std::span<const double> excess) {
+  const auto crowded = [&](int32_t t) {
+    return std::ranges::any_of(working_set_, [&](int32_t member) {
+      return member == t || (std::abs(member - t) < kApart && excess[member] > 0.7 * excess[t]);
+    });
+  };
+  int32_t worst = -1;
+  for (int32_t t = 0; t < static_cast<int32_t>(excess.size()); ++t)
+    if (excess[t] > kAddedExcess * limit_ && (worst < 0 || excess[t] > excess[worst]) &&
+        !crowded(t))
+      worst = t;
+  if (worst < 0) return;
+  working_set_.push_back(worst);
+  step_[worst] = first_step_;
+  for (const int32_t t : working_set_) step_[worst] = std::max(step_[worst], 0.05 * prices_[t]);
+  direction_[worst] = 0;
+}
+
+void BoundAscent::StepPrices() {
+  if (prices_.empty()) return;
+  const std::vector<double> excess = messages_.ExpectedExcess(temperature_);
+  work_ += 4 * messages_.graph().total_choices() + static_cast<int64_t>(excess.size());
+  if (iteration_ % 5 == 0) GrowWorkingSet(excess);
+  for (const int32_t t : working_set_) {
+    const double direction = excess[t];
+    if (direction * direction_[t] > 0) step_[t] *= kStepGrowth;
+    if (direction * direction_[t] < 0) step_[t] *= kStepShrink;
+    direction_[t] = direction;
+    const double size = std::min(1.0, std::abs(direction) / (kSmallExcess * limit_));
+    prices_[t] = std::max(0.0, prices_[t] + std::copysign(step_[t] * size, direction));
+  }
+  messages_.SetPrices(prices_);
+  if (++iterations_here_ % kSweepsPerTemperature != 0) return;
+  temperature_ *= kCooling;
+  if (temperature_ > kColdest * first_temperature_) return;
+  stalled_ = static_cast<double>(certified_) < static_cast<double>(certified_before_annealing_) +
+                                                   1e-5 * std::abs(static_cast<double>(certified_));
+  certified_before_annealing_ = certified_;
+  prices_ = best_prices_;
+  messages_.SetPrices(prices_);
+  BeginAnnealing(kReheated * first_temperature_);
+}
+
+}  // namespace minka

@@ -1,0 +1,129 @@
+#include "minka/solver/core_graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "minka/base/check.h"
+
+namespace minka {
+namespace {
+
+double ToDouble(int64_t cost) {
+  return cost == kForbidden ? std::numeric_limits<double>::infinity() : static_cast<double>(cost);
+}
+
+double LargestAllowed(std::span<const int64_t> costs) {
+  double largest = 0;
+  for (const int64_t cost : costs)
+    if (cost != kForbidden) largest = std::max(largest, std::abs(static_cast<double>(cost)));
+  return largest;
+}
+
+}  // namespace
+
+CoreGraph::CoreGraph(const Core& core) : core_(core) {
+  LayOutNodes();
+  LayOutTables();
+  LayOutArcs();
+}
+
+void CoreGraph::LayOutNodes() {
+  first_choice_.push_back(0);
+  for (int32_t node = 0; node < core_.num_nodes(); ++node) {
+    for (const int64_t cost : core_.costs(node)) costs_.push_back(ToDouble(cost));
+    largest_sum_ += LargestAllowed(core_.costs(node));
+    first_choice_.push_back(static_cast<int32_t>(costs_.size()));
+  }
+}
+
+void CoreGraph::LayOutTables() {
+  const TableAlgebra& algebra = core_.algebra;
+  first_cell_.assign(algebra.num_tables(), -1);
+  first_transposed_cell_.assign(algebra.num_tables(), -1);
+  int64_t total = 0;
+  for (const CoreEdge& edge : core_.edges) {
+    const std::span<const int64_t> cells = algebra.table(edge.table).cells;
+    const auto size = static_cast<int64_t>(cells.size());
+    num_cells_ += size;
+    largest_sum_ += LargestAllowed(cells);
+    if (first_cell_[edge.table] >= 0) continue;
+    first_cell_[edge.table] = total;
+    first_transposed_cell_[edge.table] = total + size;
+    total += 2 * size;
+  }
+  cells_.resize(total);
+  for (TableId id = 0; id < algebra.num_tables(); ++id) {
+    if (first_cell_[id] < 0) continue;
+    const CostTable t = algebra.table(id);
+    for (int32_t i = 0; i < t.num_rows; ++i) {
+      for (int32_t j = 0; j < t.num_columns; ++j) {
+        const double cost = ToDouble(t.at(i, j));
+        cells_[first_cell_[id] + static_cast<int64_t>(i) * t.num_columns + j] = cost;
+        cells_[first_transposed_cell_[id] + static_cast<int64_t>(j) * t.num_rows + i] = cost;
+      }
+    }
+  }
+}
+
+void CoreGraph::LayOutArcs() {
+  std::vector<std::vector<Arc>> backward(num_nodes());
+  std::vector<std::vector<Arc>> forward(num_nodes());
+  for (int32_t e = 0; e < static_cast<int32_t>(core_.edges.size()); ++e) {
+    const CoreEdge& edge = core_.edges[e];
+    MINKA_CHECK(edge.a < edge.b, "core edge {} - {} is not ordered", edge.a, edge.b);
+    const int64_t to_a = num_message_entries_;
+    const int64_t to_b = to_a + num_choices(edge.a);
+    num_message_entries_ = to_b + num_choices(edge.b);
+    const double* const cells = cells_.data() + first_cell_[edge.table];
+    const double* const transposed = cells_.data() + first_transposed_cell_[edge.table];
+    edge_messages_.push_back({to_a, to_b});
+    forward[edge.a].push_back({edge.b, e, cells, transposed, to_a, to_b});
+    backward[edge.b].push_back({edge.a, e, transposed, cells, to_b, to_a});
+  }
+  first_arc_.push_back(0);
+  for (int32_t node = 0; node < num_nodes(); ++node) {
+    num_backward_.push_back(static_cast<int32_t>(backward[node].size()));
+    arcs_.insert(arcs_.end(), backward[node].begin(), backward[node].end());
+    arcs_.insert(arcs_.end(), forward[node].begin(), forward[node].end());
+    first_arc_.push_back(static_cast<int32_t>(arcs_.size()));
+  }
+}
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+void
+MinPlus(const double* __restrict in, const double* __restrict cells, int32_t rows, int32_t columns,
+        double* __restrict out) {
+  for (int32_t j = 0; j < columns; ++j) out[j] = kHugeCost;
+  for (int32_t i = 0; i < rows; ++i) {
+    const double base = in[i];
+    const double* const row = cells + static_cast<size_t>(i) * columns;
+    for (int32_t j = 0; j < columns; ++j) {
+      const double sum = base + row[j];
+      out[j] = sum < out[j] ? sum : out[j];
+    }
+  }
+}
+
+std::vector<double> PriceSums(std::span<const double> prices) {
+  std::vector<double> sums(prices.size() + 1, 0);
+  for (size_t t = 0; t < prices.size(); ++t) sums[t + 1] = sums[t] + prices[t];
+  return sums;
+}
+
+void AddMemoryPrice(const Core& core, int32_t node, std::span<const double> price_sums,
+                    std::span<double> costs) {
+  for (const CoreUsage& usage : core.usages[node]) {
+    double price = 0;
+    for (const TimeRange& range : usage.ranges)
+      price += price_sums[range.end] - price_sums[range.begin];
+    if (price == 0) continue;
+    const std::span<const int64_t> bytes = core.algebra.row(usage.row);
+    for (size_t k = 0; k < bytes.size(); ++k) costs[k] += price * static_cast<double>(bytes[k]);
+  }
+}
+
+}  // namespace minka

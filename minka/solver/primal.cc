@@ -1,0 +1,90 @@
+#include "minka/solver/primal.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace minka {
+
+PrimalSearch::PrimalSearch(const CoreGraph& graph, uint64_t seed)
+    : graph_(graph), random_(seed), search_(graph, seed + 1), hard_first_(graph.num_nodes()) {
+  std::iota(hard_first_.begin(), hard_first_.end(), 0);
+}
+
+void PrimalSearch::StartFrom(std::span<const int32_t> choice) { search_.Start(choice); }
+
+void PrimalSearch::Run(const PrimalInput& input, int64_t work, const std::function<bool()>& stop) {
+  if (graph_.num_nodes() == 0) {
+    search_.Start({});
+    return;
+  }
+  const int64_t end = this->work() + work;
+  TryExactly(input, work / 4, stop);
+  while (this->work() < end && !complete_ && !stop()) {
+    const int64_t left = end - this->work();
+    if (!best() || round_ % 3 == 0)
+      Construct(input, left / 2);
+    else
+      search_.Start(best()->choice);
+    ++round_;
+    if (search_.feasible()) Anneal(input, std::max<int64_t>(100'000, end - this->work()), stop);
+  }
+}
+
+void PrimalSearch::TryExactly(const PrimalInput& input, int64_t work,
+                              const std::function<bool()>& stop) {
+  const std::optional<int64_t> cost = best() ? std::optional(best()->cost) : std::nullopt;
+  const ExactOutcome outcome = SearchExactly(input.messages, cost, work, stop);
+  other_work_ += outcome.work;
+  if (outcome.answer) search_.Offer(*outcome.answer);
+  complete_ = outcome.complete;
+}
+
+// A decoded choice, repaired if it has to be.
+void PrimalSearch::Construct(const PrimalInput& input, int64_t work) {
+  DecodeOptions options = {.order = hard_first_, .noise = round_ < 2 ? 0 : 0.01};
+  const Decoded decoded = Decode(input.messages, options, random_);
+  other_work_ += decoded.work;
+  if (!decoded.failed.empty()) {
+    std::vector<char> hard(graph_.num_nodes(), 0);
+    for (const int32_t node : decoded.failed) hard[node] = 1;
+    std::ranges::stable_partition(hard_first_, [&](int32_t node) { return hard[node] != 0; });
+  }
+  search_.Start(decoded.choice);
+  search_.SetPrices(input.prices);
+  if (!search_.feasible()) search_.Repair(work);
+}
+
+void PrimalSearch::Anneal(const PrimalInput& input, int64_t work,
+                          const std::function<bool()>& stop) {
+  search_.SetPrices(input.prices);
+  const int64_t quarter = work / 4;
+  search_.Improve({.price_weight = 1, .work = quarter});
+  if (stop()) return;
+  search_.Improve({.price_weight = 0, .work = quarter});
+  if (stop()) return;
+  const double gap = static_cast<double>(best()->cost - input.lower_bound);
+  const double temperature = 0.1 * std::max(0.0, gap) / graph_.num_nodes();
+  search_.Improve({.price_weight = 1, .temperature = temperature, .work = quarter});
+  if (stop()) return;
+  search_.Improve({.price_weight = 1, .work = quarter / 2});
+  search_.Improve({.price_weight = 0, .work = quarter / 2});
+}
+
+std::optional<std::vector<int32_t>> SmallestExcess(const CoreGraph& graph, uint64_t seed,
+                                                   int64_t work) {
+  MessagePassing messages(graph);
+  // So dear that memory alone decides.
+  const std::vector<double> prices(graph.core().limit_bytes.size(), graph.largest_sum());
+  messages.SetPrices(prices);
+  constexpr int kSweeps = 20;
+  for (int i = 0; i < kSweeps; ++i) messages.Sweep();
+  Random random(seed);
+  LocalSearch search(graph, seed);
+  search.Start(Decode(messages, {.within_limit = false}, random).choice);
+  search.SetPrices(prices);
+  search.Repair(work);
+  return search.least_excess();
+}
+
+}  // namespace minka

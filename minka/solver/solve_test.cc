@@ -1,0 +1,212 @@
+#include "minka/solver/solve.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "minka/base/status.h"
+#include "minka/solver/evaluate.h"
+#include "minka/solver/random_problem.h"
+#include "minka/solver/reduce.h"
+
+namespace minka {
+namespace {
+
+// Calls visit with every choice.
+void ForEveryChoice(const SolverProblem& problem,
+                    const std::function<void(std::vector<int32_t>&)>& visit) {
+  std::vector<int32_t> choice(problem.num_nodes(), 0);
+  while (true) {
+    visit(choice);
+    NodeId node = 0;
+    while (node < problem.num_nodes() && ++choice[node] == problem.num_choices(node))
+      choice[node++] = 0;
+    if (node == problem.num_nodes()) return;
+  }
+}
+
+std::optional<int64_t> Optimum(const SolverProblem& problem) {
+  std::optional<int64_t> best;
+  ForEveryChoice(problem, [&](std::vector<int32_t>& choice) {
+    const Evaluation evaluation = *Evaluate(problem, choice);
+    if (evaluation.feasible() && (!best || evaluation.cost < *best)) best = evaluation.cost;
+  });
+  return best;
+}
+
+// The core as a problem of its own, to be solved by enumeration.
+std::optional<int64_t> OptimumOfCore(const Core& core) {
+  if (core.infeasible) return std::nullopt;
+  SolverProblem problem;
+  for (int32_t node = 0; node < core.num_nodes(); ++node) {
+    problem.AddNode(core.costs(node));
+    for (const CoreUsage& usage : core.usages[node])
+      for (const TimeRange& range : usage.ranges)
+        problem.AddUsage(node, {range.begin, range.end},
+                         problem.AddUsageRow(core.algebra.row(usage.row)));
+  }
+  for (const CoreEdge& edge : core.edges) {
+    const CostTable t = core.algebra.table(edge.table);
+    problem.AddEdge({edge.a, edge.b, problem.AddTable(t.num_rows, t.num_columns, t.cells)});
+  }
+  std::optional<int64_t> best;
+  ForEveryChoice(problem, [&](std::vector<int32_t>& choice) {
+    const Evaluation evaluation = *Evaluate(problem, choice);
+    std::vector<int64_t> bytes(core.limit_bytes.size(), 0);
+    for (const UsageStep& step : UsageOverTime(problem, choice))
+      for (size_t t = step.time; t < bytes.size(); ++t) bytes[t] = step.bytes;
+    bool fits = true;
+    for (size_t t = 0; t < bytes.size(); ++t) fits &= bytes[t] <= core.limit_bytes[t];
+    if (fits && evaluation.num_forbidden == 0 && (!best || evaluation.cost < *best))
+      best = evaluation.cost;
+  });
+  if (best) *best += core.base_cost;
+  return best;
+}
+
+TEST(ReduceTest, EveryReductionKeepsTheOptimum) {
+  std::vector<ReduceOptions> variants(6);
+  variants[1].arc_consistency = false;
+  variants[2].dominance = false;
+  variants[3].followers = false;
+  variants[4].elimination = false;
+  variants[5] = {
+      .arc_consistency = false, .dominance = false, .followers = false, .elimination = false};
+  Random random(7);
+  for (int i = 0; i < 400; ++i) {
+    const SolverProblem problem =
+        MakeRandomProblem({.max_nodes = 5, .with_limit = i % 3 != 0}, random);
+    const std::optional<int64_t> optimum = Optimum(problem);
+    for (const ReduceOptions& options : variants) {
+      const Reduction reduction = Reduce(problem, options);
+      EXPECT_EQ(OptimumOfCore(reduction.core), optimum) << "problem " << i;
+    }
+  }
+}
+
+TEST(SolveTest, SmallProblemsAreSolvedToTheOptimum) {
+  Random random(11);
+  int infeasible = 0;
+  for (int i = 0; i < 500; ++i) {
+    const SolverProblem problem = MakeRandomProblem({.with_limit = i % 4 != 0}, random);
+    const std::optional<int64_t> optimum = Optimum(problem);
+    const absl::StatusOr<SolveResult> result = Solve(problem, {.num_threads = 1 + i % 2});
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    if (!optimum) {
+      ++infeasible;
+      EXPECT_EQ(result->status, SolveStatus::kInfeasible) << "problem " << i;
+      continue;
+    }
+    EXPECT_EQ(result->status, SolveStatus::kOptimal) << "problem " << i;
+    EXPECT_EQ(result->cost, *optimum) << "problem " << i;
+    EXPECT_EQ(result->lower_bound, *optimum) << "problem " << i;
+    const Evaluation evaluation = *Evaluate(problem, result->choice);
+    EXPECT_TRUE(evaluation.feasible());
+    EXPECT_EQ(evaluation.cost, result->cost);
+  }
+  EXPECT_GT(infeasible, 20);
+}
+
+TEST(SolveTest, BoundHoldsAtEveryWorkLimit) {
+  Random random(13);
+  for (int i = 0; i < 60; ++i) {
+    const SolverProblem problem = MakeRandomProblem({}, random);
+    const std::optional<int64_t> optimum = Optimum(problem);
+    if (!optimum) continue;
+    for (const int64_t work : {1, 1000, 100'000}) {
+      const SolveResult result = *Solve(problem, {.work_limit = work});
+      EXPECT_LE(result.lower_bound, *optimum);
+      EXPECT_TRUE(result.choice.empty() || result.cost >= *optimum);
+    }
+  }
+}
+
+TEST(SolveTest, SameSeedAndThreadsGiveTheSameAnswer) {
+  Random random(17);
+  for (int i = 0; i < 10; ++i) {
+    const SolverProblem problem =
+        MakeRandomProblem({.max_nodes = 60, .max_choices = 8, .max_cost = 1000}, random);
+    const SolveParameters parameters = {.work_limit = 20'000'000, .num_threads = 2};
+    const SolveResult first = *Solve(problem, parameters);
+    const SolveResult second = *Solve(problem, parameters);
+    EXPECT_EQ(first.choice, second.choice);
+    EXPECT_EQ(first.lower_bound, second.lower_bound);
+    EXPECT_EQ(first.prices, second.prices);
+    EXPECT_EQ(first.work, second.work);
+  }
+}
+
+TEST(SolveTest, InfeasibleLimitNamesTimeAndALimitThatWorks) {
+  SolverProblem problem;
+  problem.AddNode(std::vector<int64_t>{0, 5});
+  problem.AddNode(std::vector<int64_t>{0, 5});
+  const RowId row = problem.AddUsageRow(std::vector<int64_t>{8, 6});
+  problem.AddUsage(0, {3, 9}, row);
+  problem.AddUsage(1, {7, 12}, row);
+  problem.set_usage_limit(11);
+  const SolveResult result = *Solve(problem);
+  EXPECT_EQ(result.status, SolveStatus::kInfeasible);
+  ASSERT_TRUE(result.infeasibility.has_value());
+  EXPECT_FALSE(result.infeasibility->without_limit);
+  EXPECT_EQ(result.infeasibility->tightest_time, 8);
+  EXPECT_EQ(result.infeasibility->smallest_known_limit_bytes, 12);
+  problem.set_usage_limit(12);
+  EXPECT_EQ(Solve(problem)->cost, 10);
+}
+
+TEST(SolveTest, ForbiddenPairsAloneAreInfeasibleWithoutLimit) {
+  SolverProblem problem;
+  problem.AddNode(std::vector<int64_t>{0, 5});
+  problem.AddNode(std::vector<int64_t>{0, kForbidden});
+  problem.AddEdge(
+      {0, 1, problem.AddTable(2, 2, std::vector<int64_t>{kForbidden, 0, kForbidden, 0})});
+  const SolveResult result = *Solve(problem);
+  EXPECT_EQ(result.status, SolveStatus::kInfeasible);
+  EXPECT_TRUE(result.infeasibility->without_limit);
+}
+
+// A ring of nodes whose pairs cost something unless equal, with costs that pull apart.
+SolverProblem Ring(int32_t num_nodes) {
+  SolverProblem problem;
+  Random random(19);
+  std::vector<int64_t> cells(36, 50);
+  for (int32_t k = 0; k < 6; ++k) cells[7 * k] = 0;
+  for (int32_t n = 0; n < num_nodes; ++n) {
+    std::vector<int64_t> costs(6);
+    for (int64_t& cost : costs) cost = random.Below(100);
+    const NodeId node = problem.AddNode(costs);
+    problem.AddUsage(node, {n, n + 5}, problem.AddUsageRow(std::vector<int64_t>{6, 5, 4, 3, 2, 1}));
+  }
+  const TableId table = problem.AddTable(6, 6, cells);
+  for (int32_t n = 0; n < num_nodes; ++n) problem.AddEdge({n, (n + 1) % num_nodes, table});
+  for (int32_t n = 0; n < num_nodes; ++n) problem.AddEdge({n, (n + 7) % num_nodes, table});
+  problem.set_usage_limit(15);
+  return problem;
+}
+
+TEST(SolveTest, CancellationGapAndWorkLimitStopEarly) {
+  const SolverProblem problem = Ring(200);
+  const std::atomic<bool> cancelled = true;
+  const SolveResult stopped = *Solve(problem, {.cancelled = &cancelled});
+  EXPECT_EQ(stopped.status, SolveStatus::kCancelled);
+  EXPECT_EQ(stopped.gap, 1);
+  const SolveResult loose = *Solve(problem, {.gap = 0.2});
+  EXPECT_EQ(loose.status, SolveStatus::kGapReached);
+  EXPECT_LE(loose.gap, 0.2);
+  EXPECT_GT(loose.memory_price, 0);
+  EXPECT_EQ(Solve(problem, {.work_limit = 3'000'000})->status, SolveStatus::kWorkLimit);
+  EXPECT_EQ(Message(Solve(problem, {.num_threads = 0}).status()),
+            "num_threads must be at least 1, not 0");
+}
+
+TEST(SolveTest, WarmStartBeginsWithTheGivenChoiceAndPrices) {
+  const SolverProblem problem = Ring(200);
+  const SolveResult cold = *Solve(problem, {.gap = 0.05});
+  const SolveResult warm =
+      *Solve(problem, {.gap = 0.05, .initial_choice = cold.choice, .initial_prices = cold.prices});
+  EXPECT_LE(warm.cost, cold.cost);
+  EXPECT_LT(warm.work, cold.work);
+}
+
+}  // namespace
+}  // namespace minka

@@ -1,0 +1,204 @@
+#include "minka/solver/table_algebra.h"
+
+#include <algorithm>
+
+namespace minka {
+
+TableId TableAlgebra::AddTable(int32_t num_rows, int32_t num_columns,
+                               std::span<const int64_t> cells) {
+  const Shape shape = {num_rows, num_columns, rows_.Intern(cells)};
+  const auto [it, added] = ids_.emplace(shape, num_tables());
+  if (added) shapes_.push_back(shape);
+  return it->second;
+}
+
+template <typename Compute>
+int32_t TableAlgebra::Remember(const Key& key, Compute compute) {
+  const auto it = results_.find(key);
+  if (it != results_.end()) return it->second;
+  const int32_t result = compute();
+  results_.emplace(key, result);
+  return result;
+}
+
+RowId TableAlgebra::ScaleRow(RowId row, int64_t factor) {
+  if (factor == 1) return row;
+  return Remember({Operation::kScaleRow, row, factor}, [&] {
+    std::vector<int64_t> result(rows_[row].begin(), rows_[row].end());
+    for (int64_t& cost : result)
+      if (cost != kForbidden) cost *= factor;
+    return rows_.Intern(result);
+  });
+}
+
+RowId TableAlgebra::SumRows(RowId a, RowId b) {
+  if (a > b) std::swap(a, b);
+  return Remember({Operation::kSumRows, a, b}, [&] {
+    std::vector<int64_t> result(rows_[a].size());
+    for (size_t i = 0; i < result.size(); ++i) result[i] = AddCosts(rows_[a][i], rows_[b][i]);
+    return rows_.Intern(result);
+  });
+}
+
+TableId TableAlgebra::Scale(TableId id, int64_t factor) {
+  if (factor == 1) return id;
+  return Remember({Operation::kScale, id, factor}, [&] {
+    const CostTable t = table(id);
+    std::vector<int64_t> cells(t.cells.begin(), t.cells.end());
+    for (int64_t& cost : cells)
+      if (cost != kForbidden) cost *= factor;
+    return AddTable(t.num_rows, t.num_columns, cells);
+  });
+}
+
+TableId TableAlgebra::Transpose(TableId id) {
+  return Remember({Operation::kTranspose, id}, [&] {
+    const CostTable t = table(id);
+    work_ += static_cast<int64_t>(t.cells.size());
+    std::vector<int64_t> cells(t.cells.size());
+    for (int32_t i = 0; i < t.num_rows; ++i)
+      for (int32_t j = 0; j < t.num_columns; ++j)
+        cells[static_cast<size_t>(j) * t.num_rows + i] = t.at(i, j);
+    const TableId result = AddTable(t.num_columns, t.num_rows, cells);
+    results_.emplace(Key{Operation::kTranspose, result}, id);
+    return result;
+  });
+}
+
+TableId TableAlgebra::Sum(TableId a, TableId b) {
+  if (a > b) std::swap(a, b);
+  return Remember({Operation::kSum, a, b}, [&] {
+    const CostTable t = table(a);
+    const CostTable u = table(b);
+    work_ += static_cast<int64_t>(t.cells.size());
+    std::vector<int64_t> cells(t.cells.size());
+    for (size_t c = 0; c < cells.size(); ++c) cells[c] = AddCosts(t.cells[c], u.cells[c]);
+    return AddTable(t.num_rows, t.num_columns, cells);
+  });
+}
+
+RowId TableAlgebra::PickEntries(RowId row, RowId picks) {
+  return Remember({Operation::kPickEntries, row, picks}, [&] {
+    std::vector<int64_t> result;
+    for (const int64_t pick : rows_[picks]) result.push_back(rows_[row][pick]);
+    return rows_.Intern(result);
+  });
+}
+
+TableId TableAlgebra::PickRows(TableId id, RowId picks) {
+  return Remember({Operation::kPickRows, id, picks}, [&] {
+    const CostTable t = table(id);
+    std::vector<int64_t> cells;
+    cells.reserve(rows_[picks].size() * t.num_columns);
+    for (const int64_t pick : rows_[picks]) {
+      const auto first = t.cells.begin() + pick * t.num_columns;
+      cells.insert(cells.end(), first, first + t.num_columns);
+    }
+    work_ += static_cast<int64_t>(cells.size());
+    return AddTable(static_cast<int32_t>(rows_[picks].size()), t.num_columns, cells);
+  });
+}
+
+RowId TableAlgebra::Project(RowId row, TableId id) {
+  return Remember({Operation::kProject, row, id}, [&] {
+    const CostTable t = table(id);
+    work_ += static_cast<int64_t>(t.cells.size());
+    std::vector<int64_t> result(t.num_columns, kForbidden);
+    for (int32_t i = 0; i < t.num_rows; ++i)
+      for (int32_t j = 0; j < t.num_columns; ++j)
+        result[j] = std::min(result[j], AddCosts(rows_[row][i], t.at(i, j)));
+    return rows_.Intern(result);
+  });
+}
+
+TableId TableAlgebra::Eliminate(RowId row, TableId left, TableId right) {
+  return Remember({Operation::kEliminate, row, left, right}, [&] {
+    const CostTable l = table(left);
+    const CostTable r = table(right);
+    std::vector<int64_t> cells(static_cast<size_t>(l.num_columns) * r.num_columns, kForbidden);
+    work_ += static_cast<int64_t>(cells.size()) * l.num_rows;
+    for (int32_t k = 0; k < l.num_rows; ++k) {
+      for (int32_t i = 0; i < l.num_columns; ++i) {
+        const int64_t base = AddCosts(rows_[row][k], l.at(k, i));
+        if (base == kForbidden) continue;
+        int64_t* const out = cells.data() + static_cast<size_t>(i) * r.num_columns;
+        const int64_t* const in = r.cells.data() + static_cast<size_t>(k) * r.num_columns;
+        for (int32_t j = 0; j < r.num_columns; ++j) {
+          const int64_t sum = in[j] == kForbidden ? kForbidden : base + in[j];
+          out[j] = std::min(out[j], sum);
+        }
+      }
+    }
+    return AddTable(l.num_columns, r.num_columns, cells);
+  });
+}
+
+namespace {
+
+std::vector<int32_t> ColumnOfRow(const CostTable& t) {
+  std::vector<int32_t> columns;
+  for (int32_t i = 0; i < t.num_rows; ++i) {
+    int32_t only = -1;
+    for (int32_t j = 0; j < t.num_columns; ++j) {
+      if (t.at(i, j) == kForbidden) continue;
+      if (only >= 0) return {};
+      only = j;
+    }
+    if (only < 0) return {};
+    columns.push_back(only);
+  }
+  return columns;
+}
+
+// A table with forbidden cells is separable only if whole rows or columns are; those are removed
+// before this matters.
+void FindParts(const CostTable& t, TableTraits& traits) {
+  const int64_t corner = t.at(0, 0);
+  if (std::ranges::find(t.cells, kForbidden) != t.cells.end()) return;
+  for (int32_t i = 1; i < t.num_rows; ++i)
+    for (int32_t j = 1; j < t.num_columns; ++j)
+      if (t.at(i, j) - t.at(0, j) != t.at(i, 0) - corner) return;
+  for (int32_t i = 0; i < t.num_rows; ++i) traits.row_part.push_back(t.at(i, 0) - corner);
+  for (int32_t j = 0; j < t.num_columns; ++j) traits.column_part.push_back(t.at(0, j));
+}
+
+}  // namespace
+
+const TableTraits& TableAlgebra::Traits(TableId id) {
+  const auto it = traits_.find(id);
+  if (it != traits_.end()) return it->second;
+  const CostTable t = table(id);
+  work_ += static_cast<int64_t>(t.cells.size());
+  TableTraits traits;
+  traits.column_of_row = ColumnOfRow(t);
+  FindParts(t, traits);
+  for (int32_t i = 0; i < t.num_rows; ++i) {
+    const auto cells = t.cells.subspan(static_cast<size_t>(i) * t.num_columns, t.num_columns);
+    const bool supported =
+        std::ranges::any_of(cells, [](int64_t cost) { return cost != kForbidden; });
+    traits.row_has_support.push_back(supported);
+    traits.all_rows_supported &= supported;
+  }
+  return traits_.emplace(id, std::move(traits)).first->second;
+}
+
+const std::vector<int64_t>& TableAlgebra::RowExcess(TableId id) {
+  const auto it = excess_.find(id);
+  if (it != excess_.end()) return it->second;
+  const CostTable t = table(id);
+  const int32_t n = t.num_rows;
+  work_ += static_cast<int64_t>(t.cells.size()) * n;
+  std::vector<int64_t> excess(static_cast<size_t>(n) * n, -kForbidden);
+  for (int32_t k = 0; k < n; ++k) {
+    for (int32_t d = 0; d < n; ++d) {
+      int64_t& most = excess[static_cast<size_t>(k) * n + d];
+      for (int32_t j = 0; j < t.num_columns && most != kForbidden; ++j) {
+        if (t.at(k, j) == kForbidden) continue;
+        most = t.at(d, j) == kForbidden ? kForbidden : std::max(most, t.at(d, j) - t.at(k, j));
+      }
+    }
+  }
+  return excess_.emplace(id, std::move(excess)).first->second;
+}
+
+}  // namespace minka
