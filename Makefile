@@ -71,7 +71,12 @@ bench: build build/stamps/deps-bench
 .PHONY: lint-format lint-includes lint-tidy fuzz
 lint: lint-format lint-includes lint-tidy
 
-lint-format: build/stamps/deps-lint
+lint-# What README.md shows is run.
+.PHONY: lint-readme
+lint-readme: build
+	python3 scripts/check_readme.py
+
+format: build/stamps/deps-lint
 	git ls-files '*.h' '*.cc' | xargs clang-format-19 --dry-run -Werror
 
 lint-includes:
@@ -79,6 +84,11 @@ lint-includes:
 
 lint-tidy: build/release/build.ninja build/stamps/deps-lint
 	scripts/run_clang_tidy.sh build/release $(JOBS)
+
+# What README.md shows is run.
+.PHONY: lint-readme
+lint-readme: build
+	python3 scripts/check_readme.py
 
 format: build/stamps/deps-lint
 	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i

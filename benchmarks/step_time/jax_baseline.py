@@ -7,7 +7,7 @@ A causal byte-level transformer: learned positions, pre-LN blocks, GELU, AdamW, 
 Driven by another process, which alternates with it so that both see the same machine (one request and one answer per line):
 
     python jax_baseline.py --hidden 256 --layers 2 --serve
-    < {"ready": true, "num_parameters": 1713664, "shardings": ["data", ...], ...}
+    < {"ready": true, "num_parameters": 1743872, "shardings": ["data", ...], ...}
     > run data 5
     < {"sharding": "data", "step_seconds": [0.41, ...], "loss": 5.5}
     > quit
@@ -52,7 +52,7 @@ def init_params(key, args):
     hidden, heads, dim = args.hidden, args.heads, args.hidden // args.heads
     shapes = {"token_embedding": (VOCABULARY, hidden), "position_embedding": (args.sequence, hidden),
               "final_norm": {"scale": (hidden,), "bias": (hidden,)},
-              "head": {"kernel": (hidden, VOCABULARY), "bias": (VOCABULARY,)}}
+              "head": {"kernel": (hidden, VOCABULARY)}}
     for layer in range(args.layers):
         shapes[f"layer_{layer}"] = {
             "attention_norm": {"scale": (hidden,), "bias": (hidden,)},
@@ -84,7 +84,7 @@ def parameter_spec(path, shape, model_axis, stored_axis):
         inner = {("query", "kernel"): 1, ("query", "bias"): 0, ("key", "kernel"): 1, ("key", "bias"): 0,
                  ("value", "kernel"): 1, ("value", "bias"): 0, ("attention_output", "kernel"): 0,
                  ("up", "kernel"): 1, ("up", "bias"): 0, ("down", "kernel"): 0,
-                 ("head", "kernel"): 1, ("head", "bias"): 0}.get(tuple(names[-2:]))
+                 ("head", "kernel"): 1}.get(tuple(names[-2:]))
         if inner is not None:
             spec[inner] = model_axis
     if stored_axis:
@@ -104,7 +104,7 @@ def dropout(x, rate, key):
 def layer_norm(x, p):
     mean = jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True) - jnp.square(mean)
-    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * p["scale"] + p["bias"]
+    return (x - mean) * jax.lax.rsqrt(variance + 1e-6) * p["scale"] + p["bias"]
 
 
 def attention(x, p, rate, key):
@@ -128,7 +128,7 @@ def loss_of(params, tokens, labels, key, args, constrain):
         h = layer_norm(x, p["mlp_norm"]) @ p["up"]["kernel"] + p["up"]["bias"]
         h = jax.nn.gelu(h, approximate=args.gelu == "tanh") @ p["down"]["kernel"] + p["down"]["bias"]
         x = constrain(x + dropout(h, args.dropout, next(keys)))
-    logits = layer_norm(x, params["final_norm"]) @ params["head"]["kernel"] + params["head"]["bias"]
+    logits = layer_norm(x, params["final_norm"]) @ params["head"]["kernel"]
     log_probabilities = jax.nn.log_softmax(logits)
     return -jnp.mean(jnp.sum(jax.nn.one_hot(labels, VOCABULARY) * log_probabilities, axis=-1))
 
@@ -200,7 +200,7 @@ def parse_args():
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--gelu", choices=["tanh", "erf"], default="tanh")
+    parser.add_argument("--gelu", choices=["tanh", "erf"], default="erf")
     parser.add_argument("--steps", type=int, default=20, help="steps per sharding without --serve (default 20)")
     parser.add_argument("--serve", action="store_true", help="answer requests on standard input")
     return parser.parse_args()

@@ -1,0 +1,74 @@
+"""Checks that what README.md shows still works.
+
+  - `make x` in a console block: the target must exist.
+  - `build/minka ...` in a console block: is run and must exit with 0 (continued lines end in a backslash).
+  - a cpp block: its lines must stand, one after the other, in a program under examples/ or tests/install/, indentation apart.
+
+Exit code 1 if anything fails.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TIME_LIMIT_SECONDS = 600
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(text):
+    for block in blocks(text, "console"):
+        for line in block.replace("\\\n", " ").splitlines():
+            command = re.sub(r"\s+#.*", "", line.removeprefix("$ ")).strip()
+            if command.startswith(("make ", "build/minka")):
+                yield command
+
+
+def check_command(command):
+    shown = command
+    if command.startswith("make "):
+        command = command.replace("make ", "make --dry-run ", 1)
+    try:
+        done = subprocess.run(command, shell=True, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=TIME_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"{shown}: took more than {TIME_LIMIT_SECONDS} s"
+    if done.returncode != 0:
+        return f"{shown}: exit code {done.returncode}\n{done.stderr[-2000:]}"
+    return None
+
+
+def plain_lines(text):
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def is_in_a_program(block):
+    wanted = plain_lines(block)
+    for folder in ("examples", "tests/install"):
+        for source in sorted((ROOT / folder).rglob("*.cc")):
+            lines = plain_lines(source.read_text())
+            if any(lines[i:i + len(wanted)] == wanted for i in range(len(lines))):
+                return True
+    return False
+
+
+def main():
+    text = (ROOT / "README.md").read_text()
+    problems = []
+    for command in commands(text):
+        print(f"README.md: {command}", flush=True)
+        problems.append(check_command(command))
+    for block in blocks(text, "cpp"):
+        if not is_in_a_program(block):
+            problems.append(f"this code stands in no program under examples/ or tests/install/:\n{block}")
+    problems = [p for p in problems if p]
+    print("\n".join(problems) or "README.md: ok")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
