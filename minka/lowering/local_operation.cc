@@ -1,0 +1,243 @@
+#include "minka/lowering/local_operation.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "minka/base/check.h"
+#include "minka/ir/literal.h"
+
+namespace minka {
+namespace {
+
+std::vector<std::vector<int64_t>> GroupsOf(const Mesh& mesh, AxisSet axes) {
+  return mesh.Groups(AxesOf(axes));
+}
+
+Shape LocalResult(const SourceOperation& source, int result, const Mesh& mesh) {
+  const Shape& shape = source.instruction().results[result];
+  if (shape.type == ElementType::kToken) return shape;
+  return LocalShape(shape, ResultSharding(source.rule, source.strategy, result), mesh);
+}
+
+bool IsSplat(const Literal& literal) {
+  const std::string& bytes = *literal.bytes;
+  const size_t element = static_cast<size_t>(ElementBytes(literal.shape.type));
+  return std::equal(bytes.begin() + static_cast<std::ptrdiff_t>(std::min(element, bytes.size())),
+                    bytes.end(), bytes.begin());
+}
+
+Value EmitConstant(const SourceOperation& source, DevicePosition& position) {
+  const Instruction& instruction = source.instruction();
+  const Literal& literal = instruction.As<ConstantAttributes>().literal;
+  const Sharding sharding = ResultSharding(source.rule, source.strategy, 0);
+  const Shape local = LocalResult(source, 0, position.mesh());
+  Instruction copy = instruction;
+  if (local != literal.shape && IsSplat(literal)) {
+    auto bytes = std::make_shared<const std::string>(
+        literal.bytes->substr(0, static_cast<size_t>(local.num_bytes())));
+    copy.attributes = ConstantAttributes{{local, std::move(bytes)}};
+    copy.results = {local};
+    return position.builder().Append(std::move(copy));
+  }
+  return OwnPart(position, position.builder().Append(std::move(copy)), sharding);
+}
+
+// Counts in s32 and converts once, because offsets need not be exact in a narrow type.
+Value EmitIota(const SourceOperation& source, DevicePosition& position) {
+  const Instruction& instruction = source.instruction();
+  ComputationBuilder& builder = position.builder();
+  const int64_t dim = instruction.As<DimensionsAttributes>().dims[0];
+  const AxisList axes = ResultSharding(source.rule, source.strategy, 0).dims[dim];
+  const Shape local = LocalResult(source, 0, position.mesh());
+  if (axes.empty()) {
+    Instruction copy = instruction;
+    copy.results = {local};
+    return builder.Append(std::move(copy));
+  }
+  const Value own = builder.Iota({ElementType::kS32, local.dims}, dim);
+  const Value offset = builder.Broadcast(position.Offset(axes, local.dims[dim]), local.dims, {});
+  const Value sum = builder.Binary(Opcode::kAdd, own, offset);
+  return local.type == ElementType::kS32 ? sum : builder.Convert(sum, local.type);
+}
+
+// The operand that starts the accumulation of result `result`; -1: the operation accumulates
+// nothing.
+int StartOperand(const Instruction& instruction, int result) {
+  if (instruction.opcode == Opcode::kScatter) return 0;
+  if (instruction.opcode != Opcode::kReduce) return -1;
+  return static_cast<int>(instruction.operands.size() / 2) + result;
+}
+
+Opcode Combiner(const SourceOperation& source) {
+  for (const AxisUse& use : source.strategy.axes) {
+    if (use.kind != AxisUse::Kind::kFactor) continue;
+    const Factor& factor = source.rule.factors[use.index];
+    if (factor.kind == FactorKind::kCombine) return factor.combiner;
+  }
+  return Opcode::kAdd;
+}
+
+// What starts an accumulation counts once over all devices that accumulate.
+void CountStartsOnce(const SourceOperation& source, std::vector<Value>& operands,
+                     DevicePosition& position) {
+  const Instruction& instruction = source.instruction();
+  const AxisSet combined = CombineAxes(source.rule, source.strategy);
+  const bool multiplies = !combined.empty() && Combiner(source) == Opcode::kMultiply;
+  for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
+    const int start = StartOperand(instruction, result);
+    if (start < 0) return;
+    const AxisSet owed =
+        ResultSharding(source.rule, source.strategy, result)
+            .partial.Minus(OperandSharding(source.rule, source.strategy, start).partial);
+    if (!owed.empty() && !IsZero(source.computation, instruction.operands[start])) {
+      operands[start] = KeepOnFirst(position, operands[start], owed);
+    }
+    if (multiplies) operands[start] = KeepOnFirst(position, operands[start], combined, 1);
+  }
+}
+
+// Results over split kCombine factors hold a part of the reduction: combine them at once.
+void Complete(const SourceOperation& source, std::vector<Value>& results,
+              DevicePosition& position) {
+  const AxisSet axes = CombineAxes(source.rule, source.strategy);
+  if (axes.empty()) return;
+  for (Value& result : results) {
+    const Value values[] = {result};
+    result =
+        position.builder().AllReduce(values, Combiner(source), GroupsOf(position.mesh(), axes))[0];
+  }
+}
+
+AxisSet LargeAxes(const Mesh& mesh) {
+  AxisSet axes;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (mesh.size(axis) > 1) axes.Insert(axis);
+  }
+  return axes;
+}
+
+// Random bits are drawn whole by everyone from the same state; `rng`, whose state is the device's
+// own, is drawn by the first device for all.
+std::vector<Value> EmitRandom(const SourceOperation& source, std::vector<Value> operands,
+                              DevicePosition& position) {
+  Instruction copy = source.instruction();
+  copy.operands = std::move(operands);
+  const bool is_rng = copy.opcode == Opcode::kRng;
+  const size_t num_results = copy.results.size();
+  ComputationBuilder& builder = position.builder();
+  const Value first = builder.Append(std::move(copy));
+  std::vector<Value> results;
+  for (int result = 0; result < static_cast<int>(num_results); ++result) {
+    Value whole{first.instruction, result};
+    const AxisSet axes = LargeAxes(position.mesh());
+    if (is_rng && !axes.empty()) {
+      const Value kept[] = {KeepOnFirst(position, whole, axes)};
+      whole = builder.AllReduce(kept, Opcode::kAdd, GroupsOf(position.mesh(), axes))[0];
+    }
+    results.push_back(
+        OwnPart(position, whole, ResultSharding(source.rule, source.strategy, result)));
+  }
+  return results;
+}
+
+bool SplitsLookedUpDims(const SourceOperation& source) {
+  return std::ranges::any_of(source.strategy.axes, [&](const AxisUse& use) {
+    return use.kind == AxisUse::Kind::kFactor &&
+           source.rule.factors[use.index].local_form == LocalForm::kIndexOffset;
+  });
+}
+
+std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Value> operands,
+                                  DevicePosition& position, CalledComputations& called) {
+  switch (source.instruction().opcode) {
+    case Opcode::kConstant:
+      return {EmitConstant(source, position)};
+    case Opcode::kIota:
+      return {EmitIota(source, position)};
+    case Opcode::kRng:
+    case Opcode::kRngBitGenerator:
+      return EmitRandom(source, std::move(operands), position);
+    case Opcode::kWhile:
+      return EmitLocalWhile(source, std::move(operands), position, called);
+    case Opcode::kGather:
+      if (SplitsLookedUpDims(source)) {
+        return EmitGatherOfPart(source, std::move(operands), position);
+      }
+      return AppendLocal(source, std::move(operands), position, called);
+    case Opcode::kScatter:
+      if (SplitsLookedUpDims(source)) {
+        operands[1] = ScatterIndicesOfPart(source, operands[1], position);
+      }
+      return AppendLocal(source, std::move(operands), position, called);
+    default:
+      return AppendLocal(source, std::move(operands), position, called);
+  }
+}
+
+}  // namespace
+
+ComputationId CalledComputations::Import(ComputationId source) {
+  const auto [entry, is_new] = imported_.try_emplace(source, -1);
+  if (is_new) entry->second = target_.Import(source_, source);
+  return entry->second;
+}
+
+Attributes LocalAttributes(const Instruction& instruction, std::span<const Shape> operands,
+                           std::span<const Shape> local_operands,
+                           std::span<const Shape> local_results) {
+  if (const auto* slice = std::get_if<SliceAttributes>(&instruction.attributes)) {
+    SliceAttributes local = *slice;
+    for (size_t dim = 0; dim < local.limits.size(); ++dim) {
+      const int64_t size = local_operands[0].dims[dim];
+      if (size != operands[0].dims[dim]) local.limits[dim] = size;
+    }
+    return local;
+  }
+  if (std::holds_alternative<DynamicSliceAttributes>(instruction.attributes)) {
+    return DynamicSliceAttributes{local_results[0].dims};
+  }
+  if (const auto* gather = std::get_if<GatherAttributes>(&instruction.attributes)) {
+    GatherAttributes local = *gather;
+    for (size_t dim = 0; dim < local.slice_sizes.size(); ++dim) {
+      if (local.slice_sizes[dim] == operands[0].dims[dim]) {
+        local.slice_sizes[dim] = local_operands[0].dims[dim];
+      }
+    }
+    return local;
+  }
+  return instruction.attributes;
+}
+
+std::vector<Value> AppendLocal(const SourceOperation& source, std::vector<Value> operands,
+                               DevicePosition& position, CalledComputations& called) {
+  const Instruction& instruction = source.instruction();
+  Instruction local = instruction;
+  std::vector<Shape> shapes, local_shapes;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    shapes.push_back(source.operand_shape(static_cast<int>(i)));
+    local_shapes.push_back(position.builder().shape(operands[i]));
+  }
+  for (size_t i = 0; i < local.results.size(); ++i) {
+    local.results[i] = LocalResult(source, static_cast<int>(i), position.mesh());
+  }
+  local.operands = std::move(operands);
+  local.attributes = LocalAttributes(instruction, shapes, local_shapes, local.results);
+  for (ComputationId& computation : local.called) computation = called.Import(computation);
+  const Value first = position.builder().Append(std::move(local));
+  std::vector<Value> results;
+  for (size_t i = 0; i < instruction.results.size(); ++i) {
+    results.push_back({first.instruction, static_cast<int32_t>(i)});
+  }
+  return results;
+}
+
+std::vector<Value> EmitLocalOperation(const SourceOperation& source, std::vector<Value> operands,
+                                      DevicePosition& position, CalledComputations& called) {
+  CountStartsOnce(source, operands, position);
+  std::vector<Value> results = EmitUncombined(source, std::move(operands), position, called);
+  Complete(source, results, position);
+  return results;
+}
+
+}  // namespace minka

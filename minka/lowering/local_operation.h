@@ -1,0 +1,66 @@
+// Writes one operation of the source module as what a device does of it.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "minka/ir/builder.h"
+#include "minka/ir/module.h"
+#include "minka/lowering/device_position.h"
+#include "minka/sharding/op_rule.h"
+
+namespace minka {
+
+// Copies computations that operations call (reducers, comparators, whole loop bodies) into the
+// local module, each once.
+class CalledComputations {
+ public:
+  CalledComputations(const Module& source, ModuleBuilder& target)
+      : source_(source), target_(target) {}
+
+  ModuleBuilder& target() { return target_; }
+  ComputationId Import(ComputationId source);
+
+ private:
+  const Module& source_;
+  ModuleBuilder& target_;
+  std::map<ComputationId, ComputationId> imported_;
+};
+
+struct SourceOperation {
+  const Module& module;
+  const Computation& computation;
+  InstructionId id;
+  const OpRule& rule;
+  const Strategy& strategy;
+
+  const Instruction& instruction() const { return computation.instructions[id]; }
+  const Shape& operand_shape(int operand) const {
+    return computation.shape(instruction().operands[operand]);
+  }
+};
+
+// Results by number. `operands` are local values in the shardings that the strategy wants. Results
+// over split kCombine factors are completed; parameters are not written here.
+std::vector<Value> EmitLocalOperation(const SourceOperation& source, std::vector<Value> operands,
+                                      DevicePosition& position, CalledComputations& called);
+
+// The instruction's attributes where operands and results have local shapes.
+Attributes LocalAttributes(const Instruction& instruction, std::span<const Shape> operands,
+                           std::span<const Shape> local_operands,
+                           std::span<const Shape> local_results);
+
+// A `while` whose body runs on local shapes.
+std::vector<Value> EmitLocalWhile(const SourceOperation& source, std::vector<Value> operands,
+                                  DevicePosition& position, CalledComputations& called);
+
+// A gather whose table is split along looked-up dimensions, and a scatter into such a table.
+std::vector<Value> EmitGatherOfPart(const SourceOperation& source, std::vector<Value> operands,
+                                    DevicePosition& position);
+Value ScatterIndicesOfPart(const SourceOperation& source, Value indices, DevicePosition& position);
+
+// The source instruction with local operands, results and attributes, appended.
+std::vector<Value> AppendLocal(const SourceOperation& source, std::vector<Value> operands,
+                               DevicePosition& position, CalledComputations& called);
+
+}  // namespace minka

@@ -1,0 +1,237 @@
+#include "minka/lowering/spmd.h"
+
+#include <map>
+#include <tuple>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/ir/builder.h"
+#include "minka/ir/verifier.h"
+#include "tests/support/random_modules.h"
+#include "tests/support/random_plan.h"
+
+namespace minka {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr ElementType kF32 = ElementType::kF32;
+constexpr AxisUse kIdle = {};
+constexpr AxisUse Factor(int index) { return {AxisUse::Kind::kFactor, index}; }
+constexpr AxisUse Linear(int index) { return {AxisUse::Kind::kLinear, index}; }
+
+Mesh DataModel() { return *Mesh::Parse("data=2,model=4"); }
+
+const Instruction* Find(const Module& module, Opcode opcode) {
+  for (const Instruction& instruction : module.entry_computation().instructions) {
+    if (instruction.opcode == opcode) return &instruction;
+  }
+  return nullptr;
+}
+
+int Count(const Module& module, Opcode opcode) {
+  int count = 0;
+  for (const Instruction& instruction : module.entry_computation().instructions) {
+    count += instruction.opcode == opcode;
+  }
+  return count;
+}
+
+Module Lowered(const Module& module, const Plan& plan) {
+  EXPECT_TRUE(CheckPlan(plan, module).ok()) << CheckPlan(plan, module);
+  absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stages[0]);
+  EXPECT_TRUE(program.ok()) << program.status();
+  if (!program.ok()) return module;
+  EXPECT_TRUE(Verify(program->module).ok()) << Verify(program->module);
+  return program->module;
+}
+
+TEST(LowerSpmd, CompletesASplitContractionOverItsAxis) {
+  ModuleBuilder target("dot");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {8, 16}}, "x");
+  const Value w = b.Parameter({kF32, {16, 32}}, "w");
+  b.SetResults({b.Dot(x, w, {.lhs_contracting = {1}, .rhs_contracting = {0}})});
+  const Module module = *std::move(target).Finish();
+  const Module local = Lowered(
+      module,
+      PlanOfStrategies(module, DataModel(),
+                       {{{Factor(0), Factor(1)}}, {{kIdle, Factor(0)}}, {{Factor(0), Factor(2)}}}));
+  const Computation& entry = local.entry_computation();
+  EXPECT_EQ(ToString(entry.instructions[entry.parameters[0]].shape()), "f32[4,4]");
+  EXPECT_EQ(ToString(entry.instructions[entry.parameters[1]].shape()), "f32[4,32]");
+  EXPECT_EQ(ToString(Find(local, Opcode::kDot)->shape()), "f32[4,32]");
+  const Instruction* all_reduce = Find(local, Opcode::kAllReduce);
+  ASSERT_NE(all_reduce, nullptr);
+  EXPECT_THAT(all_reduce->As<CollectiveAttributes>().groups,
+              ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
+  EXPECT_EQ(Count(local, Opcode::kReplicaId), 0) << "nothing depends on the device's place";
+}
+
+TEST(LowerSpmd, KeepsNamesAndAliases) {
+  ModuleBuilder target("state");
+  ComputationBuilder b = target.Entry();
+  b.SetOpName("update/negate");
+  const Value x = b.Parameter({kF32, {8}}, "weights");
+  b.SetResults({b.Unary(Opcode::kNegate, x)});
+  target.AddAlias({0, 0});
+  const Module module = *std::move(target).Finish();
+  const Module local = Lowered(
+      module, PlanOfStrategies(module, DataModel(), {{{kIdle, Factor(0)}}, {{kIdle, Factor(0)}}}));
+  EXPECT_THAT(local.aliases, ElementsAre(Alias{0, 0}));
+  EXPECT_EQ(local.entry_computation().instructions[0].name, "weights");
+  EXPECT_EQ(Find(local, Opcode::kNegate)->op_name, "update/negate");
+}
+
+// Sum of x plus a non-zero init: the init must count on one device only.
+TEST(LowerSpmd, CountsTheInitOfASplitSumOnce) {
+  ModuleBuilder target("sum");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {16}}, "x");
+  const Value init = b.Parameter({kF32, {}}, "init");
+  const Value zero = b.Scalar(kF32, 0);
+  b.SetResults({b.Reduce(x, init, {0}, Opcode::kAdd), b.Reduce(x, zero, {0}, Opcode::kAdd)});
+  const Module module = *std::move(target).Finish();
+  const Module local = Lowered(module, PlanOfStrategies(module, DataModel(),
+                                                        {{{kIdle, Factor(0)}},
+                                                         {{kIdle, kIdle}},
+                                                         {{kIdle, kIdle}},
+                                                         {{kIdle, Factor(0)}},
+                                                         {{kIdle, Factor(0)}}}));
+  EXPECT_EQ(Count(local, Opcode::kSelect), 1) << "a zero needs no care";
+}
+
+TEST(LowerSpmd, WritesOneCollectivePerCombineGroup) {
+  ModuleBuilder target("gradients");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {16, 8}}, "x");
+  const Value y = b.Parameter({kF32, {16, 4}}, "y");
+  const Value zero = b.Scalar(kF32, 0);
+  b.SetResults({b.Reduce(x, zero, {0}, Opcode::kAdd), b.Reduce(y, zero, {0}, Opcode::kAdd)});
+  const Module module = *std::move(target).Finish();
+  Plan plan = PlanOfStrategies(module, DataModel(),
+                               {{{Factor(0), kIdle}},
+                                {{Factor(0), kIdle}},
+                                {{kIdle, kIdle}},
+                                {{Factor(0), kIdle}},
+                                {{Factor(0), kIdle}}});
+  for (Reshard& reshard : plan.stages[0].reshards) reshard.combine_group = 3;
+  const Module local = Lowered(module, plan);
+  ASSERT_EQ(Count(local, Opcode::kAllReduce), 1);
+  EXPECT_EQ(Find(local, Opcode::kAllReduce)->results.size(), 2);
+}
+
+TEST(LowerSpmd, PutsIsolatedCopiesBehindBarriers) {
+  ModuleBuilder target("copies");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {16}}, "x");
+  const Value y = b.Unary(Opcode::kNegate, x);
+  b.SetResults({y, b.Unary(Opcode::kAbs, x)});
+  const Module module = *std::move(target).Finish();
+  Plan plan = PlanOfStrategies(module, DataModel(),
+                               {{{kIdle, Factor(0)}}, {{kIdle, kIdle}}, {{kIdle, kIdle}}});
+  StagePlan& stage = plan.stages[0];
+  ASSERT_EQ(stage.reshards.size(), 1);
+  stage.reshards.push_back(stage.reshards[0]);
+  stage.reshards[1].before = 2;
+  stage.reshards[0].isolated = stage.reshards[1].isolated = true;
+  stage.ops[2].operand_versions = {2};
+  const Module local = Lowered(module, plan);
+  EXPECT_EQ(Count(local, Opcode::kAllGather), 2);
+  EXPECT_EQ(Count(local, Opcode::kOptBarrier), 2);
+}
+
+TEST(LowerSpmd, LeavesPartialOperandsOfLinearOperationsAlone) {
+  ModuleBuilder target("linear");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {16, 8}}, "x");
+  const Value zero = b.Scalar(kF32, 0);
+  const Value sum = b.Reduce(x, zero, {0}, Opcode::kAdd);
+  b.SetResults({b.Unary(Opcode::kNegate, sum)});
+  const Module module = *std::move(target).Finish();
+  const Module local = Lowered(
+      module,
+      PlanOfStrategies(
+          module, DataModel(),
+          {{{Factor(0), kIdle}}, {{kIdle, kIdle}}, {{Factor(0), kIdle}}, {{Linear(0), kIdle}}}));
+  const Computation& entry = local.entry_computation();
+  EXPECT_EQ(entry.instruction(entry.results[0]).opcode, Opcode::kAllReduce);
+  EXPECT_EQ(entry.instruction(entry.instruction(entry.results[0]).operands[0]).opcode,
+            Opcode::kNegate);
+}
+
+TEST(LowerSpmd, RunsALoopOnLocalShapes) {
+  ModuleBuilder target("loop");
+  ComputationBuilder b = target.Entry();
+  const Shape counter{ElementType::kS32, {}}, array{kF32, {16}};
+  const Value x = b.Parameter(array, "x");
+  ComputationBuilder body = target.AddComputation("body");
+  const Value i = body.Parameter(counter, "i");
+  const Value a = body.Parameter(array, "a");
+  body.SetResults({body.Binary(Opcode::kAdd, i, body.Scalar(ElementType::kS32, 1)),
+                   body.Binary(Opcode::kAdd, a, body.FullLike(a, 2))});
+  ComputationBuilder condition = target.AddComputation("condition");
+  const Value count = condition.Parameter(counter, "i");
+  condition.Parameter(array, "a");
+  condition.SetResults({condition.Compare(CompareAttributes::Direction::kLt, count,
+                                          condition.Scalar(ElementType::kS32, 3))});
+  const Value loop = b.Append({.opcode = Opcode::kWhile,
+                               .operands = {b.Scalar(ElementType::kS32, 0), x},
+                               .called = {target.id(body), target.id(condition)}});
+  b.SetResults({{loop.instruction, 1}});
+  const Module module = *std::move(target).Finish();
+  const Module local = Lowered(
+      module, PlanOfStrategies(module, DataModel(),
+                               {{{kIdle, Factor(0)}}, {{kIdle, kIdle}}, {{kIdle, Factor(0)}}}));
+  EXPECT_EQ(ToString(Find(local, Opcode::kWhile)->results[1]), "f32[4]");
+}
+
+// What the plan lists is what runs: kind, type and bytes of every collective.
+struct CollectiveKey {
+  std::string kind;
+  ElementType type;
+  int64_t bytes;
+  auto operator<=>(const CollectiveKey&) const = default;
+};
+
+std::map<CollectiveKey, int> WrittenCollectives(const Module& local) {
+  const Computation& entry = local.entry_computation();
+  std::map<CollectiveKey, int> written;
+  for (const Instruction& instruction : entry.instructions) {
+    if (Family(instruction.opcode) != OpFamily::kCollective ||
+        instruction.opcode == Opcode::kReplicaId) {
+      continue;
+    }
+    int64_t bytes = 0;
+    for (size_t i = 0; i < instruction.operands.size(); ++i) {
+      bytes += instruction.opcode == Opcode::kAllGather
+                   ? instruction.results[i].num_bytes()
+                   : entry.shape(instruction.operands[i]).num_bytes();
+    }
+    ++written[{std::string(OpcodeName(instruction.opcode)), instruction.shape().type, bytes}];
+  }
+  return written;
+}
+
+TEST(LowerSpmd, WritesExactlyTheCollectivesOfRandomPlans) {
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const RandomProgram program = MakeRandomProgram(seed);
+    const char* const meshes[] = {"2x2x2", "4x2", "8", "2x4"};
+    const Plan plan = RandomPlan(program.module, *Mesh::Parse(meshes[seed % 4]), seed);
+    const Module local = Lowered(program.module, plan);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    std::map<CollectiveKey, int> planned;
+    for (const PlannedCollective& collective : ListCollectives(program.module, plan.stages[0])) {
+      ++planned[{collective.kind, collective.type, collective.bytes}];
+    }
+    EXPECT_EQ(WrittenCollectives(local), planned) << "seed " << seed;
+  }
+}
+
+void PrintTo(const CollectiveKey& key, std::ostream* out) {
+  *out << key.kind << ' ' << TypeName(key.type) << ' ' << key.bytes;
+}
+
+}  // namespace
+}  // namespace minka

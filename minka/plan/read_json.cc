@@ -1,0 +1,354 @@
+// PlanFromJson: every mistake is named by its place ("stages[0].operations[3][1]: ...").
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+#include "minka/ir/shape.h"
+#include "minka/plan/plan_json.h"
+#include "minka/plan/reshard_text.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+namespace {
+
+using Json = nlohmann::json;
+
+// A JSON value and where it stands.
+class Node {
+ public:
+  Node(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+
+  template <typename... Args>
+  absl::Status Error(fmt::format_string<Args...> format, Args&&... args) const {
+    return InvalidArgument("plan: {}: {}", path_.empty() ? "the document" : path_,
+                           fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // OK if the value is an object with exactly these keys.
+  absl::Status ExpectKeys(std::initializer_list<std::string_view> keys) const {
+    if (!value_->is_object()) return Error("should be an object, is {}", value_->type_name());
+    for (const std::string_view key : keys) {
+      if (!value_->contains(key)) return Error("lacks the field '{}'", key);
+    }
+    for (const auto& [key, unused] : value_->items()) {
+      if (std::ranges::find(keys, key) == keys.end()) return Error("unknown field '{}'", key);
+    }
+    return absl::OkStatus();
+  }
+
+  // A field that ExpectKeys has seen.
+  Node operator[](std::string_view key) const {
+    return Node(*value_->find(key),
+                path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key));
+  }
+
+  absl::StatusOr<size_t> Size() const {
+    if (!value_->is_array()) return Error("should be a list, is {}", value_->type_name());
+    return value_->size();
+  }
+  Node Element(size_t index) const {
+    return Node((*value_)[index], fmt::format("{}[{}]", path_, index));
+  }
+  // OK if the value is a list of that many elements.
+  absl::Status ExpectSize(size_t size) const {
+    ASSIGN_OR_RETURN(const size_t actual, Size());
+    if (actual != size) return Error("should have {} elements, has {}", size, actual);
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(std::string& out) const {
+    if (!value_->is_string()) return Error("should be a string, is {}", value_->type_name());
+    out = value_->get_ref<const std::string&>();
+    return absl::OkStatus();
+  }
+  absl::Status Read(bool& out) const {
+    if (!value_->is_boolean()) return Error("should be true or false, is {}", value_->type_name());
+    out = value_->get<bool>();
+    return absl::OkStatus();
+  }
+  absl::Status Read(double& out) const {
+    if (!value_->is_number()) return Error("should be a number, is {}", value_->type_name());
+    out = value_->get<double>();
+    return absl::OkStatus();
+  }
+  absl::Status Read(int64_t& out) const {
+    if (!value_->is_number_integer()) {
+      return Error("should be an integer, is {}", value_->type_name());
+    }
+    if (value_->is_number_unsigned() &&
+        value_->get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max())) {
+      return Error("{} is too large", value_->get<uint64_t>());
+    }
+    out = value_->get<int64_t>();
+    return absl::OkStatus();
+  }
+  absl::Status Read(int32_t& out) const {
+    int64_t wide = 0;
+    RETURN_IF_ERROR(Read(wide));
+    out = static_cast<int32_t>(wide);
+    if (out != wide) return Error("{} is too large", wide);
+    return absl::OkStatus();
+  }
+  template <typename T>
+  absl::Status Read(std::vector<T>& out) const {
+    ASSIGN_OR_RETURN(const size_t size, Size());
+    out.resize(size);
+    for (size_t i = 0; i < size; ++i) RETURN_IF_ERROR(Element(i).Read(out[i]));
+    return absl::OkStatus();
+  }
+  template <typename T>
+  absl::Status Read(std::map<std::string, T>& out) const {
+    if (!value_->is_object()) return Error("should be an object, is {}", value_->type_name());
+    for (const auto& [key, unused] : value_->items()) {
+      RETURN_IF_ERROR((*this)[key].Read(out[key]));
+    }
+    return absl::OkStatus();
+  }
+
+  // The position of the value among the names.
+  template <size_t kSize>
+  absl::StatusOr<size_t> Choice(const std::array<std::string_view, kSize>& names) const {
+    std::string text;
+    RETURN_IF_ERROR(Read(text));
+    const auto found = std::ranges::find(names, text);
+    if (found == names.end()) {
+      return Error("'{}' is not one of {}", text, fmt::join(names, ", "));
+    }
+    return static_cast<size_t>(found - names.begin());
+  }
+
+  bool operator==(std::string_view text) const { return value_->is_string() && *value_ == text; }
+
+ private:
+  const Json* value_;
+  std::string path_;
+};
+
+absl::Status ReadSharding(const Node& node, const Mesh& mesh, Sharding& out) {
+  std::string text;
+  RETURN_IF_ERROR(node.Read(text));
+  absl::StatusOr<Sharding> sharding = ParseSharding(text, mesh);
+  if (!sharding.ok()) return node.Error("{}", Message(sharding.status()));
+  out = *std::move(sharding);
+  return absl::OkStatus();
+}
+
+absl::Status ReadLabels(const Node& node, const Mesh& mesh, std::vector<std::string>& out) {
+  std::map<std::string, std::string> labels;
+  RETURN_IF_ERROR(node.Read(labels));
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const auto label = labels.find(mesh.axis(axis).name);
+    if (label == labels.end()) return node.Error("lacks axis '{}'", mesh.axis(axis).name);
+    out.push_back(label->second);
+  }
+  if (labels.size() == out.size()) return absl::OkStatus();
+  return node.Error("names axes that mesh {} has not", mesh.ToString());
+}
+
+absl::Status ReadParameter(const Node& node, const Mesh& mesh, ParameterPlan& out) {
+  RETURN_IF_ERROR(
+      node.ExpectKeys({"name", "role", "type", "shape", "sharding", "labels", "bytes_per_device"}));
+  RETURN_IF_ERROR(node["name"].Read(out.name));
+  RETURN_IF_ERROR(node["role"].Read(out.role));
+  std::string type;
+  RETURN_IF_ERROR(node["type"].Read(type));
+  const std::optional<ElementType> parsed = ParseType(type);
+  if (!parsed) return node["type"].Error("'{}' is not an element type", type);
+  out.shape.type = *parsed;
+  RETURN_IF_ERROR(node["shape"].Read(out.shape.dims));
+  RETURN_IF_ERROR(ReadSharding(node["sharding"], mesh, out.sharding));
+  if (out.sharding.dims.size() != out.shape.dims.size()) {
+    return node["sharding"].Error("should have {} dimensions, has {}", out.shape.dims.size(),
+                                  out.sharding.dims.size());
+  }
+  RETURN_IF_ERROR(ReadLabels(node["labels"], mesh, out.labels));
+  return node["bytes_per_device"].Read(out.bytes_per_device);
+}
+
+absl::Status ReadOperation(const Node& node, const Module& module, const Mesh& mesh,
+                           InstructionId id, OpPlan& out) {
+  RETURN_IF_ERROR(node.ExpectSize(6));
+  std::string text;
+  RETURN_IF_ERROR(node.Element(0).Read(text));
+  RETURN_IF_ERROR(node.Element(1).Read(text));
+  absl::StatusOr<Strategy> strategy =
+      ParseStrategy(text, RuleFor(module, module.entry_computation(), id), mesh);
+  if (!strategy.ok()) return node.Element(1).Error("{}", Message(strategy.status()));
+  out.strategy = *std::move(strategy);
+  RETURN_IF_ERROR(node.Element(2).Read(out.operand_versions));
+  ASSIGN_OR_RETURN(const size_t phase, node.Element(3).Choice(kPhaseNames));
+  out.phase = static_cast<Phase>(phase);
+  RETURN_IF_ERROR(node.Element(4).Read(out.cost_us));
+  return node.Element(5).Read(out.followed);
+}
+
+absl::Status ReadSteps(const Node& node, const Mesh& mesh, Reshard& out) {
+  std::vector<std::string> texts;
+  RETURN_IF_ERROR(node.Read(texts));
+  Sharding current = out.from;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    absl::StatusOr<ReshardStep> step = ParseReshardStep(texts[i], current, mesh);
+    if (!step.ok()) return node.Element(i).Error("{}", Message(step.status()));
+    current = step->result;
+    out.steps.push_back(*std::move(step));
+  }
+  if (current == out.to) return absl::OkStatus();
+  return node.Error("the steps lead to {}, not to {}", ToString(current, mesh),
+                    ToString(out.to, mesh));
+}
+
+absl::Status ReadReshard(const Node& node, const Module& module, const Mesh& mesh, Reshard& out) {
+  RETURN_IF_ERROR(node.ExpectSize(11));
+  std::string name;
+  RETURN_IF_ERROR(node.Element(0).Read(name));
+  RETURN_IF_ERROR(node.Element(1).Read(out.value.instruction));
+  RETURN_IF_ERROR(node.Element(2).Read(out.value.result));
+  RETURN_IF_ERROR(node.Element(3).Read(out.from_version));
+  RETURN_IF_ERROR(ReadSharding(node.Element(4), mesh, out.from));
+  RETURN_IF_ERROR(ReadSharding(node.Element(5), mesh, out.to));
+  RETURN_IF_ERROR(ReadSteps(node.Element(6), mesh, out));
+  if (node.Element(7) == kAtEnd) {
+    out.before = module.entry_computation().num_instructions();
+  } else {
+    RETURN_IF_ERROR(node.Element(7).Read(out.before));
+  }
+  RETURN_IF_ERROR(node.Element(8).Read(out.combine_group));
+  RETURN_IF_ERROR(node.Element(9).Read(out.isolated));
+  return node.Element(10).Read(out.cost_us);
+}
+
+absl::Status ReadStage(const Node& node, const Module& module, StagePlan& out) {
+  RETURN_IF_ERROR(node.ExpectKeys({"layers", "submesh", "mesh", "step_time_us", "peak_memory_bytes",
+                                   "operations", "reshards", "results"}));
+  RETURN_IF_ERROR(node["layers"].Read(out.layers));
+  RETURN_IF_ERROR(node["submesh"].Read(out.submesh));
+  std::string mesh;
+  RETURN_IF_ERROR(node["mesh"].Read(mesh));
+  absl::StatusOr<Mesh> parsed = Mesh::Parse(mesh);
+  if (!parsed.ok()) return node["mesh"].Error("{}", Message(parsed.status()));
+  out.mesh = *std::move(parsed);
+  RETURN_IF_ERROR(node["step_time_us"].Read(out.step_time_us));
+  RETURN_IF_ERROR(node["peak_memory_bytes"].Read(out.peak_memory_bytes));
+  const Node operations = node["operations"];
+  const int num_instructions = module.entry_computation().num_instructions();
+  RETURN_IF_ERROR(operations.ExpectSize(num_instructions));
+  out.ops.resize(num_instructions);
+  for (InstructionId id = 0; id < num_instructions; ++id) {
+    RETURN_IF_ERROR(ReadOperation(operations.Element(id), module, out.mesh, id, out.ops[id]));
+  }
+  const Node reshards = node["reshards"];
+  ASSIGN_OR_RETURN(const size_t num_reshards, reshards.Size());
+  out.reshards.resize(num_reshards);
+  for (size_t i = 0; i < num_reshards; ++i) {
+    RETURN_IF_ERROR(ReadReshard(reshards.Element(i), module, out.mesh, out.reshards[i]));
+  }
+  return node["results"].Read(out.result_versions);
+}
+
+absl::Status ReadSummary(const Node& node, Plan& plan) {
+  RETURN_IF_ERROR(node["options"].Read(plan.options));
+  RETURN_IF_ERROR(node["method"].Read(plan.method));
+  RETURN_IF_ERROR(node["cost_model"].Read(plan.cost_model));
+  RETURN_IF_ERROR(node["step_time_us"].Read(plan.step_time_us));
+  RETURN_IF_ERROR(node["peak_memory_bytes"].Read(plan.peak_memory_bytes));
+  ASSIGN_OR_RETURN(const size_t tier, node["memory_tier"].Choice(kMemoryTierNames));
+  plan.memory_tier = static_cast<MemoryTier>(tier);
+  RETURN_IF_ERROR(node["state_bytes_per_device"].Read(plan.state_bytes_per_device));
+  RETURN_IF_ERROR(node["objective"].Read(plan.objective));
+  RETURN_IF_ERROR(node["lower_bound"].Read(plan.lower_bound));
+  RETURN_IF_ERROR(node["gap"].Read(plan.gap));
+  RETURN_IF_ERROR(node["sharding_gap"].Read(plan.sharding_gap));
+  RETURN_IF_ERROR(node["memory_price"].Read(plan.memory_price));
+  RETURN_IF_ERROR(node["stop_reason"].Read(plan.stop_reason));
+  RETURN_IF_ERROR(node["search_seconds"].Read(plan.search_seconds));
+  RETURN_IF_ERROR(node["collectives"].Read(plan.collectives));
+  RETURN_IF_ERROR(node["collective_bytes"].Read(plan.collective_bytes));
+  RETURN_IF_ERROR(node["num_parameters"].Read(plan.num_parameters));
+  RETURN_IF_ERROR(node["num_micro_batches"].Read(plan.num_micro_batches));
+  RETURN_IF_ERROR(node["schedule"].Read(plan.schedule));
+  RETURN_IF_ERROR(node["unsupported_ops"].Read(plan.unsupported_ops));
+  return node["notes"].Read(plan.notes);
+}
+
+// The version and the module are looked at before all else, because all else depends on them.
+absl::Status ReadIdentity(const Node& node, const Json& json, const Module& module, Plan& plan) {
+  if (!json.is_object()) return node.Error("should be an object, is {}", json.type_name());
+  if (!json.contains("schema_version")) return node.Error("lacks the field 'schema_version'");
+  RETURN_IF_ERROR(node["schema_version"].Read(plan.schema_version));
+  if (plan.schema_version != kPlanSchemaVersion) {
+    return node["schema_version"].Error("is {}, this minka reads version {}", plan.schema_version,
+                                        kPlanSchemaVersion);
+  }
+  if (!json.contains("module_hash")) return node.Error("lacks the field 'module_hash'");
+  RETURN_IF_ERROR(node["module_hash"].Read(plan.module_hash));
+  const std::string hash = HashText(ModuleHash(module));
+  if (plan.module_hash == hash) return absl::OkStatus();
+  return node["module_hash"].Error("the plan was made for module {}, this module is {}",
+                                   plan.module_hash, hash);
+}
+
+absl::StatusOr<Json> ParseText(std::string_view text) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    return InvalidArgument("plan: not JSON: {}", error.what());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
+  ASSIGN_OR_RETURN(const Json document, ParseText(json));
+  const Node root(document, "");
+  Plan plan;
+  RETURN_IF_ERROR(ReadIdentity(root, document, module, plan));
+  RETURN_IF_ERROR(root.ExpectKeys({"schema_version",
+                                   "module_hash",
+                                   "options",
+                                   "method",
+                                   "cost_model",
+                                   "step_time_us",
+                                   "peak_memory_bytes",
+                                   "memory_tier",
+                                   "state_bytes_per_device",
+                                   "objective",
+                                   "lower_bound",
+                                   "gap",
+                                   "sharding_gap",
+                                   "memory_price",
+                                   "stop_reason",
+                                   "search_seconds",
+                                   "collectives",
+                                   "collective_bytes",
+                                   "num_parameters",
+                                   "parameters",
+                                   "num_micro_batches",
+                                   "schedule",
+                                   "unsupported_ops",
+                                   "notes",
+                                   "stages"}));
+  RETURN_IF_ERROR(ReadSummary(root, plan));
+  const Node stages = root["stages"];
+  ASSIGN_OR_RETURN(const size_t num_stages, stages.Size());
+  if (num_stages == 0) return stages.Error("a plan has at least one stage");
+  plan.stages.resize(num_stages);
+  for (size_t i = 0; i < num_stages; ++i) {
+    RETURN_IF_ERROR(ReadStage(stages.Element(i), module, plan.stages[i]));
+  }
+  const Node parameters = root["parameters"];
+  ASSIGN_OR_RETURN(const size_t num_parameters, parameters.Size());
+  plan.parameters.resize(num_parameters);
+  for (size_t i = 0; i < num_parameters; ++i) {
+    RETURN_IF_ERROR(ReadParameter(parameters.Element(i), plan.stages[0].mesh, plan.parameters[i]));
+  }
+  return plan;
+}
+
+}  // namespace minka

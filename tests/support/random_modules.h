@@ -1,0 +1,27 @@
+// Random programs whose results do not depend on the order of additions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "minka/ir/literal.h"
+#include "minka/ir/module.h"
+
+namespace minka {
+
+struct RandomProgram {
+  Module module;               // without dead code; some results aliased to parameters
+  std::vector<bool> is_exact;  // by result: equal bit for bit however the program is split
+  std::vector<Literal> inputs;
+};
+
+struct RandomProgramOptions {
+  int num_operations = 40;
+  int num_inexact = 3;  // operations such as exp, at the end: read by results only
+};
+
+// Integer-valued floats below 2^24 through linear, reducing and data-moving operations, integers
+// and predicates; the same program for the same seed.
+RandomProgram MakeRandomProgram(uint64_t seed, const RandomProgramOptions& options = {});
+
+}  // namespace minka
