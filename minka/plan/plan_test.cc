@@ -235,7 +235,7 @@ TEST(PlanJson, NamesThePlaceOfAMistake) {
             "is not partial");
   EXPECT_EQ(error("\"forward\"", "\"sideways\""),
             "plan: stages[0].operations[0][3]: 'sideways' is not one of forward, backward, apply");
-  EXPECT_EQ(error("\"sharding\": \"[-,model]\"", "\"sharding\": \"[model]\"").substr(0, 70),
+  EXPECT_EQ(error("\"sharding\":\"[-,model]\"", "\"sharding\":\"[model]\"").substr(0, 70),
             "plan: parameters[0].sharding: should have 2 dimensions, has 1");
   EXPECT_THAT(Message(PlanFromJson("{", program.module).status()), HasSubstr("plan: not JSON: "));
   EXPECT_EQ(Message(PlanFromJson("[]", program.module).status()),
