@@ -71,12 +71,7 @@ bench: build build/stamps/deps-bench
 .PHONY: lint-format lint-includes lint-tidy fuzz
 lint: lint-format lint-includes lint-tidy
 
-lint-# What README.md shows is run.
-.PHONY: lint-readme
-lint-readme: build
-	python3 scripts/check_readme.py
-
-format: build/stamps/deps-lint
+lint-format: build/stamps/deps-lint
 	git ls-files '*.h' '*.cc' | xargs clang-format-19 --dry-run -Werror
 
 lint-includes:
