@@ -276,6 +276,7 @@ std::string_view FormText(LocalForm form) {
 std::string Signature(const OpRule& rule) {
   const auto dims_text = [&](const std::vector<int>& dims) {
     std::vector<std::string_view> names;
+    names.reserve(dims.size());
     for (const int factor : dims) {
       names.push_back(factor == kWholeDim ? "whole" : std::string_view(rule.factors[factor].name));
     }
@@ -305,6 +306,7 @@ std::string Remarks(const OpRule& rule) {
 
 std::string PartialText(const OpRule& rule) {
   std::vector<std::string> groups;
+  groups.reserve(rule.linear_groups.size());
   for (const std::vector<int>& group : rule.linear_groups) {
     groups.push_back(fmt::format("{}", fmt::join(group, " and ")));
   }
