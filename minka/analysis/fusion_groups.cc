@@ -8,7 +8,18 @@
 namespace minka {
 namespace {
 
-bool IsCheap(Opcode opcode) { return opcode != Opcode::kReduce && ElementWeight(opcode) < 4; }
+// Division counts as cheap for floats only, as in XLA.
+bool IsCheap(const Instruction& instruction) {
+  switch (instruction.opcode) {
+    case Opcode::kReduce:
+      return false;
+    case Opcode::kDivide:
+    case Opcode::kRemainder:
+      return IsFloat(instruction.shape().type);
+    default:
+      return ElementWeight(instruction.opcode) < 4;
+  }
+}
 
 // May be computed element by element inside its reader's loop.
 bool CanBeProducer(const Instruction& instruction) {
@@ -55,7 +66,8 @@ class Partitioner {
         uses_(computation),
         group_(computation.instructions.size()),
         read_repeatedly_(computation.instructions.size()),
-        repeated_(computation.instructions.size()) {}
+        repeated_(computation.instructions.size()),
+        copies_(computation.instructions.size()) {}
 
   FusionPartition Run() && {
     for (InstructionId id = computation_.num_instructions() - 1; id >= 0; --id) Place(id);
@@ -74,28 +86,36 @@ class Partitioner {
     const std::set<InstructionId> readers = ReadingGroups(uses);
     if (instruction.opcode == Opcode::kConstant) {
       repeated_[id] = true;
+      copies_[id] = readers;
     } else if (!CanBeProducer(instruction) || !AllTakeIn(instruction, uses)) {
       return;
     } else if (readers.size() > 1) {
-      if (!MayRepeat(instruction) || readers.size() > kMaxCopies) return;
+      if (!MayRepeat(instruction, readers.size())) return;
       repeated_[id] = true;
+      copies_[id] = readers;
     }
     group_[id] = group_[uses.front().user];
     read_repeatedly_[id] =
         std::ranges::any_of(uses, [&](const Use& use) { return ReadsRepeatedly(use); });
   }
 
-  // A reader that is itself repeated stands in the groups of its readers.
+  // A reader that is itself repeated stands in several groups.
   std::set<InstructionId> ReadingGroups(const std::vector<Use>& uses) const {
     std::set<InstructionId> groups;
     for (const Use& use : uses) {
       if (repeated_[use.user]) {
-        groups.merge(ReadingGroups(uses_.uses({use.user, 0})));
+        groups.insert(copies_[use.user].begin(), copies_[use.user].end());
       } else {
         groups.insert(group_[use.user]);
       }
     }
     return groups;
+  }
+
+  bool MayRepeat(const Instruction& instruction, size_t num_copies) const {
+    if (!IsCheap(instruction)) return false;
+    return num_copies <= kMaxCopies || instruction.opcode == Opcode::kBroadcast ||
+           instruction.opcode == Opcode::kIota;
   }
 
   bool ReadsRepeatedly(const Use& use) const {
@@ -110,20 +130,8 @@ class Partitioner {
     return std::ranges::all_of(uses, [&](const Use& use) {
       const Instruction& reader = computation_.instructions[use.user];
       return TakesIn(reader, use.operand, producer.opcode) &&
-             (IsCheap(producer.opcode) || !ReadsRepeatedly(use));
+             (IsCheap(producer) || !ReadsRepeatedly(use));
     });
-  }
-
-  // Repeating must not read more than writing and reading the value would.
-  bool MayRepeat(const Instruction& instruction) const {
-    if (!IsCheap(instruction.opcode)) return false;
-    const int64_t size = instruction.shape().num_elements();
-    const auto num_large = std::ranges::count_if(instruction.operands, [&](Value operand) {
-      const Instruction& source = computation_.instruction(operand);
-      return source.opcode != Opcode::kBroadcast && source.opcode != Opcode::kIota &&
-             computation_.shape(operand).num_elements() >= size && size > 1;
-    });
-    return num_large <= 1;
   }
 
   void MakeView(InstructionId id) {
@@ -150,6 +158,7 @@ class Partitioner {
   std::vector<InstructionId> group_;
   std::vector<bool> read_repeatedly_;  // its elements are needed several times inside its group
   std::vector<bool> repeated_;
+  std::vector<std::set<InstructionId>> copies_;  // the groups that a repeated instruction stands in
 };
 
 }  // namespace

@@ -6,11 +6,12 @@
 //     dynamic-slice or reduce, and no result of the computation,
 //   - all its readers are in one group and take producers in: these opcodes, and a reduce its input
 //     if that is elementwise, broadcast, iota or reshape,
-//   - and no reader would repeat it: expensive ones (division, transcendental, reduce) are not read
-//     through a broadcast.
-// A cheap instruction with at most one operand of its own size whose readers are in at most
-// kMaxCopies groups is repeated in each of them. A reshape that does not join its readers is a view
-// of its operand and belongs to that operand's group. Dots, collectives, control flow and all
+//   - and no reader would repeat it: expensive ones (integer division, root, transcendental,
+//   reduce)
+//     are not read through a broadcast.
+// A cheap instruction whose readers all take it in, in at most kMaxCopies groups (any number for
+// broadcast and iota), is repeated in each of them. A reshape that does not join its readers is a
+// view of its operand and belongs to that operand's group. Dots, collectives, control flow and all
 // others are alone.
 #pragma once
 
