@@ -260,20 +260,17 @@ TEST(OpRule, BarrierSplitsEachOperandByItself) {
   EXPECT_EQ(EnumerateStrategies(LaneRule(barrier.rule, 1), mesh).size(), 8u);  // 3*3 less 6/(2*2)
 }
 
-// while (i < 3) { x = (x + y) * 2; y = transpose-free; i = i + 1 }
-Case Loop(bool look_across) {
+// while (i < 3) { i = i + 1; x, y = f(x + y), x }
+template <typename Function>
+Case Loop(Function f) {
   return RuleOf([&](ComputationBuilder& b) {
     const Shape array{kF32, {4, 8}};
     ComputationBuilder body = b.module().AddComputation("body");
     const Value i = body.Parameter({kS32, {}}, "i");
     const Value x = body.Parameter(array, "x");
     const Value y = body.Parameter(array, "y");
-    Value sum = body.Binary(Opcode::kAdd, x, y);
-    if (look_across) {
-      const Value rows = body.Reduce(sum, body.Scalar(kF32, 0), {1}, Opcode::kAdd);
-      sum = body.Broadcast(rows, {4, 8}, {0});
-    }
-    body.SetResults({body.Binary(Opcode::kAdd, i, body.Scalar(kS32, 1)), sum, x});
+    const Value next = f(body, body.Binary(Opcode::kAdd, x, y));
+    body.SetResults({body.Binary(Opcode::kAdd, i, body.Scalar(kS32, 1)), next, x});
     ComputationBuilder condition = b.module().AddComputation("condition");
     const Value j = condition.Parameter({kS32, {}}, "i");
     condition.Parameter(array, "x");
@@ -289,22 +286,41 @@ Case Loop(bool look_across) {
 }
 
 TEST(OpRule, ElementwiseLoopSplitsAllDims) {
-  const Case loop = Loop(false);
+  const Case loop = Loop([](ComputationBuilder&, Value x) { return x; });
   EXPECT_TRUE(loop.rule.supported);
   EXPECT_THAT(loop.rule.operand_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
   EXPECT_THAT(loop.rule.result_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
 }
 
 TEST(OpRule, LoopThatLooksAcrossADimKeepsItWhole) {
-  const Case loop = Loop(true);
+  const Case loop = Loop([](ComputationBuilder& body, Value x) {
+    const Value rows = body.Reduce(x, body.Scalar(kF32, 0), {1}, Opcode::kAdd);
+    return body.Broadcast(rows, {4, 8}, {0});
+  });
   EXPECT_TRUE(loop.rule.supported);
   EXPECT_THAT(loop.rule.operand_dims,
               ElementsAre(IsEmpty(), ElementsAre(0, -1), ElementsAre(0, -1)));
   const auto dims = WhileBodyDims(loop.module, loop.module.entry_computation(), loop.id);
-  EXPECT_EQ(
-      dims.size(),
-      loop.module.computations[loop.module.entry_computation().instructions[loop.id].called[0]]
-          .instructions.size());
+  const Instruction& instruction = loop.module.entry_computation().instructions[loop.id];
+  const Computation& body = loop.module.computations[instruction.called[0]];
+  ASSERT_EQ(dims.size(), body.instructions.size());
+  for (InstructionId id = 0; id < body.num_instructions(); ++id) {
+    if (body.instructions[id].opcode != Opcode::kReduce) continue;
+    EXPECT_THAT(dims[id], ElementsAre(ElementsAre(0)));
+  }
+}
+
+TEST(OpRule, LoopAroundAnOperationWithoutRuleHasNone) {
+  const Case loop = Loop([](ComputationBuilder& body, Value x) {
+    Instruction call;
+    call.opcode = Opcode::kCustomCall;
+    call.operands = {x};
+    call.results = {body.shape(x)};
+    call.attributes = OpaqueAttributes{"something"};
+    return body.Append(call);
+  });
+  EXPECT_FALSE(loop.rule.supported);
+  EXPECT_THAT(loop.rule.factors, IsEmpty());
 }
 
 TEST(OpRule, IotaAndConstantsAreFreeAndSoIsWhatFollows) {

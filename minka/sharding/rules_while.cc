@@ -153,6 +153,13 @@ std::vector<LoopFactor> LoopFactors(const Computation& body, DimClasses& classes
   return factors;
 }
 
+bool AllSupported(const Module& module, const Computation& body) {
+  for (InstructionId id = 0; id < body.num_instructions(); ++id) {
+    if (!RuleFor(module, body, id).supported) return false;
+  }
+  return true;
+}
+
 int FactorOf(const std::vector<LoopFactor>& factors, int element) {
   for (size_t i = 0; i < factors.size(); ++i) {
     if (factors[i].element == element) return static_cast<int>(i);
@@ -172,17 +179,15 @@ OpRule WhileRule(RuleBuilder rule, const Module& module) {
                      from_first ? fmt::format("dim {}", factor.dim)
                                 : fmt::format("value {} dim {}", factor.value, factor.dim));
   }
-  bool has_arrays = false;
   for (int i = 0; i < rule.num_operands(); ++i) {
     for (int dim = 0; dim < rule.operand(i).rank(); ++dim) {
       const int factor = FactorOf(factors, classes.Find({body.parameters[i], 0}, dim));
       rule.MapOperand(i, dim, factor);
       rule.MapResult(i, dim, factor);
     }
-    has_arrays |= rule.operand(i).num_elements() > 1;
   }
   OpRule result = rule.Build();
-  result.supported = !has_arrays || !factors.empty();
+  result.supported = AllSupported(module, body);
   return result;
 }
 
