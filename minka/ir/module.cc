@@ -1,5 +1,6 @@
 #include "minka/ir/module.h"
 
+#include "fmt/format.h"
 #include "minka/base/hash.h"
 #include "minka/ir/structure_key.h"
 
@@ -26,44 +27,12 @@ UseTable::UseTable(const Computation& computation) {
   }
 }
 
-namespace {
-
-uint64_t PackValue(Value value) {
-  return (static_cast<uint64_t>(value.instruction) << 32) | static_cast<uint32_t>(value.result);
-}
-
-void AppendBytes(std::string& bytes, uint64_t number) {
-  for (int shift = 0; shift < 64; shift += 8) {
-    bytes.push_back(static_cast<char>((number >> shift) & 0xff));
-  }
-}
-
-uint64_t ComputationHash(const Module& module, const Computation& computation,
-                         const std::vector<uint64_t>& hashes) {
-  std::string bytes;
-  for (const Instruction& instruction : computation.instructions) {
-    AppendBytes(bytes, StableHash(StructureKey(instruction, PackValue,
-                                               [&](ComputationId id) { return hashes[id]; })));
-  }
-  for (const Value result : computation.results) AppendBytes(bytes, PackValue(result));
-  if (&computation == &module.entry_computation()) {
-    for (const Alias& alias : module.aliases) {
-      AppendBytes(bytes, alias.result);
-      AppendBytes(bytes, alias.parameter);
-    }
+uint64_t ModuleHash(const Module& module) {
+  std::string bytes = HashText(ComputationHashes(module)[module.entry]);
+  for (const Alias& alias : module.aliases) {
+    bytes += fmt::format(" {}:{}", alias.result, alias.parameter);
   }
   return StableHash(bytes);
-}
-
-}  // namespace
-
-uint64_t ModuleHash(const Module& module) {
-  std::vector<uint64_t> hashes;
-  hashes.reserve(module.computations.size());
-  for (const Computation& computation : module.computations) {
-    hashes.push_back(ComputationHash(module, computation, hashes));
-  }
-  return hashes[module.entry];
 }
 
 }  // namespace minka

@@ -125,10 +125,6 @@ bool MayMerge(const Module& module, const Instruction& instruction) {
          instruction.opcode != Opcode::kRng && !HasSideEffect(module, instruction);
 }
 
-uint64_t PackValue(Value value) {
-  return (static_cast<uint64_t>(value.instruction) << 32) | static_cast<uint32_t>(value.result);
-}
-
 std::vector<Value> ResultsOf(InstructionId id, const Computation& computation) {
   std::vector<Value> values;
   values.reserve(computation.instructions[id].results.size());
@@ -164,12 +160,13 @@ Module EliminateCommonSubexpressions(const Module& module) {
   Computation target = {.name = source.name};
   UniqueNames names;
   Copier copier(source, target, names);
+  const std::vector<uint64_t> hashes = ComputationHashes(module);
   std::unordered_map<std::string, InstructionId> first_with_key;
   for (InstructionId id = 0; id < source.num_instructions(); ++id) {
     Instruction instruction = copier.Translated(id);
     if (MayMerge(module, instruction)) {
       const std::string key = StructureKey(instruction, PackValue,
-                                           [](ComputationId called) { return uint64_t(called); });
+                                           [&](ComputationId called) { return hashes[called]; });
       const auto [entry, is_new] = first_with_key.try_emplace(key, target.num_instructions());
       if (!is_new) {
         copier.Map(id, ResultsOf(entry->second, target));

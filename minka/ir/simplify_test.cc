@@ -114,6 +114,34 @@ TEST(EliminateCommonSubexpressions, MergesEqualChainsAndConstantsByContent) {
   EXPECT_NE(entry.results[0], entry.results[2]);
 }
 
+TEST(EliminateCommonSubexpressions, MergesCallsOfComputationsThatDifferInNamesOnly) {
+  ModuleBuilder builder("m");
+  const auto reducer = [&](const std::string& name, Opcode opcode) {
+    ComputationBuilder computation = builder.AddComputation(name);
+    const Value x = computation.Parameter({ElementType::kF32, {}}, name + "_x");
+    const Value y = computation.Parameter({ElementType::kF32, {}}, name + "_y");
+    computation.SetResults({computation.Binary(opcode, x, y)});
+    return builder.id(computation);
+  };
+  ComputationBuilder b = builder.Entry();
+  const Value x = b.Parameter(Vector(), "x");
+  std::vector<Value> sums;
+  for (const ComputationId id : {reducer("sum", Opcode::kAdd), reducer("total", Opcode::kAdd),
+                                 reducer("largest", Opcode::kMaximum)}) {
+    sums.push_back(b.Append({.opcode = Opcode::kReduce,
+                             .operands = {x, b.Scalar(ElementType::kF32, 0)},
+                             .attributes = DimensionsAttributes{{0}},
+                             .called = {id}}));
+  }
+  b.SetResults(sums);
+  const Module module = EliminateCommonSubexpressions(*std::move(builder).Finish());
+  EXPECT_THAT(Opcodes(module.entry_computation()),
+              ElementsAre("parameter", "constant", "reduce", "reduce"));
+  const std::vector<Value>& results = module.entry_computation().results;
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_NE(results[0], results[2]);
+}
+
 TEST(EliminateCommonSubexpressions, BarriersKeepRecomputationApart) {
   ModuleBuilder builder("m");
   ComputationBuilder b = builder.Entry();

@@ -2,6 +2,8 @@
 
 #include <type_traits>
 
+#include "minka/base/hash.h"
+
 namespace minka {
 namespace {
 
@@ -96,6 +98,25 @@ std::string StructureKey(const Instruction& instruction, const OperandKey& opera
   for (const ComputationId called : instruction.called) key.Add(computation_key(called));
   key.Add(instruction.undecoded ? *instruction.undecoded : std::string());
   return std::move(key).Take();
+}
+
+uint64_t PackValue(Value value) {
+  return (static_cast<uint64_t>(value.instruction) << 32) | static_cast<uint32_t>(value.result);
+}
+
+std::vector<uint64_t> ComputationHashes(const Module& module) {
+  std::vector<uint64_t> hashes;
+  hashes.reserve(module.computations.size());
+  for (const Computation& computation : module.computations) {
+    KeyWriter key;
+    for (const Instruction& instruction : computation.instructions) {
+      key.Add(StableHash(StructureKey(instruction, PackValue,
+                                      [&hashes](ComputationId called) { return hashes[called]; })));
+    }
+    for (const Value result : computation.results) key.Add(PackValue(result));
+    hashes.push_back(StableHash(std::move(key).Take()));
+  }
+  return hashes;
 }
 
 }  // namespace minka

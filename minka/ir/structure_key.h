@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "minka/ir/module.h"
 
@@ -17,5 +18,12 @@ using ComputationKey = std::function<uint64_t(ComputationId)>;
 // undecoded fields; names, metadata and frontend attributes are left out.
 std::string StructureKey(const Instruction& instruction, const OperandKey& operand_key,
                          const ComputationKey& computation_key);
+
+// By computation: a hash of what it computes; computations that differ in names alone have the
+// same.
+std::vector<uint64_t> ComputationHashes(const Module& module);
+
+// The value as one number, for keys.
+uint64_t PackValue(Value value);
 
 }  // namespace minka
