@@ -1,0 +1,81 @@
+#include "minka/ir/step.h"
+
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/ir/builder.h"
+
+namespace minka {
+namespace {
+
+Module SmallModule() {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value w = b.Parameter({ElementType::kF32, {4}}, "state/w");
+  const Value x = b.Parameter({ElementType::kF32, {8, 4}}, "batch/x");
+  const Value key = b.Parameter({ElementType::kU32, {2}}, "key");
+  const Value sum = b.Reduce(x, b.Scalar(ElementType::kF32, 0), {0}, Opcode::kAdd);
+  b.SetResults({b.Binary(Opcode::kSubtract, w, sum), key});
+  module.AddAlias({.result = 0, .parameter = 0});
+  return *std::move(module).Finish();
+}
+
+TEST(MatchesGlob, StarCrossesSlashes) {
+  EXPECT_TRUE(MatchesGlob("*/kernel", "params/layer_0/kernel"));
+  EXPECT_TRUE(MatchesGlob("params/*_?/*", "params/layer_0/kernel"));
+  EXPECT_TRUE(MatchesGlob("**", ""));
+  EXPECT_FALSE(MatchesGlob("*/bias", "params/layer_0/kernel"));
+  EXPECT_FALSE(MatchesGlob("", "x"));
+}
+
+TEST(MakeStep, ConcludesStateFromDonationAndKeysFromTheirShape) {
+  std::vector<std::string> inferred;
+  const Step step = *MakeStep(SmallModule(), {.batch_inputs = {"batch/*"}}, &inferred);
+  EXPECT_EQ(step.parameters[0], (ParameterInfo{ParameterRole::kState, "state/w", 0, -1}));
+  EXPECT_EQ(step.parameters[1], (ParameterInfo{ParameterRole::kBatch, "batch/x", -1, 0}));
+  EXPECT_EQ(step.parameters[2].role, ParameterRole::kKey);
+  EXPECT_EQ(inferred, (std::vector<std::string>{
+                          "parameter 0 (state/w) is state: its buffer is donated to result 0",
+                          "parameter 2 (key) is a random key: it is u32[2]"}));
+}
+
+TEST(MakeStep, FlagsThatDoNotFitAreRefusedByName) {
+  const auto message = [](const StepFlags& flags) {
+    return Message(MakeStep(SmallModule(), flags).status());
+  };
+  EXPECT_EQ(message({.batch_inputs = {"y"}}),
+            "no parameter is named \"y\"; there are 3, the first is \"state/w\"");
+  EXPECT_EQ(message({.batch_inputs = {"1:2"}}),
+            "parameter 1 (batch/x) f32[8,4] has no dimension 2 to be the batch");
+  EXPECT_EQ(message({.states = {"1"}}), "state \"1\": expected PARAM:RESULT, e.g. 0:0");
+  EXPECT_EQ(message({.states = {"1:1"}}),
+            "parameter 1 (batch/x) f32[8,4] cannot be state: result 1 is u32[2]");
+}
+
+TEST(ToModule, DescriptionAndMarksSurviveTheRoundTrip) {
+  Step step = *MakeStep(SmallModule(), {.batch_inputs = {"1"}});
+  const Value sum = step.module.entry_computation().instructions.back().operands[1];
+  step.marks = {{MarkKind::kLayerBoundary, {1, 0}, 2},
+                {MarkKind::kLoss, sum, 0},
+                {MarkKind::kGradient, sum, 0}};
+  const Module marked = ToModule(step);
+  EXPECT_EQ(marked.entry_computation().num_instructions(),
+            step.module.entry_computation().num_instructions() + 3);
+  const Step read = *MakeStep(marked, {});
+  EXPECT_EQ(read.parameters, step.parameters);
+  EXPECT_EQ(read.results, step.results);
+  EXPECT_EQ(read.marks, step.marks);
+  EXPECT_EQ(ModuleHash(read.module), ModuleHash(step.module));
+}
+
+TEST(MakeStep, ADescriptionForAnotherModuleIsRefused) {
+  Module module = SmallModule();
+  module.frontend_attributes["minka.step"] =
+      R"({"schema_version": 1, "parameters": [], "results": []})";
+  EXPECT_EQ(Message(MakeStep(module, {}).status()),
+            "minka.step describes 0 parameters and 0 results; the module has 3 and 2");
+  module.frontend_attributes["minka.step"] = "{";
+  EXPECT_EQ(Message(MakeStep(module, {}).status()), "minka.step is not JSON");
+}
+
+}  // namespace
+}  // namespace minka
