@@ -1,0 +1,149 @@
+#include "minka/driver/plan_step.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/planner/intra_op/describe.h"
+
+namespace minka {
+namespace {
+
+absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const PlanRequest& request,
+                                                         const Mesh& mesh) {
+  const CostModelChoice& choice = request.cost_model;
+  switch (choice.kind) {
+    case CostModelKind::kRoofline:
+      return MakeRooflineCostModel(request.cluster, mesh);
+    case CostModelKind::kMeasured:
+      return MakeRooflineCostModel(request.cluster, mesh,
+                                   choice.calibration ? &*choice.calibration : nullptr);
+    case CostModelKind::kAlpa:
+      return MakeAlpaCostModel(mesh, choice.alpha, choice.beta, choice.allow_replicated_dots);
+  }
+  MINKA_CHECK(false);
+}
+
+// Factorisations of n into factors of at least 2, in order.
+void Factorise(int64_t n, std::vector<int64_t>& factors, int max_factors,
+               std::vector<std::vector<int64_t>>& out) {
+  if (n == 1) {
+    if (!factors.empty()) out.push_back(factors);
+    return;
+  }
+  if (static_cast<int>(factors.size()) == max_factors) return;
+  for (int64_t factor = 2; factor <= n; ++factor) {
+    if (n % factor != 0) continue;
+    factors.push_back(factor);
+    Factorise(n / factor, factors, max_factors, out);
+    factors.pop_back();
+  }
+}
+
+absl::StatusOr<Plan> PlanCandidateOn(const Step& step, const PlanRequest& request, const Mesh& mesh,
+                                     Method method) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
+  IntraOpOptions options{.method = method,
+                         .pins = request.pins,
+                         .gap = request.gap,
+                         .time_limit_seconds = request.time_limit_seconds,
+                         .num_threads = request.num_threads};
+  // Data parallelism has nothing to give up for memory: it is planned as it is and said not to fit.
+  if (method != Method::kData) options.memory_limit_bytes = request.memory_limit_bytes;
+  if (request.on_progress) {
+    const std::string what = fmt::format("{} on {}", MethodName(method), mesh.ToString());
+    options.on_progress = [&request, what](double seconds, double gap) {
+      request.on_progress(what, seconds, gap);
+    };
+  }
+  ASSIGN_OR_RETURN(IntraOpResult result, PlanMesh(step, mesh, *cost, options));
+  Plan plan;
+  plan.options = request.options;
+  plan.method = std::string(MethodName(method));
+  plan.cost_model = cost->name();
+  plan.step_time_us = result.stage.step_time_us;
+  plan.peak_memory_bytes = result.stage.peak_memory_bytes;
+  plan.objective = result.objective;
+  plan.lower_bound = result.lower_bound;
+  plan.gap = plan.sharding_gap = result.gap;
+  plan.memory_price = result.memory_price;
+  plan.stop_reason = result.stop_reason;
+  plan.search_seconds = result.seconds;
+  plan.notes = result.notes;
+  if (result.num_choices_cut > 0) {
+    plan.notes.push_back(fmt::format("{} choices beyond {} per operation were not tried",
+                                     result.num_choices_cut, options.max_choices));
+  }
+  plan.stages.push_back(std::move(result.stage));
+  Describe(step, plan);
+  return plan;
+}
+
+}  // namespace
+
+std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links) {
+  static constexpr const char* kNames[] = {"x", "y", "z"};
+  if (num_devices == 1) return {Mesh({{"x", 1}})};
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<int64_t> factors;
+  Factorise(num_devices, factors, 3, shapes);
+  if (equal_links) {
+    std::erase_if(shapes,
+                  [](const std::vector<int64_t>& shape) { return !std::ranges::is_sorted(shape); });
+  }
+  std::ranges::stable_sort(shapes, {},
+                           [](const std::vector<int64_t>& shape) { return shape.size(); });
+  std::vector<Mesh> meshes;
+  for (const std::vector<int64_t>& shape : shapes) {
+    std::vector<MeshAxis> axes;
+    for (size_t i = 0; i < shape.size(); ++i) axes.push_back({kNames[i], shape[i]});
+    meshes.emplace_back(std::move(axes));
+  }
+  return meshes;
+}
+
+absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& request) {
+  const std::vector<Mesh> meshes =
+      !request.meshes.empty()
+          ? request.meshes
+          : MeshShapes(request.cluster.num_devices(), request.cluster.num_hosts == 1);
+  PlanResult out;
+  absl::Status first_error;
+  for (const Mesh& mesh : meshes) {
+    if (mesh.num_devices() > request.cluster.num_devices()) {
+      return InvalidArgument("mesh {} has {} devices; the cluster {} has {}", mesh.ToString(),
+                             mesh.num_devices(), request.cluster.name,
+                             request.cluster.num_devices());
+    }
+    for (Method method : request.methods) {
+      PlanCandidate candidate{.mesh = mesh, .method = method};
+      auto plan = PlanCandidateOn(prepared, request, mesh, method);
+      candidate.status = plan.status();
+      if (plan.ok()) {
+        candidate.plan = *std::move(plan);
+        candidate.fits = !request.memory_limit_bytes ||
+                         candidate.plan.peak_memory_bytes <= *request.memory_limit_bytes;
+      } else if (first_error.ok()) {
+        first_error = candidate.status;
+      }
+      out.candidates.push_back(std::move(candidate));
+      const PlanCandidate& added = out.candidates.back();
+      if (added.fits &&
+          (out.best < 0 || added.plan.step_time_us < out.candidates[out.best].plan.step_time_us)) {
+        out.best = static_cast<int>(out.candidates.size()) - 1;
+      }
+    }
+  }
+  if (out.best >= 0) return out;
+  if (!first_error.ok()) return first_error;
+  int64_t smallest = INT64_MAX;
+  for (const PlanCandidate& candidate : out.candidates)
+    smallest = std::min(smallest, candidate.plan.peak_memory_bytes);
+  return ResourceExhausted(
+      "no plan fits into {} bytes per device; the smallest of those tried needs {} bytes ({:.1f} "
+      "MiB)",
+      *request.memory_limit_bytes, smallest, static_cast<double>(smallest) / (1 << 20));
+}
+
+}  // namespace minka

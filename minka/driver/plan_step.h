@@ -1,0 +1,64 @@
+// Plans a prepared step on one mesh: every mesh shape and method asked for, best first by predicted
+// step time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/cluster/cluster.h"
+#include "minka/cost/calibration.h"
+#include "minka/ir/step.h"
+#include "minka/plan/plan.h"
+#include "minka/planner/intra_op/intra_op.h"
+
+namespace minka {
+
+enum class CostModelKind { kRoofline, kAlpa, kMeasured };
+
+struct CostModelChoice {
+  CostModelKind kind = CostModelKind::kRoofline;
+  std::optional<Calibration> calibration;  // kMeasured
+  std::vector<double> alpha, beta;         // kAlpa, one per mesh axis
+  bool allow_replicated_dots = false;      // kAlpa
+};
+
+struct PlanRequest {
+  Cluster cluster;
+  std::vector<Mesh> meshes;  // empty: every shape of cluster.num_devices() devices
+  std::vector<Method> methods = {Method::kShard};
+  std::optional<int64_t> memory_limit_bytes;  // per device
+  std::vector<std::string> pins;
+  CostModelChoice cost_model;
+  double gap = 0.002;
+  double time_limit_seconds = 60;
+  int num_threads = 2;
+  std::map<std::string, std::string> options;  // recorded in the plan
+  std::function<void(const std::string& what, double seconds, double gap)> on_progress;
+};
+
+struct PlanCandidate {
+  Mesh mesh;
+  Method method = Method::kShard;
+  absl::Status status;  // why there is no plan
+  Plan plan;            // where status is OK
+  bool fits = false;    // within the memory limit, or none given
+};
+
+struct PlanResult {
+  std::vector<PlanCandidate> candidates;  // in the order tried
+  int best = -1;                          // fastest that fits
+};
+
+// An error only if no candidate has a plan that fits: it names the smallest memory that would do.
+absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& request);
+
+// The mesh shapes that --num-devices considers: ordered factorisations without factors of 1, at
+// most three axes; on a cluster whose links are all equal, one order of each.
+std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links);
+
+}  // namespace minka

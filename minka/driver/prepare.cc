@@ -1,0 +1,163 @@
+#include "minka/driver/prepare.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "minka/ir/builder.h"
+#include "minka/ir/simplify.h"
+
+namespace minka {
+namespace {
+
+// A constant subgraph of at most so many instructions is cloned for each user.
+constexpr int kMaxClonedInstructions = 12;
+
+// Copies a module's entry computation instruction by instruction, so that a rewrite only says what
+// it does differently.
+class EntryRewriter {
+ public:
+  explicit EntryRewriter(const Module& source)
+      : source_(source),
+        entry_(source.entry_computation()),
+        new_values_(entry_.num_instructions()) {
+    out_ = source;
+    out_.entry_computation().instructions.clear();
+  }
+
+  const Computation& entry() const { return entry_; }
+
+  // Appends a copy of the instruction with the operands given; returns its new id.
+  InstructionId Append(const Instruction& instruction, std::vector<Value> operands) {
+    Instruction copy = instruction;
+    copy.operands = std::move(operands);
+    auto& instructions = out_.entry_computation().instructions;
+    instructions.push_back(std::move(copy));
+    return static_cast<InstructionId>(instructions.size()) - 1;
+  }
+
+  void Map(Value old, Value now) {
+    auto& results = new_values_[old.instruction];
+    results.resize(std::max<size_t>(results.size(), old.result + 1));
+    results[old.result] = now;
+  }
+  Value New(Value old) const { return new_values_[old.instruction][old.result]; }
+
+  // The instruction as it was, its operands replaced by what they have become.
+  void Copy(InstructionId id) {
+    std::vector<Value> operands;
+    for (const Value& operand : entry_.instructions[id].operands) operands.push_back(New(operand));
+    const InstructionId copy = Append(entry_.instructions[id], std::move(operands));
+    for (int result = 0; result < static_cast<int>(entry_.instructions[id].results.size());
+         ++result) {
+      Map({id, result}, {copy, result});
+    }
+  }
+
+  Module Finish() && {
+    Computation& entry = out_.entry_computation();
+    for (InstructionId& parameter : entry.parameters) parameter = New({parameter, 0}).instruction;
+    for (Value& result : entry.results) result = New(result);
+    return std::move(out_);
+  }
+
+ private:
+  const Module& source_;
+  const Computation& entry_;
+  Module out_;
+  std::vector<std::vector<Value>> new_values_;
+};
+
+// A barrier of several values becomes one barrier per value, which the planner splits on its own.
+Module SplitBarriers(const Module& module) {
+  EntryRewriter rewriter(module);
+  for (InstructionId id = 0; id < rewriter.entry().num_instructions(); ++id) {
+    const Instruction& instruction = rewriter.entry().instructions[id];
+    if (instruction.opcode != Opcode::kOptBarrier || instruction.operands.size() < 2) {
+      rewriter.Copy(id);
+      continue;
+    }
+    for (int lane = 0; lane < static_cast<int>(instruction.operands.size()); ++lane) {
+      Instruction single = instruction;
+      single.name = instruction.name + "." + std::to_string(lane);
+      single.results = {instruction.results[lane]};
+      rewriter.Map({id, lane},
+                   {rewriter.Append(single, {rewriter.New(instruction.operands[lane])}), 0});
+    }
+  }
+  return std::move(rewriter).Finish();
+}
+
+// By instruction: how many instructions make its value from constants alone; 0 if it depends on
+// anything else or on more than kMaxClonedInstructions.
+std::vector<int> ConstantTreeSizes(const Computation& entry) {
+  std::vector<int> sizes(entry.num_instructions(), 0);
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (instruction.results.size() != 1 || !instruction.called.empty()) continue;
+    const bool small_constant =
+        instruction.opcode == Opcode::kConstant && instruction.shape().num_elements() <= 1;
+    const bool makes = IsElementwise(instruction.opcode) ||
+                       instruction.opcode == Opcode::kBroadcast ||
+                       instruction.opcode == Opcode::kReshape;
+    if (!small_constant && instruction.opcode != Opcode::kIota && !makes) continue;
+    int size = 1;
+    for (const Value& operand : instruction.operands) {
+      const int part = sizes[operand.instruction];
+      size = part == 0 ? kMaxClonedInstructions + 1 : size + part;
+    }
+    if (size <= kMaxClonedInstructions) sizes[id] = size;
+  }
+  return sizes;
+}
+
+class ConstantCloner {
+ public:
+  explicit ConstantCloner(const Module& module)
+      : rewriter_(module), sizes_(ConstantTreeSizes(module.entry_computation())) {}
+
+  Module Run() && {
+    const Computation& entry = rewriter_.entry();
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      if (sizes_[id] == 0) CopyWithClones(id);
+    }
+    for (const Value& result : entry.results) {
+      if (sizes_[result.instruction] > 0) rewriter_.Map(result, Clone(result.instruction));
+    }
+    return std::move(rewriter_).Finish();
+  }
+
+ private:
+  void CopyWithClones(InstructionId id) {
+    const Instruction& instruction = rewriter_.entry().instructions[id];
+    for (const Value& operand : instruction.operands) {
+      if (sizes_[operand.instruction] > 0) rewriter_.Map(operand, Clone(operand.instruction));
+    }
+    rewriter_.Copy(id);
+  }
+
+  Value Clone(InstructionId id) {
+    const Instruction& instruction = rewriter_.entry().instructions[id];
+    std::vector<Value> operands;
+    for (const Value& operand : instruction.operands)
+      operands.push_back(Clone(operand.instruction));
+    Instruction copy = instruction;
+    copy.name += ".c" + std::to_string(num_clones_++);
+    return {rewriter_.Append(copy, std::move(operands)), 0};
+  }
+
+  EntryRewriter rewriter_;
+  const std::vector<int> sizes_;
+  int num_clones_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Step> Prepare(const Step& step) {
+  Module module = InlineCalls(ToModule(step));
+  module = SplitBarriers(module);
+  module = EliminateCommonSubexpressions(EliminateDeadCode(module));
+  module = EliminateDeadCode(ConstantCloner(module).Run());
+  return MakeStep(std::move(module), {});
+}
+
+}  // namespace minka

@@ -1,0 +1,220 @@
+#include "minka/planner/intra_op/decode.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "minka/planner/intra_op/op_costs.h"
+
+namespace minka {
+namespace {
+
+class Decoder {
+ public:
+  Decoder(const StepFacts& facts, const ChoiceTables& tables, const Formulation& formulation,
+          const ReshardCosts& reshards, const Mesh& mesh, const CostModel& cost,
+          std::span<const int32_t> choice)
+      : facts_(facts),
+        tables_(tables),
+        formulation_(formulation),
+        reshards_(reshards),
+        mesh_(mesh),
+        cost_(cost),
+        choice_(choice) {}
+
+  StagePlan Run() {
+    const Computation& entry = facts_.entry;
+    plan_.mesh = mesh_;
+    plan_.ops.resize(entry.num_instructions());
+    plan_.result_versions.assign(entry.results.size(), 0);
+    OpCosts op_costs(facts_, tables_, mesh_, cost_);
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      OpPlan& op = plan_.ops[id];
+      const int32_t chosen = choice_[formulation_.operations[id]];
+      op.strategy = choices(id).strategies[chosen];
+      op.operand_versions.assign(entry.instructions[id].operands.size(), 0);
+      op.phase = facts_.phases[id];
+      op.cost_us = op_costs.Costs(id)[chosen];
+    }
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      for (int result = 0; result < static_cast<int>(entry.instructions[id].results.size());
+           ++result) {
+        DecodeValue({id, result});
+      }
+    }
+    SortReshards();
+    CombineAtTheApplyBorder();
+    plan_.step_time_us = StepTime();
+    return std::move(plan_);
+  }
+
+ private:
+  const OpChoices& choices(InstructionId id) const {
+    return tables_.op_choices[tables_.of_instruction[id]];
+  }
+  const Sharding& ChosenAt(PortId port, NodeId node) const {
+    return tables_.shardings[tables_.ports[port][choice_[node]]];
+  }
+  const Sharding& ParameterSharding(int parameter) const {
+    const InstructionId id = facts_.entry.parameters[parameter];
+    return ChosenAt(choices(id).results[0], formulation_.operations[id]);
+  }
+
+  struct Version {
+    int number = 0;
+    Sharding sharding;
+  };
+
+  void DecodeValue(Value value) {
+    const NodeId producer = formulation_.operations[value.instruction];
+    const ValueLayout& layout = formulation_.layouts[value.instruction][value.result];
+    made_.clear();
+    Version kept = {0, ChosenAt(choices(value.instruction).results[value.result], producer)};
+    if (layout.kept != producer) {
+      kept = Make(value, kept, ChosenAt(formulation_.ports[layout.kept], layout.kept),
+                  Phase::kForward, value.instruction + 1, /*isolated=*/false);
+    }
+    for (const User& user : UsersOf(facts_, value)) {
+      if (user.state_parameter < 0) DecodeUse(value, user, layout, kept);
+    }
+    DecodeResults(value, kept);
+  }
+
+  void DecodeUse(Value value, const User& user, const ValueLayout& layout, const Version& kept) {
+    const Phase phase = facts_.phases[user.instruction];
+    Version source = kept;
+    if (const NodeId view = layout.views[static_cast<int>(phase)]; view >= 0) {
+      source = Make(value, kept, ChosenAt(formulation_.ports[view], view), phase, user.instruction,
+                    /*isolated=*/true);
+    }
+    for (int operand : user.operands) {
+      const Sharding& wanted = ChosenAt(choices(user.instruction).operands[operand],
+                                        formulation_.operations[user.instruction]);
+      plan_.ops[user.instruction].operand_versions[operand] =
+          Make(value, source, wanted, phase, user.instruction, /*isolated=*/false).number;
+    }
+  }
+
+  void DecodeResults(Value value, const Version& kept) {
+    const Computation& entry = facts_.entry;
+    for (size_t result = 0; result < entry.results.size(); ++result) {
+      if (entry.results[result] != value) continue;
+      const int parameter = StateParameter(static_cast<int>(result));
+      const Sharding& wanted = parameter < 0 ? kept.sharding : ParameterSharding(parameter);
+      plan_.result_versions[result] =
+          Make(value, kept, wanted, Phase::kApply, entry.num_instructions(), /*isolated=*/false)
+              .number;
+    }
+  }
+
+  int StateParameter(int result) const {
+    const auto& parameters = facts_.step.parameters;
+    const auto found = std::ranges::find(parameters, result, &ParameterInfo::state_result);
+    return found == parameters.end() ? -1 : static_cast<int>(found - parameters.begin());
+  }
+
+  // The version of `value` with sharding `to`, made from `from` unless this phase already has it.
+  Version Make(Value value, const Version& from, const Sharding& to, Phase phase,
+               InstructionId before, bool isolated) {
+    if (from.sharding == to) return from;
+    const auto [found, added] = made_.try_emplace(std::tuple(from.number, phase, to), 0);
+    if (added) {
+      ReshardPath path = reshards_.Path(facts_.entry.shape(value), from.sharding, to);
+      plan_.reshards.push_back({.value = value,
+                                .from_version = from.number,
+                                .from = from.sharding,
+                                .to = to,
+                                .steps = std::move(path.steps),
+                                .before = before,
+                                .isolated = isolated,
+                                .cost_us = path.cost});
+      found->second = static_cast<int>(plan_.reshards.size());
+    }
+    return {found->second, to};
+  }
+
+  void SortReshards() {
+    std::vector<int> order(plan_.reshards.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, {}, [&](int i) { return plan_.reshards[i].before; });
+    std::vector<int> new_version(order.size() + 1, 0);
+    std::vector<Reshard> sorted;
+    for (int old : order) {
+      sorted.push_back(std::move(plan_.reshards[old]));
+      new_version[old + 1] = static_cast<int>(sorted.size());
+    }
+    for (Reshard& reshard : sorted) reshard.from_version = new_version[reshard.from_version];
+    for (OpPlan& op : plan_.ops) {
+      for (int& version : op.operand_versions) version = new_version[version];
+    }
+    for (int& version : plan_.result_versions) version = new_version[version];
+    plan_.reshards = std::move(sorted);
+  }
+
+  // Single collectives that carry gradients into the apply phase, or new state out of it, of equal
+  // kind, axes and type.
+  void CombineAtTheApplyBorder() {
+    std::vector<bool> read_early(plan_.reshards.size() + 1, false);
+    for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
+      if (facts_.phases[id] == Phase::kApply) continue;
+      for (int version : plan_.ops[id].operand_versions) read_early[version] = true;
+    }
+    for (const Reshard& reshard : plan_.reshards) {
+      if (reshard.before < facts_.entry.num_instructions() &&
+          facts_.phases[reshard.before] != Phase::kApply) {
+        read_early[reshard.from_version] = true;
+      }
+    }
+    std::map<std::tuple<ReshardKind, AxisList, ElementType, bool>, std::vector<int>> groups;
+    for (size_t i = 0; i < plan_.reshards.size(); ++i) {
+      const Reshard& reshard = plan_.reshards[i];
+      if (reshard.steps.size() != 1 || !IsCollective(reshard.steps[0].kind) || read_early[i + 1])
+        continue;
+      if (reshard.steps[0].kind == ReshardKind::kAllToAll) continue;
+      const bool leaves_step = facts_.phases[reshard.value.instruction] == Phase::kApply;
+      groups[{reshard.steps[0].kind, reshard.steps[0].axes, facts_.entry.shape(reshard.value).type,
+              leaves_step}]
+          .push_back(static_cast<int>(i));
+    }
+    int group = 0;
+    for (const auto& [key, members] : groups) {
+      if (members.size() < 2) continue;
+      for (int member : members) plan_.reshards[member].combine_group = group;
+      ++group;
+    }
+  }
+
+  double StepTime() const {
+    double total = 0;
+    for (const OpPlan& op : plan_.ops) total += op.cost_us;
+    for (const Reshard& reshard : plan_.reshards) total += reshard.cost_us;
+    for (const PlannedCollective& collective : ListCollectives(facts_.step.module, plan_)) {
+      if (collective.reshards.size() < 2) continue;
+      const Reshard& first = plan_.reshards[collective.reshards[0]];
+      total -= static_cast<double>(collective.reshards.size() - 1) *
+               cost_.Latency(first.steps[0].kind, collective.axes);
+    }
+    return total;
+  }
+
+  const StepFacts& facts_;
+  const ChoiceTables& tables_;
+  const Formulation& formulation_;
+  const ReshardCosts& reshards_;
+  const Mesh& mesh_;
+  const CostModel& cost_;
+  const std::span<const int32_t> choice_;
+  StagePlan plan_;
+  std::map<std::tuple<int, Phase, Sharding>, int> made_;  // of the value being decoded
+};
+
+}  // namespace
+
+StagePlan DecodeChoices(const StepFacts& facts, const ChoiceTables& tables,
+                        const Formulation& formulation, const ReshardCosts& reshards,
+                        const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice) {
+  return Decoder(facts, tables, formulation, reshards, mesh, cost, choice).Run();
+}
+
+}  // namespace minka

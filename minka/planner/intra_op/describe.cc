@@ -1,0 +1,138 @@
+#include "minka/planner/intra_op/describe.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "minka/base/check.h"
+#include "minka/base/hash.h"
+#include "minka/sharding/op_rule.h"
+
+namespace minka {
+namespace {
+
+std::string RoleName(ParameterRole role) {
+  switch (role) {
+    case ParameterRole::kState:
+      return "state";
+    case ParameterRole::kBatch:
+      return "batch";
+    case ParameterRole::kKey:
+      return "key";
+    case ParameterRole::kConstant:
+      return "constant";
+  }
+  MINKA_CHECK(false);
+}
+
+class Labeller {
+ public:
+  Labeller(const Step& step, const StagePlan& stage)
+      : step_(step), stage_(stage), entry_(step.module.entry_computation()), uses_(entry_) {}
+
+  std::vector<std::string> Labels(int parameter) {
+    const Value value = {entry_.parameters[parameter], 0};
+    readers_.clear();
+    visited_.clear();
+    CollectReaders(value);
+    const Sharding stored = VersionSharding(step_.module, stage_, value, 0);
+    std::vector<std::string> labels;
+    for (int axis = 0; axis < stage_.mesh.num_axes(); ++axis) labels.push_back(Label(axis, stored));
+    return labels;
+  }
+
+ private:
+  // One dimension that survives on the way through conversions and reshapes keeps its axis, so it
+  // is enough to look at what the axis does at the operations that do work.
+  void CollectReaders(Value value) {
+    if (!visited_.insert(value).second) return;
+    for (const Use& use : uses_.uses(value)) {
+      const Instruction& user = entry_.instructions[use.user];
+      if (stage_.ops[use.user].phase == Phase::kApply) continue;
+      const bool passes_on = Family(user.opcode) == OpFamily::kUnary ||
+                             user.opcode == Opcode::kReshape || user.opcode == Opcode::kTranspose ||
+                             user.opcode == Opcode::kOptBarrier;
+      if (passes_on) {
+        CollectReaders({use.user, 0});
+      } else {
+        readers_.push_back(use);
+      }
+    }
+  }
+
+  bool Indexes(const Use& use, int factor, const OpRule& rule) const {
+    return std::ranges::find(rule.operand_dims[use.operand], factor) !=
+           rule.operand_dims[use.operand].end();
+  }
+
+  std::string Label(int axis, const Sharding& stored) const {
+    if (stage_.mesh.size(axis) == 1) return "idle";
+    bool indexed = false, other = false;
+    for (const Use& use : readers_) {
+      const Strategy& strategy = stage_.ops[use.user].strategy;
+      const AxisUse& axis_use = strategy.axes[axis];
+      if (axis_use.kind != AxisUse::Kind::kFactor) continue;
+      const OpRule rule = RuleFor(step_.module, entry_, use.user);
+      (Indexes(use, axis_use.index, rule) ? indexed : other) = true;
+    }
+    const bool split = stored.split_axes().contains(axis);
+    if (split) return indexed ? "operator" : "zero";
+    return indexed ? "operator" : other ? "data" : "idle";
+  }
+
+  const Step& step_;
+  const StagePlan& stage_;
+  const Computation& entry_;
+  const UseTable uses_;
+  std::vector<Use> readers_;
+  std::set<Value> visited_;
+};
+
+}  // namespace
+
+std::vector<ParameterPlan> DescribeParameters(const Step& step, const StagePlan& stage) {
+  const Computation& entry = step.module.entry_computation();
+  Labeller labeller(step, stage);
+  std::vector<ParameterPlan> out;
+  for (size_t i = 0; i < entry.parameters.size(); ++i) {
+    const Value value = {entry.parameters[i], 0};
+    const Sharding sharding = VersionSharding(step.module, stage, value, 0);
+    out.push_back({.name = step.parameters[i].name,
+                   .shape = entry.shape(value),
+                   .sharding = sharding,
+                   .labels = labeller.Labels(static_cast<int>(i)),
+                   .bytes_per_device = LocalBytes(entry.shape(value), sharding, stage.mesh),
+                   .role = RoleName(step.parameters[i].role)});
+  }
+  return out;
+}
+
+void Describe(const Step& step, Plan& plan) {
+  plan.module_hash = HashText(ModuleHash(step.module));
+  const StagePlan& stage = plan.stages.front();
+  plan.parameters = DescribeParameters(step, stage);
+  int64_t all_state = 0, named_parameters = 0;
+  plan.state_bytes_per_device = 0;
+  for (const ParameterPlan& parameter : plan.parameters) {
+    if (parameter.role != "state") continue;
+    plan.state_bytes_per_device += parameter.bytes_per_device;
+    all_state += parameter.shape.num_elements();
+    if (parameter.name.starts_with("params/")) named_parameters += parameter.shape.num_elements();
+  }
+  plan.num_parameters = named_parameters > 0 ? named_parameters : all_state;
+  for (const PlannedCollective& collective : ListCollectives(step.module, stage)) {
+    ++plan.collectives[collective.kind];
+    plan.collective_bytes[collective.kind] += collective.bytes;
+  }
+  const Computation& entry = step.module.entry_computation();
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (RuleFor(step.module, entry, id).supported) continue;
+    ++plan.unsupported_ops[instruction.opcode == Opcode::kOther ||
+                                   instruction.opcode == Opcode::kCustomCall
+                               ? instruction.As<OpaqueAttributes>().name
+                               : std::string(OpcodeName(instruction.opcode))];
+  }
+}
+
+}  // namespace minka

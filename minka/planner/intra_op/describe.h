@@ -1,0 +1,24 @@
+// What people read of a plan: parameters with their labels, totals of collectives.
+#pragma once
+
+#include <vector>
+
+#include "minka/ir/step.h"
+#include "minka/plan/plan.h"
+
+namespace minka {
+
+// Per parameter its sharding and per mesh axis a label, from how the operations that read it are
+// split:
+//   data      they split a factor that does not index the parameter (batch); the parameter is whole
+//   there operator  they split a factor that indexes the parameter zero      stored split, gathered
+//   before use idle      none of these
+// Conversions, reshapes and the like are looked through to the first operation that does work with
+// the value.
+std::vector<ParameterPlan> DescribeParameters(const Step& step, const StagePlan& stage);
+
+// Fills what follows from the plan's stages: parameters, collectives, bytes, notes on operations
+// without a rule.
+void Describe(const Step& step, Plan& plan);
+
+}  // namespace minka

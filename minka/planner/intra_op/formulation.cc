@@ -1,0 +1,324 @@
+#include "minka/planner/intra_op/formulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "minka/analysis/phases.h"
+#include "minka/base/check.h"
+#include "minka/planner/intra_op/op_costs.h"
+
+namespace minka {
+namespace {
+
+// Finest unit: small enough that tie-breaking fractions of Alpa's costs survive.
+constexpr double kMaxUnitsPerCost = 1e5;
+// What an operation costs at least is at most this part of what a cell can hold.
+constexpr double kHeadroom = 1e4;
+
+class Formulator {
+ public:
+  Formulator(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards, const Mesh& mesh,
+             const CostModel& cost, const IntraOpOptions& options)
+      : facts_(facts),
+        tables_(tables),
+        ports_(tables.ports),
+        reshards_(reshards),
+        mesh_(mesh),
+        options_(options),
+        op_costs_(facts, tables, mesh, cost) {}
+
+  Formulation Run() {
+    const Computation& entry = facts_.entry;
+    ChooseUnits();
+    out_.layouts.resize(entry.num_instructions());
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) AddOperation(id);
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      for (int result = 0; result < static_cast<int>(entry.instructions[id].results.size());
+           ++result) {
+        AddValue({id, result});
+      }
+    }
+    out_.problem.set_usage_limit(options_.memory_limit_bytes);
+    return std::move(out_);
+  }
+
+ private:
+  const OpChoices& choices(InstructionId id) const {
+    return tables_.op_choices[tables_.of_instruction[id]];
+  }
+  const Shape& shape(Value value) const { return facts_.entry.shape(value); }
+
+  // The solver wants the sum of the largest costs of all nodes and edges below 2^62. A cell that
+  // would need more than its share is cut to it: it only makes a hopeless choice cheaper, so the
+  // bound stays one.
+  void ChooseUnits() {
+    double dearest = 0;
+    for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
+      dearest = std::max(dearest, std::ranges::min(op_costs_.Costs(id)));
+    }
+    cell_limit_ = std::ldexp(1.0, 61) / (8.0 * facts_.entry.num_instructions() + 1);
+    out_.units_per_cost = std::min(kMaxUnitsPerCost, cell_limit_ / (kHeadroom * dearest + 1));
+  }
+
+  int64_t ToUnits(double cost) const {
+    if (std::isinf(cost)) return kForbidden;
+    return std::llround(std::min(cost * out_.units_per_cost, cell_limit_));
+  }
+
+  void AddOperation(InstructionId id) {
+    std::vector<int64_t> costs;
+    for (double cost : op_costs_.Costs(id)) costs.push_back(ToUnits(cost));
+    out_.operations.push_back(out_.problem.AddNode(costs));
+    out_.ports.push_back(choices(id).results.empty() ? -1 : choices(id).results[0]);
+  }
+
+  void AddValue(Value value) {
+    const std::vector<User> users = UsersOf(facts_, value);
+    const NodeId producer = out_.operations[value.instruction];
+    const PortId producer_port = choices(value.instruction).results[value.result];
+    ValueLayout layout{.kept = producer};
+    const bool is_parameter = facts_.entry.instruction(value).opcode == Opcode::kParameter;
+    const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value));
+    PortId kept_port = producer_port;
+    if (is_kept) {
+      kept_port = KeptPort(value, producer_port, users);
+      layout.kept = AddSharded(kept_port);
+      AddEdge(producer, producer_port, layout.kept, {kept_port}, shape(value));
+    }
+    AddUsage(value, layout.kept, kept_port);
+    AddViews(value, users, is_parameter, kept_port, layout);
+    for (const User& user : users) Connect(value, user, layout, kept_port);
+    out_.layouts[value.instruction].push_back(layout);
+  }
+
+  // A result that is not the new value of state: somebody reads it, so it must be complete.
+  bool IsPlainResult(Value value) const {
+    return facts_.uses.is_result(value) &&
+           (value.result > 0 || facts_.state_parameters[value.instruction].empty());
+  }
+
+  NodeId AddSharded(PortId port) {
+    const std::vector<int64_t> zeros(ports_[port].size(), 0);
+    out_.ports.push_back(port);
+    return out_.problem.AddNode(zeros);
+  }
+
+  PortId UserPort(const User& user, int operand) const {
+    return user.state_parameter >= 0 ? choices(ParameterInstruction(user)).results[0]
+                                     : choices(user.instruction).operands[operand];
+  }
+  InstructionId ParameterInstruction(const User& user) const {
+    return facts_.entry.parameters[user.state_parameter];
+  }
+
+  // Complete shardings that the producer makes or a user wants.
+  PortId KeptPort(Value value, PortId producer_port, const std::vector<User>& users) {
+    std::vector<PortId> wanted = {producer_port};
+    for (const User& user : users) {
+      if (user.state_parameter >= 0) wanted.push_back(UserPort(user, 0));
+      for (int operand : user.operands) wanted.push_back(UserPort(user, operand));
+    }
+    std::ranges::sort(wanted);
+    wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+    const auto [found, added] = kept_ports_.try_emplace(wanted, -1);
+    if (!added) return found->second;
+    std::set<ShardingId> complete;
+    for (PortId port : wanted) {
+      for (ShardingId id : ports_[port]) {
+        if (tables_.shardings[id].partial.empty()) complete.insert(id);
+      }
+    }
+    MINKA_CHECK(!complete.empty(), "value {}.{} has no complete sharding", value.instruction,
+                value.result);
+    found->second = ports_.Intern(Port(complete.begin(), complete.end()));
+    return found->second;
+  }
+
+  void AddViews(Value value, const std::vector<User>& users, bool is_parameter, PortId kept_port,
+                ValueLayout& layout) {
+    std::array<int, 3> num_users = {};
+    std::array<InstructionId, 3> first = {}, last = {};
+    for (const User& user : users) {
+      if (user.state_parameter >= 0) continue;
+      const int phase = static_cast<int>(facts_.phases[user.instruction]);
+      if (num_users[phase]++ == 0) first[phase] = user.instruction;
+      last[phase] = user.instruction;
+    }
+    const int num_phases =
+        static_cast<int>(std::ranges::count_if(num_users, [](int n) { return n > 0; }));
+    for (int phase = 0; phase < 3; ++phase) {
+      if (num_users[phase] < 2 || (num_phases < 2 && !is_parameter)) continue;
+      layout.views[phase] = AddView(value, layout.kept, kept_port, {first[phase], last[phase] + 1});
+    }
+  }
+
+  NodeId AddView(Value value, NodeId kept, PortId kept_port, TimeInterval interval) {
+    const Port& shardings = ports_[kept_port];
+    const size_t num_shardings = shardings.size();
+    if (!options_.memory_limit_bytes) {
+      const NodeId view = AddSharded(kept_port);
+      AddEdge(kept, kept_port, view, {kept_port}, shape(value));
+      return view;
+    }
+    Port doubled = shardings;  // "as kept", then "fresh"
+    doubled.insert(doubled.end(), shardings.begin(), shardings.end());
+    const NodeId view = AddSharded(ports_.Intern(doubled));
+    std::vector<int64_t> cells(num_shardings * num_shardings * 2, kForbidden);
+    for (size_t i = 0; i < num_shardings; ++i) {
+      cells[i * 2 * num_shardings + i] = 0;
+      for (size_t j = 0; j < num_shardings; ++j) {
+        if (i == j) continue;
+        cells[(i * 2 + 1) * num_shardings + j] =
+            ToUnits(reshards_.Cost(shape(value), ports_[kept_port][i], ports_[kept_port][j]));
+      }
+    }
+    const auto size = static_cast<int32_t>(num_shardings);
+    out_.problem.AddEdge(
+        {.a = kept, .b = view, .table = out_.problem.AddTable(size, 2 * size, cells)});
+    std::vector<int64_t> bytes(num_shardings, 0);
+    for (ShardingId id : ports_[kept_port]) {
+      bytes.push_back(LocalBytes(shape(value), tables_.shardings[id], mesh_));
+    }
+    if (facts_.IsMaterialised(value))
+      out_.problem.AddUsage(view, interval, out_.problem.AddUsageRow(bytes));
+    return view;
+  }
+
+  void Connect(Value value, const User& user, const ValueLayout& layout, PortId kept_port) {
+    if (user.state_parameter >= 0) {
+      AddEdge(layout.kept, kept_port, out_.operations[ParameterInstruction(user)],
+              {UserPort(user, 0)}, shape(value));
+      return;
+    }
+    const NodeId source = layout.SourceFor(facts_.phases[user.instruction]);
+    std::vector<PortId> wanted;
+    for (int operand : user.operands) wanted.push_back(UserPort(user, operand));
+    std::ranges::sort(wanted);
+    wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+    const PortId port = source == layout.kept ? kept_port : out_.ports[source];
+    AddEdge(source, port, out_.operations[user.instruction], wanted, shape(value));
+  }
+
+  // The cost of turning `from` into what the other node wants; an operand read twice in one
+  // sharding is paid once.
+  void AddEdge(NodeId from, PortId from_port, NodeId to, const std::vector<PortId>& to_ports,
+               const Shape& shape) {
+    if (from == to) return;
+    const auto key = std::tuple(from_port, to_ports, shape.type, shape.dims);
+    const auto [found, added] = edge_tables_.try_emplace(key, -1);
+    if (added) found->second = MakeTable(from_port, to_ports, shape);
+    out_.problem.AddEdge({.a = from, .b = to, .table = found->second});
+  }
+
+  TableId MakeTable(PortId from_port, const std::vector<PortId>& to_ports, const Shape& shape) {
+    const Port& from = ports_[from_port];
+    const size_t num_columns = ports_[to_ports[0]].size();
+    std::vector<int64_t> cells;
+    cells.reserve(from.size() * num_columns);
+    std::vector<ShardingId> wanted;
+    for (ShardingId source : from) {
+      for (size_t j = 0; j < num_columns; ++j) {
+        wanted.clear();
+        double cost = 0;
+        for (PortId port : to_ports) {
+          const ShardingId target = ports_[port][j];
+          if (std::ranges::find(wanted, target) != wanted.end()) continue;
+          wanted.push_back(target);
+          cost += reshards_.Cost(shape, source, target);
+        }
+        cells.push_back(ToUnits(cost));
+      }
+    }
+    return out_.problem.AddTable(static_cast<int32_t>(from.size()),
+                                 static_cast<int32_t>(num_columns), cells);
+  }
+
+  void AddUsage(Value value, NodeId node, PortId port) {
+    const int num_instructions = facts_.entry.num_instructions();
+    TimeInterval interval = {value.instruction, facts_.LastUse(value) + 1};
+    if (facts_.entry.instruction(value).opcode == Opcode::kParameter) {
+      interval = {0, num_instructions + 1};
+    } else if (!facts_.IsMaterialised(value) ||
+               !facts_.state_parameters[value.instruction].empty()) {
+      return;  // inside a fusion, or written into the buffer of the state it replaces
+    }
+    std::vector<int64_t> bytes;
+    for (ShardingId id : ports_[port]) {
+      bytes.push_back(LocalBytes(shape(value), tables_.shardings[id], mesh_));
+    }
+    out_.problem.AddUsage(node, interval, out_.problem.AddUsageRow(bytes));
+  }
+
+  const StepFacts& facts_;
+  const ChoiceTables& tables_;
+  PortTable& ports_;
+  ReshardCosts& reshards_;
+  const Mesh& mesh_;
+  const IntraOpOptions& options_;
+  OpCosts op_costs_;
+  double cell_limit_ = 0;
+  Formulation out_;
+  std::map<std::vector<PortId>, PortId> kept_ports_;
+  std::map<std::tuple<PortId, std::vector<PortId>, ElementType, std::vector<int64_t>>, TableId>
+      edge_tables_;
+};
+
+}  // namespace
+
+StepFacts::StepFacts(const Step& step_in)
+    : step(step_in),
+      entry(step_in.module.entry_computation()),
+      uses(entry),
+      phases(ClassifyPhases(step_in)),
+      fusions(PartitionIntoFusions(entry)),
+      state_parameters(entry.num_instructions()) {
+  std::set<int> seen;
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    leads_group.push_back(seen.insert(fusions.group[id]).second);
+  }
+  for (size_t parameter = 0; parameter < step.parameters.size(); ++parameter) {
+    const int result = step.parameters[parameter].state_result;
+    if (result < 0) continue;
+    const Value value = entry.results[result];
+    // A parameter handed through keeps its sharding by itself when it is its own new value.
+    if (value.instruction == entry.parameters[parameter]) continue;
+    if (value.result == 0)
+      state_parameters[value.instruction].push_back(static_cast<int>(parameter));
+  }
+}
+
+bool StepFacts::IsMaterialised(Value value) const { return fusions.IsMaterialised(uses, value); }
+
+InstructionId StepFacts::LastUse(Value value) const {
+  if (uses.is_result(value)) return entry.num_instructions();
+  InstructionId last = value.instruction;
+  for (const Use& use : uses.uses(value)) last = std::max(last, use.user);
+  return last;
+}
+
+std::vector<User> UsersOf(const StepFacts& facts, Value value) {
+  std::vector<Use> uses = facts.uses.uses(value);
+  std::ranges::sort(uses);
+  std::vector<User> users;
+  for (const Use& use : uses) {
+    if (users.empty() || users.back().instruction != use.user)
+      users.push_back({.instruction = use.user});
+    users.back().operands.push_back(use.operand);
+  }
+  if (value.result == 0) {
+    for (int parameter : facts.state_parameters[value.instruction]) {
+      users.push_back({.state_parameter = parameter});
+    }
+  }
+  return users;
+}
+
+Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards,
+                      const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options) {
+  return Formulator(facts, tables, reshards, mesh, cost, options).Run();
+}
+
+}  // namespace minka

@@ -1,0 +1,59 @@
+// Plans one mesh: how every operation of a step is split, so that the predicted step time is
+// smallest under a limit on each device's memory, with a lower bound on what any plan over the
+// enumerated choices could reach (design 3.3, 3.6).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/cost/cost_model.h"
+#include "minka/ir/step.h"
+#include "minka/plan/plan.h"
+
+namespace minka {
+
+enum class Method {
+  kShard,  // everything is chosen by the search
+  kData,   // the batch is split over all axes, state is whole on every device
+};
+
+// "shard", "data".
+std::string_view MethodName(Method method);
+absl::StatusOr<Method> ParseMethod(std::string_view name);
+
+struct IntraOpOptions {
+  Method method = Method::kShard;
+  std::optional<int64_t> memory_limit_bytes;  // per device; estimated tier
+  std::vector<std::string> pins;              // "GLOB=SHARDING" on parameter names
+  double gap = 0.002;                         // stop the solver there
+  double time_limit_seconds = 60;
+  int max_choices = 128;  // per operation or value; what is cut is counted
+  int num_threads = 2;
+  std::vector<int32_t> initial_choice;  // of an earlier result on the same problem
+  std::function<void(double seconds, double gap)> on_progress;
+};
+
+struct IntraOpResult {
+  StagePlan stage;
+  double objective = 0;    // of the problem solved: us, or unitless for alpa
+  double lower_bound = 0;  // no plan over the enumerated choices costs less
+  double gap = 0;
+  double memory_price = 0;  // objective per byte
+  std::string stop_reason;
+  double seconds = 0;
+  int num_nodes = 0, num_edges = 0;
+  int64_t num_choices_cut = 0;
+  std::vector<int32_t> choice;  // for a later warm start
+  std::vector<std::string> notes;
+};
+
+// Precondition: the step is prepared (calls inlined, simplified). Errors name a pin that matches
+// nothing or does not fit, or the smallest memory limit known to work.
+absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
+                                       const IntraOpOptions& options);
+
+}  // namespace minka
