@@ -24,6 +24,7 @@ function(minka_module)
       # One at a time: eight virtual devices on few cores, and a collective that waits a minute aborts its process.
       set_tests_properties(${M_NAME}_test PROPERTIES LABELS plugin RESOURCE_LOCK plugin)
     else()
+      set_tests_properties(${M_NAME}_test PROPERTIES LABELS without_plugin)
       set_property(GLOBAL APPEND PROPERTY MINKA_TESTS_WITHOUT_PLUGIN ${M_NAME}_test)
     endif()
   endif()

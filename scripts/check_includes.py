@@ -2,7 +2,7 @@
 
 The table "module | may include" there is the only statement of the rule. For every module of minka/ this compares with it
   - each #include "minka/..." of its files, and
-  - the DEPS of its minka_module() calls, which must name every module that its files include.
+  - the DEPS in its CMake files, which must name every module that its files include.
 Tests may also use what their TEST_DEPS name. Prints one line per violation; exit code 1 if there is any.
 """
 
@@ -47,7 +47,7 @@ def module_of_target(target, modules):
 
 
 def read_deps(cmake_file, modules):
-    """The modules that the minka_module() calls of a CMakeLists.txt name: (DEPS, TEST_DEPS)."""
+    """The modules that a CMakeLists.txt links, by minka_module() or target_link_libraries(): (DEPS, TEST_DEPS)."""
     keywords = "NAME|SOURCES|DEPS|LIBS|TESTS|TEST_DEPS|TEST_LIBS|PLUGIN"
     found = {"DEPS": set(), "TEST_DEPS": set()}
     text = re.sub(r"#.*", "", cmake_file.read_text())
@@ -55,6 +55,9 @@ def read_deps(cmake_file, modules):
         for keyword, values in re.findall(rf"\b({keywords})\b(.*?)(?=\b(?:{keywords})\b|$)", call, re.DOTALL):
             if keyword in found:
                 found[keyword] |= {module_of_target(t, modules) for t in re.findall(r"minka_\w+", values)}
+    for target, linked in re.findall(r"target_link_libraries\((\w+)(.*?)\)", text, re.DOTALL):
+        kind = "TEST_DEPS" if target.endswith(("_test", "_fuzzer")) else "DEPS"
+        found[kind] |= {module_of_target(t, modules) for t in re.findall(r"minka_\w+", linked)} - {None}
     return found["DEPS"], found["TEST_DEPS"]
 
 
