@@ -121,6 +121,7 @@ class Differentiator {
       }
     }
     std::vector<Tensor> kept;
+    kept.reserve(entering.size());
     for (const Value value : entering) kept.emplace_back(&graph_, value);
     std::vector<Value> arriving;
     const auto last = gradients_.lower_bound({region.end, 0});

@@ -19,6 +19,7 @@ absl::StatusOr<ModelFacts> FindFacts(const Model& model, const DtypePolicy& dtyp
   Graph graph(model.name);
   ParameterStore store(graph, dtype, training);
   std::vector<Tensor> inputs;
+  inputs.reserve(model.inputs.size());
   for (const BatchInput& input : model.inputs) {
     inputs.push_back(graph.Parameter(input.shape, input.name));
   }
@@ -147,6 +148,7 @@ void ApplyUpdates(StepBuilder& builder, const Optimizer& optimizer,
   for (size_t i = 0; i < specs.size(); ++i) {
     const ScopeName name(graph, "apply/" + specs[i].name);
     std::vector<Tensor> slots;
+    slots.reserve(state.slots.size());
     for (const std::vector<Tensor>& slot : state.slots) slots.push_back(slot[i]);
     updates.push_back(optimizer.update(specs[i], parameters[i], gradients[i], slots, scalars));
   }

@@ -199,6 +199,7 @@ class Evaluation {
       }
     }
     std::vector<Array> results;
+    results.reserve(computation_.results.size());
     for (const Value value : computation_.results) results.push_back(values_.at(value));
     return results;
   }
