@@ -106,6 +106,16 @@ TEST(TraceTest, StepDescribesStateBatchKeyAndMarks) {
   EXPECT_TRUE(std::ranges::is_sorted(step.marks, {}, &Mark::value));
 }
 
+TEST(TraceTest, DescriptionTravelsInTheModule) {
+  const TracedStep traced = MustTrace(SmallModel(3, 0.25), AdamW(), {.rematerialize = true});
+  const absl::StatusOr<Step> read = MakeStep(ToModule(traced.step), {});
+  ASSERT_TRUE(read.ok()) << Message(read.status());
+  EXPECT_EQ(read->parameters, traced.step.parameters);
+  EXPECT_EQ(read->results, traced.step.results);
+  EXPECT_EQ(read->marks, traced.step.marks);
+  EXPECT_EQ(ModuleHash(read->module), ModuleHash(traced.step.module));
+}
+
 TEST(TraceTest, TrainingLowersTheLossWithEachOptimizer) {
   for (const Optimizer& optimizer :
        {Sgd({.learning_rate = 0.1}), Sgd({.learning_rate = 0.1, .momentum = 0}),
