@@ -1,9 +1,15 @@
 #include "minka/analysis/fusion_groups.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/hlo_proto.h"
+#include "minka/ir/simplify.h"
 
 namespace minka {
 namespace {
@@ -114,6 +120,50 @@ TEST_F(FusionGroupsTest, ResultsDoNotVanishIntoTheirReaders) {
   const FusionPartition partition = Partition();
   EXPECT_THAT(partition.group, ElementsAre(0, 1, 2));
   EXPECT_TRUE(IsMaterialised(partition, a));
+}
+
+struct Reference {
+  std::string module;
+  int num_fusions;  // in the entry computation of XLA:CPU's optimised module (jaxlib 0.8.1)
+};
+
+// Groups that compute something, other than dots, gathers, scatters, loops and barriers alone.
+int NumFusions(const Computation& computation) {
+  const FusionPartition partition = PartitionIntoFusions(computation);
+  std::vector<int> is_fusion(partition.num_groups);  // 0: only views and repeated values
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const Instruction& instruction = computation.instructions[id];
+    if (partition.repeated[id] || instruction.opcode == Opcode::kReshape) continue;
+    int& kind = is_fusion[partition.group[id]];
+    const bool joins =
+        IsElementwise(instruction.opcode) || instruction.opcode == Opcode::kReduce ||
+        (Family(instruction.opcode) == OpFamily::kData && instruction.opcode != Opcode::kGather &&
+         instruction.opcode != Opcode::kScatter);
+    kind = kind == -1 || !joins ? -1 : 1;
+  }
+  return static_cast<int>(std::ranges::count(is_fusion, 1));
+}
+
+TEST(FusionGroupsReference, NumbersOfFusionsAreNearThoseOfXla) {
+  const std::filesystem::path root =
+      std::filesystem::path(MINKA_TESTDATA).parent_path().parent_path().parent_path();
+  const std::filesystem::path modules = root / "tests" / "testdata" / "jax";
+  for (const Reference& reference : std::vector<Reference>{{"small_mlp_sgd", 12},
+                                                           {"small_mlp_adam_remat", 39},
+                                                           {"mlp_batch32_hidden256", 56},
+                                                           {"bert_layers_batch8_hidden128", 236},
+                                                           {"bert_mlm_batch32_hidden16", 289},
+                                                           {"small_gpt_adamw", 299}}) {
+    auto bytes = ReadFile((modules / (reference.module + ".pb")).string());
+    ASSERT_TRUE(bytes.ok()) << Message(bytes.status());
+    auto module = ImportHlo(*bytes);
+    ASSERT_TRUE(module.ok()) << Message(module.status());
+    const Module simplified =
+        EliminateDeadCode(EliminateCommonSubexpressions(InlineCalls(*module)));
+    const int num_fusions = NumFusions(simplified.entry_computation());
+    EXPECT_NEAR(num_fusions, reference.num_fusions, 0.12 * reference.num_fusions)
+        << reference.module;
+  }
 }
 
 }  // namespace
