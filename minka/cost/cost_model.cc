@@ -10,14 +10,17 @@
 namespace minka {
 namespace {
 
-// Ring algorithms (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations
-// in MPICH, 2005): with n members, latency L per message and w bytes per us, for B bytes as in
-// ReshardPrice,
-//   all-reduce                           2 (n-1) L + 2 (n-1)/n B/w
-//   all-gather, reduce-scatter, all-to-all  (n-1) L +   (n-1)/n B/w
-double RingUs(ReshardKind kind, double bytes, double n, const Link& link) {
-  const double rounds = kind == ReshardKind::kAllReduce ? 2 * (n - 1) : n - 1;
-  return rounds * link.latency_us + rounds / n * bytes / link.bytes_per_us;
+// Recursive halving and doubling (Thakur, Rabenseifner, Gropp: Optimization of Collective
+// Communication Operations in MPICH, 2005): with n members, latency L per message and w bytes per
+// us, for B bytes as in ReshardPrice,
+//   all-reduce                  2 log2(n) L + 2 (n-1)/n B/w
+//   all-gather, reduce-scatter    log2(n) L +   (n-1)/n B/w
+//   all-to-all (pairwise)           (n-1) L +   (n-1)/n B/w
+double CollectiveUs(ReshardKind kind, double bytes, double n, const Link& link) {
+  const double moved = (n - 1) / n * bytes / link.bytes_per_us;
+  const double rounds = std::ceil(std::log2(n));
+  if (kind == ReshardKind::kAllReduce) return 2 * (rounds * link.latency_us + moved);
+  return (kind == ReshardKind::kAllToAll ? n - 1 : rounds) * link.latency_us + moved;
 }
 
 class RooflineCostModel final : public CostModel {
@@ -45,7 +48,7 @@ class RooflineCostModel final : public CostModel {
       const double us = CalibratedCollectiveUs(*calibration_, kind, n, bytes) * sharing_;
       if (us > 0) return us;
     }
-    return RingUs(kind, bytes, static_cast<double>(n), LinkFor(axes)) + LaunchUs();
+    return CollectiveUs(kind, bytes, static_cast<double>(n), LinkFor(axes)) + LaunchUs();
   }
 
   double Latency(ReshardKind kind, AxisSet axes) const override {

@@ -150,10 +150,24 @@ class Enumerator {
     OpChoices choices;
     choices.strategies = EnumerateStrategies(rule, mesh_);
     choices.rule = std::move(rule);
+    if (options_.method == Method::kData) KeepUniform(choices.strategies);
     if (entry.instructions[id].opcode == Opcode::kDot) KeepDivided(choices.strategies);
     Cut(choices.strategies);
     FillPorts(entry.instructions[id], choices);
     return choices;
+  }
+
+  // Data parallelism treats the mesh as one axis: all axes do the same everywhere.
+  void KeepUniform(std::vector<Strategy>& strategies) const {
+    std::erase_if(strategies, [&](const Strategy& strategy) {
+      const AxisUse* first = nullptr;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (mesh_.size(axis) == 1) continue;
+        if (first && strategy.axes[axis] != *first) return true;
+        first = &strategy.axes[axis];
+      }
+      return false;
+    });
   }
 
   // A dot that an axis does not divide repeats its work there: only where no choice divides it, or
