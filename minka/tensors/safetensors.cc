@@ -249,7 +249,7 @@ class MappedFile {
 
 struct Stored {
   const std::string* name;
-  const Tensor* tensor;
+  const HostTensor* tensor;
   int type_order;
 };
 

@@ -13,13 +13,13 @@
 
 namespace minka {
 
-struct Tensor {
+struct HostTensor {
   Shape shape;
   std::string bytes;  // dense, row-major, little endian; pred takes one byte, 0 or 1
 };
 
 struct TensorFile {
-  std::map<std::string, Tensor> tensors;  // by name
+  std::map<std::string, HostTensor> tensors;  // by name
   std::map<std::string, std::string> metadata;
 };
 

@@ -32,7 +32,7 @@ std::string Refusal(const std::string& contents) {
 }
 
 template <typename T>
-std::vector<T> Values(const Tensor& tensor) {
+std::vector<T> Values(const HostTensor& tensor) {
   std::vector<T> values(tensor.bytes.size() / sizeof(T));
   std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
   return values;
