@@ -1,0 +1,161 @@
+#include "minka/driver/compile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+#include "minka/driver/prepare.h"
+#include "minka/ir/hlo_proto.h"
+#include "minka/ir/verifier.h"
+
+namespace minka {
+namespace {
+
+constexpr int kMaxPlans = 4;  // the first and three more
+
+// Says that a step begins, times it, and remembers whether it is the last one wanted.
+class Progress {
+ public:
+  Progress(const CompileOptions& options, std::vector<CompileTime>& times)
+      : options_(options), times_(times) {}
+  ~Progress() { Stop(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void Begin(std::string_view step) {
+    Stop();
+    step_ = std::string(step);
+    start_ = std::chrono::steady_clock::now();
+    if (options_.on_step) options_.on_step(step);
+  }
+  // True after the step that options.stop_after names.
+  bool Done() {
+    const bool last = step_ == options_.stop_after;
+    Stop();
+    return last;
+  }
+
+ private:
+  void Stop() {
+    if (step_.empty()) return;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    times_.push_back({std::exchange(step_, {}), elapsed.count()});
+  }
+
+  const CompileOptions& options_;
+  std::vector<CompileTime>& times_;
+  std::string step_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+absl::Status CheckOptions(const CompileOptions& options) {
+  if (options.stop_after.empty()) return absl::OkStatus();
+  std::string known;
+  for (const std::string_view step : kCompileSteps) {
+    if (step == options.stop_after) return absl::OkStatus();
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", step);
+  }
+  return InvalidArgument("no step \"{}\" to stop after; there are {}", options.stop_after, known);
+}
+
+absl::Status DumpOptimized(const DumpFolder& dump, const pjrt::Executable& executable) {
+  if (!dump.enabled()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string bytes, executable.OptimizedModule());
+  ASSIGN_OR_RETURN(const Module optimized, ImportHlo(bytes));
+  return dump.Write("05-optimized.hlo.txt", HloText(optimized));
+}
+
+}  // namespace
+
+PlanSource PlanFromText(std::string json) {
+  return [json = std::move(json)](const Step& prepared, std::optional<int64_t>) {
+    return PlanFromJson(json, prepared.module);
+  };
+}
+
+absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_source,
+                                     const pjrt::Client& client, const CompileOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  DumpFolder dump;
+  if (!options.dump_dir.empty()) {
+    ASSIGN_OR_RETURN(dump, DumpFolder::Create(options.dump_dir));
+  }
+  CompiledStep out;
+  Progress progress(options, out.times);
+
+  progress.Begin("import");
+  RETURN_IF_ERROR(dump.Write("01-imported.txt", HloText(ToModule(step))));
+  RETURN_IF_ERROR(Verify(step.module));
+  if (progress.Done()) return out;
+
+  progress.Begin("prepare");
+  ASSIGN_OR_RETURN(out.prepared, Prepare(step));
+  RETURN_IF_ERROR(dump.Write("02-prepared.txt", HloText(ToModule(out.prepared))));
+  RETURN_IF_ERROR(Verify(out.prepared.module));
+  if (progress.Done()) return out;
+
+  std::optional<int64_t> limit = options.memory_limit_bytes;
+  for (int plans = 1;; ++plans) {
+    progress.Begin("plan");
+    ASSIGN_OR_RETURN(out.plan, plan_source(out.prepared, limit));
+    RETURN_IF_ERROR(dump.Write("03-plan.json", PlanToJson(out.plan, out.prepared.module)));
+    if (progress.Done()) return out;
+
+    progress.Begin("check");
+    RETURN_IF_ERROR(CheckPlan(out.plan, out.prepared.module));
+    if (out.mesh().num_devices() > client.num_devices()) {
+      return InvalidArgument("the plan's mesh {} has {} devices; {} are at hand",
+                             out.mesh().ToString(), out.mesh().num_devices(), client.num_devices());
+    }
+    if (progress.Done()) return out;
+
+    progress.Begin("lower");
+    ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stages.front()));
+    RETURN_IF_ERROR(dump.Write("04-local.hlo.txt", HloText(out.program.module)));
+    RETURN_IF_ERROR(
+        dump.Write("step_inputs.txt", DescribeInputs(out.prepared, out.program, out.mesh())));
+    RETURN_IF_ERROR(
+        dump.Write("step_outputs.txt", DescribeOutputs(out.prepared, out.program, out.mesh())));
+    if (progress.Done()) return out;
+
+    // XLA aborts on some malformed modules: nothing goes there that was not verified.
+    progress.Begin("verify");
+    RETURN_IF_ERROR(WithContext(Verify(out.program.module), "lowering made a wrong program"));
+    if (progress.Done()) return out;
+
+    progress.Begin("export");
+    const std::string bytes = ExportHlo(out.program.module);
+    if (progress.Done()) return out;
+
+    progress.Begin("xla");
+    ASSIGN_OR_RETURN(
+        out.executable,
+        pjrt::Executable::Compile(client, bytes,
+                                  {.num_replicas = static_cast<int>(out.mesh().num_devices())}));
+    RETURN_IF_ERROR(DumpOptimized(dump, *out.executable));
+    progress.Done();
+
+    const int64_t needed = out.executable->memory().total_bytes();
+    out.plan.peak_memory_bytes = out.plan.stages.front().peak_memory_bytes = needed;
+    out.plan.memory_tier = MemoryTier::kCompiled;
+    if (!options.memory_limit_bytes || needed <= *options.memory_limit_bytes) break;
+    if (plans == kMaxPlans) {
+      return ResourceExhausted(
+          "the best of {} plans needs {} bytes per device when compiled, {} are allowed; raise the "
+          "memory limit",
+          plans, needed, *options.memory_limit_bytes);
+    }
+    *limit -= needed - *options.memory_limit_bytes;
+  }
+  RETURN_IF_ERROR(dump.Write("03-plan.json", PlanToJson(out.plan, out.prepared.module)));
+  RETURN_IF_ERROR(dump.Write("memory.json", DescribeMemory(out.plan, out.executable->memory())));
+  RETURN_IF_ERROR(dump.Write(
+      "manifest.json",
+      DescribeManifest(options.configuration, options.versions,
+                       HashText(ModuleHash(out.prepared.module)), out.mesh(), out.times)));
+  return out;
+}
+
+}  // namespace minka

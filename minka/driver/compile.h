@@ -1,0 +1,58 @@
+// From a step to a program on the devices: every step of the compiler, one after the other.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/dump.h"
+#include "minka/ir/step.h"
+#include "minka/lowering/spmd.h"
+#include "minka/plan/plan.h"
+#include "minka/runtime/pjrt/client.h"
+#include "minka/runtime/pjrt/executable.h"
+
+namespace minka {
+
+// Gives the plan of a prepared step. The limit is that of CompileOptions at first, lower where the
+// compiled program of an earlier plan needed more than was predicted.
+using PlanSource = std::function<absl::StatusOr<Plan>(const Step& prepared,
+                                                      std::optional<int64_t> memory_limit_bytes)>;
+
+// The plan of a file, for every limit the same.
+PlanSource PlanFromText(std::string json);
+
+// The steps by name, in order.
+inline constexpr std::string_view kCompileSteps[] = {"import", "prepare", "plan",   "check",
+                                                     "lower",  "verify",  "export", "xla"};
+
+struct CompileOptions {
+  std::optional<int64_t> memory_limit_bytes;         // per device, checked on the compiled program
+  std::string dump_dir;                              // empty: nothing is written
+  std::string stop_after;                            // one of kCompileSteps; empty: all run
+  std::map<std::string, std::string> configuration;  // for the dump's manifest
+  std::map<std::string, std::string> versions;       // for the dump's manifest
+  // Called when a step begins: XLA can abort the process, and then somebody else must say where.
+  std::function<void(std::string_view step)> on_step;
+};
+
+struct CompiledStep {
+  Step prepared;
+  Plan plan;  // memory_tier kCompiled if the program was compiled
+  SpmdProgram program;
+  std::optional<pjrt::Executable> executable;  // none where stop_after came first
+  std::vector<CompileTime> times;
+
+  const Mesh& mesh() const { return plan.stages.front().mesh; }
+};
+
+// Plans again, at most three times, while the compiled program does not fit the limit;
+// ResourceExhausted then says what would.
+absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_source,
+                                     const pjrt::Client& client, const CompileOptions& options);
+
+}  // namespace minka

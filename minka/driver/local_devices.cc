@@ -1,0 +1,37 @@
+#include "minka/driver/local_devices.h"
+
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+}  // namespace
+
+std::string LocalDevices::version() const {
+  std::string text = fmt::format("{}, PJRT 0.{}", client.platform(), plugin.api_minor_version());
+  const auto stablehlo = plugin.attributes().find("stablehlo_current_version");
+  if (stablehlo != plugin.attributes().end()) text += ", StableHLO " + stablehlo->second;
+  return text;
+}
+
+absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options) {
+  if (options.num_devices < 1 || options.num_devices > kMaxDevices) {
+    return InvalidArgument("{} local devices asked for; 1 to {} can be had", options.num_devices,
+                           kMaxDevices);
+  }
+  ASSIGN_OR_RETURN(const std::string path,
+                   pjrt::FindPlugin({.kind = options.kind, .path = options.plugin_path}));
+  pjrt::PrepareEnvironment(options.kind);
+  ASSIGN_OR_RETURN(const pjrt::Plugin plugin, pjrt::Plugin::Load(path));
+  ASSIGN_OR_RETURN(pjrt::Client client,
+                   pjrt::Client::Create(plugin, {.num_devices = options.num_devices}));
+  if (client.num_devices() < options.num_devices) {
+    return InvalidArgument("{} devices asked for; the plugin {} offers {}", options.num_devices,
+                           path, client.num_devices());
+  }
+  return LocalDevices{std::move(client), plugin};
+}
+
+}  // namespace minka

@@ -1,0 +1,30 @@
+// The devices of this machine: finds and loads a plugin and connects to it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "minka/runtime/pjrt/client.h"
+#include "minka/runtime/pjrt/plugin.h"
+
+namespace minka {
+
+struct LocalDevicesOptions {
+  int num_devices = 8;
+  std::string plugin_path;  // --plugin; empty: searched, see pjrt::PluginSearch
+  pjrt::PluginKind kind = pjrt::PluginKind::kCpu;
+};
+
+struct LocalDevices {
+  pjrt::Client client;
+  pjrt::Plugin plugin;
+
+  // Platform and versions, the same for the same compiler: "cpu, PJRT 0.81, StableHLO 1.13.3".
+  std::string version() const;
+};
+
+// Errors list the places where a plugin was looked for, or say how many devices there are. Sets
+// environment variables that XLA reads (pjrt::PrepareEnvironment).
+absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options);
+
+}  // namespace minka

@@ -1,0 +1,82 @@
+#include "minka/driver/step_runner.h"
+
+#include "minka/base/status.h"
+
+namespace minka {
+
+bool IsResident(const ParameterInfo& parameter) {
+  return parameter.role == ParameterRole::kState || parameter.role == ParameterRole::kConstant;
+}
+
+StepRunner::StepRunner(const Step& step, MeshExecutor executor)
+    : parameters_(step.parameters), executor_(std::move(executor)) {}
+
+absl::StatusOr<State> StepRunner::CreateState(const ParameterValues& values) const {
+  State state;
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    state.arrays.emplace_back();
+    if (!IsResident(parameters_[i])) continue;
+    ASSIGN_OR_RETURN(state.arrays.back(), executor_.Put(i, values[i]));
+  }
+  return state;
+}
+
+absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& values) {
+  if (state.arrays.size() != parameters_.size()) {
+    return FailedPrecondition("this state was consumed by an earlier step; use what that returned");
+  }
+  std::vector<MeshArray> inputs(parameters_.size());
+  std::vector<MeshArray*> arguments;
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    if (!IsResident(parameters_[i])) {
+      ASSIGN_OR_RETURN(inputs[i], executor_.Put(i, values[i]));
+    }
+    arguments.push_back(IsResident(parameters_[i]) ? &state.arrays[i] : &inputs[i]);
+  }
+  ASSIGN_OR_RETURN(std::vector<MeshArray> results, executor_.Run(arguments));
+  StepOutput output{.results = std::vector<Literal>(results.size())};
+  std::vector<bool> is_state(results.size());
+  for (const ParameterInfo& parameter : parameters_) {
+    if (parameter.role == ParameterRole::kState && parameter.state_result >= 0) {
+      is_state[parameter.state_result] = true;
+    }
+  }
+  for (int i = 0; i < static_cast<int>(results.size()); ++i) {
+    if (is_state[i]) continue;
+    ASSIGN_OR_RETURN(output.results[i], executor_.Get(i, results[i]));
+  }
+  ASSIGN_OR_RETURN(output.state, NextState(std::move(state), results));
+  return output;
+}
+
+absl::StatusOr<State> StepRunner::NextState(State state, std::vector<MeshArray>& results) const {
+  const MeshSignature& signature = executor_.signature();
+  ++state.num_steps;
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    const int result = parameters_[i].state_result;
+    if (parameters_[i].role != ParameterRole::kState || result < 0) continue;
+    if (signature.parameter_shardings[i] == signature.result_shardings[result]) {
+      state.arrays[i] = std::move(results[result]);
+      continue;
+    }
+    // State that is not donated may come out in another sharding than it went in.
+    ASSIGN_OR_RETURN(const Literal value, executor_.Get(result, results[result]));
+    ASSIGN_OR_RETURN(state.arrays[i], executor_.Put(i, value));
+  }
+  return state;
+}
+
+absl::StatusOr<Literal> StepRunner::ReadParameter(const State& state, int parameter) const {
+  return executor_.GetParameter(parameter, state.arrays[parameter]);
+}
+
+absl::StatusOr<ParameterValues> StepRunner::ReadState(const State& state) const {
+  ParameterValues values(parameters_.size());
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    if (parameters_[i].role != ParameterRole::kState) continue;
+    ASSIGN_OR_RETURN(values[i], ReadParameter(state, i));
+  }
+  return values;
+}
+
+}  // namespace minka

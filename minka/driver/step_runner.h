@@ -1,0 +1,60 @@
+// A step that runs again and again: its state stays on the devices and every run replaces it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/mesh_executor.h"
+#include "minka/ir/step.h"
+
+namespace minka {
+
+// What stays on the devices between two runs: state and constants, by parameter number (without
+// parts: batch inputs and keys); move-only. A run consumes it and gives the next one.
+struct State {
+  std::vector<MeshArray> arrays;
+  uint64_t seed = 0;      // of the keys of its steps
+  int64_t num_steps = 0;  // made so far
+};
+
+struct StepOutput {
+  State state;
+  // By result number: everything but state; without bytes: results that are state.
+  std::vector<Literal> results;
+};
+
+// By parameter number; only those that a call names are read.
+using ParameterValues = std::vector<Literal>;
+
+class StepRunner {
+ public:
+  // The executor runs the step's module, or the program lowered from it.
+  StepRunner(const Step& step, MeshExecutor executor);
+
+  // From the values of state and constant parameters.
+  absl::StatusOr<State> CreateState(const ParameterValues& values) const;
+  // From the values of batch inputs and keys. FailedPrecondition for a state that a run consumed.
+  absl::StatusOr<StepOutput> Run(State state, const ParameterValues& values);
+  // Values of state parameters, by parameter number.
+  absl::StatusOr<ParameterValues> ReadState(const State& state) const;
+  // One parameter of those.
+  absl::StatusOr<Literal> ReadParameter(const State& state, int parameter) const;
+
+  const std::vector<ParameterInfo>& parameters() const { return parameters_; }
+  MeshExecutor& executor() { return executor_; }
+  const MeshExecutor& executor() const { return executor_; }
+
+ private:
+  absl::StatusOr<State> NextState(State state, std::vector<MeshArray>& results) const;
+
+  std::vector<ParameterInfo> parameters_;
+  MeshExecutor executor_;
+};
+
+// Does the parameter stay on the devices?
+bool IsResident(const ParameterInfo& parameter);
+
+}  // namespace minka
