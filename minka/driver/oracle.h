@@ -1,0 +1,68 @@
+// Every plan must compute what one device computes. Three runs of the same step: the plan's on its
+// mesh, the step on one device, and the step on one device with all floats widened to f64 (the
+// reference). For every output, in the 2-norm and with eps of the output's type,
+//
+//   |minka - ref| <= 4 |single - ref| + 16 eps |ref|
+//
+// Integers and predicates must equal the single run's. What the `rng` opcode reaches is compared by
+// shape and range only. (A plain tolerance cannot work: an attention key's bias has a
+// mathematically zero gradient, and Adam turns rounding noise into full-size updates. A correct
+// sharding of a small GPT reaches a ratio of 2.1 instead of 4; wrong plans are off by orders.)
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/compile.h"
+#include "minka/driver/step_runner.h"
+
+namespace minka {
+
+enum class ComparisonRule { kNorm, kExact, kRange };
+
+struct OutputComparison {
+  int result = 0;
+  std::string name;
+  Shape shape;
+  ComparisonRule rule = ComparisonRule::kNorm;
+  double largest_difference = 0;  // of an element, minka's run against the single one
+  // kNorm: |minka - ref|, |single - ref|, |ref| and what the first may be.
+  double error = 0, single_error = 0, reference_norm = 0, allowed_error = 0;
+  bool ok = true;
+};
+
+struct OracleReport {
+  int num_steps = 1;
+  std::vector<OutputComparison> outputs;  // of the last step, by result number
+
+  bool ok() const;
+  // "" where all is well, else the outputs that are not, one per line.
+  std::string Failures() const;
+};
+
+// The values of all parameters for a step, by parameter number; state is read for step 0 only and
+// fed back from then on, in each run its own.
+using StepInputs = std::function<absl::StatusOr<ParameterValues>(int step)>;
+
+// Results of the last step on one device, by result number: as it is, and widened to f64.
+struct OneDeviceResults {
+  std::vector<Literal> single, reference;
+};
+absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Client& client,
+                                                const StepInputs& inputs, int num_steps);
+
+// Runs `minka`, which runs `step` by some plan, as often and compares.
+absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,
+                                                  const StepInputs& inputs, int num_steps,
+                                                  const OneDeviceResults& one_device);
+
+// The comparison alone: results of the three runs by result number, the reference's in f64.
+OracleReport CompareResults(const Step& step, const std::vector<Literal>& minka,
+                            const OneDeviceResults& one_device);
+
+// By result: does it depend on the `rng` opcode, through fed-back state, too?
+std::vector<bool> DependsOnRng(const Step& step);
+
+}  // namespace minka
