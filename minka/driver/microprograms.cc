@@ -1,0 +1,110 @@
+#include "minka/driver/microprograms.h"
+
+#include <vector>
+
+#include "minka/base/check.h"
+#include "minka/ir/builder.h"
+
+namespace minka {
+namespace {
+
+using Groups = std::vector<std::vector<int64_t>>;
+
+Groups NeighbourGroups(int64_t group_size, int64_t num_devices) {
+  Groups groups;
+  for (int64_t device = 0; device < num_devices; ++device) {
+    if (device % group_size == 0) groups.emplace_back();
+    groups.back().push_back(device);
+  }
+  return groups;
+}
+
+Value OneCollective(ComputationBuilder& b, ReshardKind kind, Value x, int64_t group_size,
+                    const Groups& groups) {
+  const int64_t size = b.shape(x).dims[0];
+  switch (kind) {
+    case ReshardKind::kAllReduce: {
+      const Value operands[] = {x};
+      return b.AllReduce(operands, Opcode::kMaximum, groups)[0];
+    }
+    case ReshardKind::kAllGather: {
+      const Value part = b.Slice(x, {.starts = {0}, .limits = {size / group_size}, .strides = {1}});
+      return b.AllGather(part, 0, groups);
+    }
+    case ReshardKind::kReduceScatter:
+      return b.AllGather(b.ReduceScatter(x, 0, Opcode::kMaximum, groups), 0, groups);
+    case ReshardKind::kAllToAll:
+      return b.AllToAll(x, 0, groups);
+    case ReshardKind::kSlice:
+    case ReshardKind::kMakePartial:
+      break;
+  }
+  MINKA_CHECK(false, "{} is no collective", ToString(kind));
+}
+
+}  // namespace
+
+absl::StatusOr<Module> DotProgram(int64_t batch, int64_t m, int64_t n, int64_t k, int count) {
+  ModuleBuilder module("dots");
+  ComputationBuilder b = module.Entry();
+  Value x = b.Parameter({ElementType::kF32, {batch, m, k}}, "x");
+  const Value w = b.Parameter({ElementType::kF32, {batch, k, n}}, "w");
+  const Value v = b.Parameter({ElementType::kF32, {batch, n, k}}, "v");
+  const DotAttributes dot{
+      .lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
+  for (int i = 0; i < count; ++i) x = b.Dot(b.Dot(x, w, dot), v, dot);
+  b.SetResults({x});
+  return std::move(module).Finish();
+}
+
+absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count) {
+  ModuleBuilder module("stream");
+  ComputationBuilder b = module.Entry();
+  std::vector<Value> results;
+  for (int i = 0; i < count; ++i) {
+    const Value x = b.Parameter({ElementType::kF32, {num_elements}}, fmt::format("x{}", i));
+    results.push_back(b.Binary(Opcode::kAdd, x, b.FullLike(x, 1)));
+    module.AddAlias({.result = i, .parameter = i});
+  }
+  b.SetResults(results);
+  return std::move(module).Finish();
+}
+
+absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, int64_t num_elements, int count) {
+  ModuleBuilder module("elementwise");
+  ComputationBuilder b = module.Entry();
+  Value x = b.Parameter({ElementType::kF32, {num_elements}}, "x");
+  for (int i = 0; i < count; ++i) {
+    x = b.Unary(opcode, x);
+    // Otherwise the compiler might find that the operation undoes itself.
+    x = b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5));
+  }
+  b.SetResults({x});
+  return std::move(module).Finish();
+}
+
+absl::StatusOr<Module> LaunchProgram(int count) {
+  ModuleBuilder module("launches");
+  ComputationBuilder b = module.Entry();
+  Value x = b.Parameter({ElementType::kF32, {16, 16}}, "x");
+  const Value zero = b.Scalar(ElementType::kF32, 0);
+  for (int i = 0; i < count; ++i) {
+    const Value sums = b.Reduce(x, zero, {1}, Opcode::kMaximum);
+    x = b.Binary(Opcode::kSubtract, x, b.Broadcast(sums, {16, 16}, {0}));
+  }
+  b.SetResults({x});
+  return std::move(module).Finish();
+}
+
+absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
+                                         int64_t num_devices, int count) {
+  ModuleBuilder module("collectives");
+  ComputationBuilder b = module.Entry();
+  Value x = b.Parameter({ElementType::kF32, {bytes / 4}}, "x");
+  const Groups groups = NeighbourGroups(group_size, num_devices);
+  for (int i = 0; i < count; ++i) x = OneCollective(b, kind, x, group_size, groups);
+  b.SetResults({x});
+  return std::move(module).Finish();
+}
+
+}  // namespace minka

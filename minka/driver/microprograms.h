@@ -1,0 +1,30 @@
+// Small programs that `minka profile` times.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "minka/ir/module.h"
+#include "minka/sharding/reshard.h"
+
+namespace minka {
+
+// `count` times x -> x w -> (x w) v with x [batch, m, k], w [batch, k, n], v [batch, n, k]: two
+// dots of equal work each time.
+absl::StatusOr<Module> DotProgram(int64_t batch, int64_t m, int64_t n, int64_t k, int count);
+
+// `count` arrays of `num_elements` floats, each read, changed and written in place.
+absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count);
+
+// `count` times an operation on every one of `num_elements` floats, in one loop.
+absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, int64_t num_elements, int count);
+
+// `count` kernels with next to nothing to do, one after the other.
+absl::StatusOr<Module> LaunchProgram(int count);
+
+// `count` collectives over groups of neighbouring devices, one after the other; bytes as in
+// ReshardPrice. Reduce-scatter: each followed by an all-gather, which brings the array back.
+absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
+                                         int64_t num_devices, int count);
+
+}  // namespace minka

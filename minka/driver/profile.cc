@@ -1,0 +1,257 @@
+#include "minka/driver/profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "minka/analysis/flops.h"
+#include "minka/base/file.h"
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+#include "minka/driver/microprograms.h"
+#include "minka/ir/hlo_proto.h"
+#include "minka/runtime/pjrt/executable.h"
+
+namespace minka {
+namespace {
+
+// A dot's work stays below this, so that one measurement takes milliseconds.
+constexpr double kMaxDotFlops = 0.3e9;
+
+struct DotShape {
+  int64_t batch, m, n, k;
+};
+
+// Square and skewed products as dense layers of 32 to 1024 have them, and the batched small ones of
+// attention.
+std::vector<DotShape> DotGrid() {
+  std::vector<DotShape> grid;
+  for (const int64_t m : {32, 128, 512}) {
+    for (const int64_t n : {32, 128, 512, 1024}) {
+      for (const int64_t k : {32, 128, 512, 1024}) {
+        // Each program measures [m, n, k] and [m, k, n].
+        if (n < k) continue;
+        if (2.0 * static_cast<double>(m * n * k) <= kMaxDotFlops) grid.push_back({1, m, n, k});
+      }
+    }
+  }
+  for (const int64_t batch : {4, 32}) {
+    for (const int64_t m : {32, 128}) grid.push_back({batch, m, m, 32});
+    grid.push_back({batch, 128, 128, 64});
+  }
+  return grid;
+}
+
+constexpr ReshardKind kCollectives[] = {ReshardKind::kAllReduce, ReshardKind::kAllGather,
+                                        ReshardKind::kReduceScatter, ReshardKind::kAllToAll};
+constexpr int64_t kCollectiveBytes[] = {4 << 10, 64 << 10, 512 << 10, 2 << 20, 8 << 20};
+
+int CollectiveCount(int64_t bytes) {
+  if (bytes <= 64 << 10) return 16;
+  return bytes <= 1 << 20 ? 8 : 3;
+}
+
+std::string ProcessorName() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+}
+
+class Profiler {
+ public:
+  Profiler(const LocalDevices& devices, const ProfileOptions& options)
+      : devices_(devices), options_(options) {}
+
+  absl::StatusOr<Calibration> Run() {
+    Calibration out{.processor = ProcessorName(),
+                    .cores = static_cast<int>(std::thread::hardware_concurrency()),
+                    .plugin = devices_.version(),
+                    .num_devices = options_.num_devices};
+    const std::vector<DotShape> grid = DotGrid();
+    total_ = static_cast<int>(grid.size()) + 4;
+    for (const int64_t group : GroupSizes()) {
+      total_ +=
+          group > 0 ? static_cast<int>(std::size(kCollectives) * std::size(kCollectiveBytes)) : 0;
+    }
+    RETURN_IF_ERROR(MeasureOverheads(out));
+    RETURN_IF_ERROR(MeasureElementwise(out));
+    for (const DotShape& shape : grid) RETURN_IF_ERROR(MeasureDot(shape, out));
+    for (const int64_t group_size : GroupSizes()) {
+      for (const int64_t bytes : kCollectiveBytes) {
+        RETURN_IF_ERROR(MeasureCollectives(group_size, bytes, out));
+      }
+    }
+    return out;
+  }
+
+ private:
+  std::vector<int64_t> GroupSizes() const {
+    std::vector<int64_t> sizes;
+    for (int64_t size = 2; size <= options_.num_devices; size *= 2) {
+      if (options_.num_devices % size == 0) sizes.push_back(size);
+    }
+    return sizes;
+  }
+
+  // The median wall time of a launch on all devices.
+  absl::StatusOr<double> MedianUs(const std::string& what, absl::StatusOr<Module> module) {
+    if (options_.on_progress) options_.on_progress(what, done_++, total_);
+    RETURN_IF_ERROR(module.status());
+    ASSIGN_OR_RETURN(const pjrt::Executable program,
+                     pjrt::Executable::Compile(devices_.client, ExportHlo(*module),
+                                               {.num_replicas = options_.num_devices}));
+    std::vector<double> times;
+    ASSIGN_OR_RETURN(std::vector<std::vector<pjrt::Buffer>> arguments, Arguments(program));
+    for (int i = 0; i <= options_.repetitions; ++i) {
+      std::vector<std::vector<pjrt::Buffer*>> pointers(arguments.size());
+      for (size_t device = 0; device < arguments.size(); ++device) {
+        for (pjrt::Buffer& buffer : arguments[device]) pointers[device].push_back(&buffer);
+      }
+      const auto start = std::chrono::steady_clock::now();
+      ASSIGN_OR_RETURN(pjrt::Launch launch, program.Execute(pointers));
+      RETURN_IF_ERROR(launch.Await());
+      const std::chrono::duration<double, std::micro> elapsed =
+          std::chrono::steady_clock::now() - start;
+      if (i > 0) times.push_back(elapsed.count());
+      if (!program.donated_parameters().empty()) arguments = std::move(launch.results);
+    }
+    std::ranges::sort(times);
+    return times[times.size() / 2];
+  }
+
+  absl::StatusOr<std::vector<std::vector<pjrt::Buffer>>> Arguments(
+      const pjrt::Executable& program) {
+    std::vector<std::vector<pjrt::Buffer>> arguments(options_.num_devices);
+    for (int device = 0; device < options_.num_devices; ++device) {
+      for (int i = 0; i < program.num_parameters(); ++i) {
+        const Shape& shape = program.parameter_shape(i);
+        const Literal values = FilledLiteral(shape, 1.0 / 64);
+        ASSIGN_OR_RETURN(pjrt::Buffer buffer,
+                         devices_.client.CopyFromHost(device, shape, *values.bytes));
+        arguments[device].push_back(std::move(buffer));
+      }
+    }
+    return arguments;
+  }
+
+  // Time of one of `count` operations, the program's own overhead taken off.
+  double PerOperation(double program_us, double count) const {
+    return std::max((program_us - step_us_) / count, 0.01);
+  }
+
+  absl::Status MeasureOverheads(Calibration& out) {
+    ASSIGN_OR_RETURN(step_us_, MedianUs("step overhead", LaunchProgram(1)));
+    constexpr int kCount = 100;
+    ASSIGN_OR_RETURN(const double launches, MedianUs("launch overhead", LaunchProgram(kCount)));
+    out.step_us = step_us_;
+    out.launch_us = PerOperation(launches, 2 * kCount);  // the reduction and the subtraction
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureElementwise(Calibration& out) {
+    constexpr int64_t kLarge = 1 << 20;
+    constexpr int kArrays = 8;
+    ASSIGN_OR_RETURN(const double stream, MedianUs("memory", StreamProgram(kLarge, kArrays)));
+    out.bytes_per_us = 2.0 * 4 * kLarge / (PerOperation(stream, kArrays) - out.launch_us);
+    constexpr int64_t kSmall = 1 << 16;
+    constexpr int kOperations = 16;
+    ASSIGN_OR_RETURN(
+        const double exponentials,
+        MedianUs("elementwise", ElementwiseProgram(Opcode::kExponential, kSmall, kOperations)));
+    const double weight = ElementWeight(Opcode::kExponential) + ElementWeight(Opcode::kMultiply);
+    out.elementwise_per_us =
+        weight * kSmall / (PerOperation(exponentials, kOperations) - out.launch_us / kOperations);
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureDot(const DotShape& shape, Calibration& out) {
+    const double flops = 2.0 * static_cast<double>(shape.batch * shape.m * shape.n * shape.k);
+    const int count = std::clamp(static_cast<int>(0.2e9 / flops), 2, 48);
+    const std::string what = fmt::format("dot {}x{}x{}x{}", shape.batch, shape.m, shape.n, shape.k);
+    ASSIGN_OR_RETURN(const double program_us,
+                     MedianUs(what, DotProgram(shape.batch, shape.m, shape.n, shape.k, count)));
+    const double us = PerOperation(program_us, 2 * count);
+    out.dots.push_back({.batch = shape.batch, .m = shape.m, .n = shape.n, .k = shape.k, .us = us});
+    if (shape.n != shape.k) {
+      out.dots.push_back(
+          {.batch = shape.batch, .m = shape.m, .n = shape.k, .k = shape.n, .us = us});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureCollectives(int64_t group_size, int64_t bytes, Calibration& out) {
+    const int count = CollectiveCount(bytes);
+    double all_gather_us = 0;
+    for (const ReshardKind kind : kCollectives) {
+      const std::string what =
+          fmt::format("{} of {} bytes by {}", ToString(kind), bytes, group_size);
+      ASSIGN_OR_RETURN(
+          const double program_us,
+          MedianUs(what, CollectiveProgram(kind, bytes, group_size, options_.num_devices, count)));
+      double us = PerOperation(program_us, count);
+      if (kind == ReshardKind::kAllGather) all_gather_us = us;
+      // Its program gathers again after each one.
+      if (kind == ReshardKind::kReduceScatter) us = std::max(us - all_gather_us, us / 4);
+      out.collectives.push_back({.kind = kind, .group_size = group_size, .bytes = bytes, .us = us});
+    }
+    return absl::OkStatus();
+  }
+
+  const LocalDevices& devices_;
+  const ProfileOptions& options_;
+  double step_us_ = 0;
+  int done_ = 0;
+  int total_ = 0;
+};
+
+std::optional<Calibration> Load(const std::string& path) {
+  const auto text = ReadFile(path);
+  if (!text.ok()) return std::nullopt;
+  auto calibration = Calibration::FromJson(*text);
+  if (!calibration.ok()) return std::nullopt;
+  return *std::move(calibration);
+}
+
+}  // namespace
+
+absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOptions& options) {
+  if (options.num_devices < 2 || options.num_devices > devices.client.num_devices()) {
+    return InvalidArgument("a profile needs 2 devices or more and has {} of {}",
+                           options.num_devices, devices.client.num_devices());
+  }
+  return Profiler(devices, options).Run();
+}
+
+std::string CalibrationPath(const LocalDevices& devices, int num_devices) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path folder = cache && *cache ? std::filesystem::path(cache)
+                                       : home && *home ? std::filesystem::path(home) / ".cache"
+                                                       : std::filesystem::path(".cache");
+  const std::string key =
+      fmt::format("{}|{}|{}|{}", ProcessorName(), std::thread::hardware_concurrency(),
+                  devices.version(), num_devices);
+  return (folder / "minka" / fmt::format("profile-{}.json", HashText(StableHash(key)))).string();
+}
+
+absl::StatusOr<Calibration> LoadOrProfile(const LocalDevices& devices,
+                                          const ProfileOptions& options) {
+  const std::string path = CalibrationPath(devices, options.num_devices);
+  if (std::optional<Calibration> kept = Load(path)) return *std::move(kept);
+  ASSIGN_OR_RETURN(Calibration calibration, Profile(devices, options));
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (!error) WriteFile(path, calibration.ToJson()).IgnoreError();
+  return calibration;
+}
+
+}  // namespace minka

@@ -1,0 +1,36 @@
+// Measures what operations and collectives cost on this machine's devices: programs of many equal
+// operations, run by all devices at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "minka/cost/calibration.h"
+#include "minka/driver/local_devices.h"
+
+namespace minka {
+
+struct ProfileOptions {
+  // Measures with as many devices of the client as this, at least 2.
+  int num_devices = 8;
+  int repetitions = 5;  // of each program; the median counts
+  // Called before each measurement.
+  std::function<void(std::string_view what, int done, int total)> on_progress;
+};
+
+// About half a minute on two idle cores.
+absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOptions& options);
+
+// Where the calibration of this processor, number of cores and plugin is kept:
+// $XDG_CACHE_HOME/minka/ or ~/.cache/minka/.
+std::string CalibrationPath(const LocalDevices& devices, int num_devices);
+
+// The calibration kept from an earlier call, else a new one, which is kept. A file that cannot be
+// read as one is measured anew; failing to keep it is no error.
+absl::StatusOr<Calibration> LoadOrProfile(const LocalDevices& devices,
+                                          const ProfileOptions& options);
+
+}  // namespace minka
