@@ -1,0 +1,151 @@
+#include "minka/driver/compile.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/inputs.h"
+#include "minka/driver/parallelize.h"
+#include "minka/ir/builder.h"
+#include "minka/models/mlp.h"
+
+namespace minka {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const LocalDevices& Devices() {
+  static const LocalDevices devices = OpenLocalDevices({.num_devices = 8}).value();
+  return devices;
+}
+
+TracedStep SmallMlp() {
+  return Trace(Mlp({.batch = 16, .hidden = 32, .num_layers = 2}), Sgd()).value();
+}
+
+PlanSource Planned(const ParallelMethod& method) {
+  return [method](const Step& prepared, std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+    ASSIGN_OR_RETURN(PlanRequest request, RequestFor(Cluster::Local(8), method, {}));
+    request.memory_limit_bytes = limit;
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+    return result.candidates[result.best].plan;
+  };
+}
+
+TEST(Compile, StopsWhereItIsToldTo) {
+  std::vector<std::string> begun;
+  CompileOptions options{.stop_after = "lower",
+                         .on_step = [&](std::string_view step) { begun.emplace_back(step); }};
+  const auto compiled =
+      Compile(SmallMlp().step, Planned(DataParallel{}), Devices().client, options);
+  ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+  EXPECT_FALSE(compiled->executable.has_value());
+  EXPECT_THAT(begun, ElementsAre("import", "prepare", "plan", "check", "lower"));
+  EXPECT_EQ(compiled->times.size(), begun.size());
+  options.stop_after = "link";
+  EXPECT_EQ(
+      Message(
+          Compile(SmallMlp().step, Planned(DataParallel{}), Devices().client, options).status()),
+      "no step \"link\" to stop after; there are import, prepare, plan, check, lower, verify, "
+      "export, xla");
+}
+
+TEST(Compile, WritesEveryStepOfTheCompiler) {
+  const std::string folder = testing::TempDir() + "/minka_dump";
+  std::filesystem::remove_all(folder);
+  const auto compiled = Compile(SmallMlp().step, Planned(Shard{.mesh = "2x4"}), Devices().client,
+                                {.dump_dir = folder, .configuration = {{"mesh", "2x4"}}});
+  ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+  std::vector<std::string> files;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    files.push_back(file.path().filename().string());
+  }
+  EXPECT_THAT(files, testing::UnorderedElementsAre(
+                         "01-imported.txt", "02-prepared.txt", "03-plan.json", "04-local.hlo.txt",
+                         "05-optimized.hlo.txt", "manifest.json", "memory.json", "step_inputs.txt",
+                         "step_outputs.txt"));
+  EXPECT_THAT(*ReadFile(folder + "/step_inputs.txt"),
+              HasSubstr("params/layer_0/kernel  f32[32,32]"));
+  EXPECT_THAT(*ReadFile(folder + "/manifest.json"), HasSubstr("\"mesh\": \"2x4\""));
+  // What was dumped runs again as it is.
+  const auto again = Compile(SmallMlp().step, PlanFromText(*ReadFile(folder + "/03-plan.json")),
+                             Devices().client, {});
+  ASSERT_TRUE(again.ok()) << Message(again.status());
+  EXPECT_EQ(PlanToJson(again->plan, again->prepared.module),
+            PlanToJson(compiled->plan, compiled->prepared.module));
+}
+
+TEST(Compile, SaysThatTheFolderCannotBeWritten) {
+  const auto compiled = Compile(SmallMlp().step, Planned(DataParallel{}), Devices().client,
+                                {.dump_dir = "/proc/minka"});
+  EXPECT_THAT(Message(compiled.status()), HasSubstr("/proc/minka"));
+}
+
+TEST(Compile, PredictsTheCompiledMemory) {
+  const auto compiled = Compile(SmallMlp().step, Planned(DataParallel{}), Devices().client, {});
+  ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+  EXPECT_EQ(compiled->plan.memory_tier, MemoryTier::kCompiled);
+  EXPECT_EQ(compiled->plan.peak_memory_bytes, compiled->executable->memory().total_bytes());
+}
+
+TEST(Compile, PlansAgainThreeTimesAtMost) {
+  int plans = 0;
+  const PlanSource source = [&](const Step& prepared, std::optional<int64_t>) {
+    ++plans;
+    return Planned(DataParallel{})(prepared, std::nullopt);
+  };
+  const auto compiled =
+      Compile(SmallMlp().step, source, Devices().client, {.memory_limit_bytes = 1000});
+  EXPECT_EQ(plans, 4);
+  EXPECT_THAT(Message(compiled.status()), HasSubstr("1000 are allowed; raise the memory limit"));
+}
+
+TEST(Compile, RefusesMoreDevicesThanThereAre) {
+  const auto source = [](const Step& prepared, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+    ASSIGN_OR_RETURN(PlanRequest request,
+                     RequestFor(Cluster::Local(16), DataParallel{.mesh = "data=16"}, {}));
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+    return result.candidates[result.best].plan;
+  };
+  EXPECT_EQ(Message(Compile(SmallMlp().step, source, Devices().client, {}).status()),
+            "the plan's mesh data=16 has 16 devices; 8 are at hand");
+}
+
+TEST(Parallelize, StateStaysOnTheDevicesAndIsConsumed) {
+  const TracedStep traced = SmallMlp();
+  auto run = Parallelize(traced, Cluster::Local(8), Shard{}, {.devices = Devices()});
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  State state = run->Initialize(0).value();
+  const std::vector<Literal> inputs = RandomInputs(traced.step, 1).value();
+  const Batch batch(inputs.end() - 2, inputs.end());
+  double first = 0, last = 0;
+  for (int i = 0; i < 30; ++i) {
+    auto result = (*run)(std::move(state), batch);
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    state = std::move(result->state);
+    (i == 0 ? first : last) = result->loss;
+  }
+  EXPECT_LT(last, first);
+  EXPECT_EQ(run->runner().executor().times().us.size(), 30u);
+  const int64_t peak = run->runner().executor().measured_peak_bytes();
+  EXPECT_GT(peak, 0);
+  State empty = std::move(state);
+  EXPECT_EQ(Message((*run)(std::move(state), batch).status()),
+            "this state was consumed by an earlier step; use what that returned");
+  EXPECT_EQ(Message((*run)(std::move(empty), {batch[0]}).status()),
+            "the batch has 1 arrays; y is missing");
+}
+
+TEST(OpenLocalDevices, SaysHowManyThereCanBe) {
+  EXPECT_EQ(Message(OpenLocalDevices({.num_devices = 65}).status()),
+            "65 local devices asked for; 1 to 64 can be had");
+  EXPECT_THAT(Message(OpenLocalDevices({.plugin_path = "/nonexistent.so"}).status()),
+              HasSubstr("/nonexistent.so"));
+}
+
+}  // namespace
+}  // namespace minka

@@ -1,0 +1,169 @@
+#include "minka/driver/parallelize.h"
+
+#include <utility>
+
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/inputs.h"
+
+namespace minka {
+namespace {
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+
+PlanSource Search(PlanRequest request) {
+  return [request = std::move(request)](const Step& prepared,
+                                        std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+    PlanRequest limited = request;
+    limited.memory_limit_bytes = limit;
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, limited));
+    return std::move(result.candidates[result.best].plan);
+  };
+}
+
+absl::StatusOr<PlanSource> SourceOf(const PlanRequest& request, const ParallelizeOptions& options) {
+  if (options.plan_path.empty()) return Search(request);
+  ASSIGN_OR_RETURN(std::string json, ReadFile(options.plan_path));
+  return PlanFromText(std::move(json));
+}
+
+absl::StatusOr<LocalDevices> DevicesFor(const Cluster& cluster, const ParallelizeOptions& options) {
+  if (options.devices) return *options.devices;
+  return OpenLocalDevices(
+      {.num_devices = cluster.num_devices(), .plugin_path = options.plugin_path});
+}
+
+absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
+                                             std::vector<std::optional<Initializer>> initializers,
+                                             const Cluster& cluster, const ParallelMethod& method,
+                                             const ParallelizeOptions& options) {
+  ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, options.cost_model));
+  request.options = options.configuration;
+  request.time_limit_seconds = options.search_seconds;
+  ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
+  ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
+  ASSIGN_OR_RETURN(CompiledStep compiled,
+                   Compile(step, source, devices.client,
+                           {.memory_limit_bytes = request.memory_limit_bytes,
+                            .dump_dir = options.dump_dir,
+                            .configuration = options.configuration,
+                            .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
+                            .on_step = options.on_step}));
+  return Parallelized(step, std::move(compiled), std::move(devices), std::move(initializers));
+}
+
+StepRunner MakeRunner(CompiledStep& compiled, const LocalDevices& devices) {
+  return {compiled.prepared,
+          MeshExecutor(devices.client, *std::move(compiled.executable), compiled.mesh(),
+                       SignatureOf(compiled.prepared.module, compiled.program))};
+}
+
+}  // namespace
+
+absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMethod& method,
+                                       const CostModelChoice& cost_model) {
+  PlanRequest request{.cluster = cluster, .cost_model = cost_model};
+  std::string mesh;
+  std::visit(Overloaded{[&](const Shard& shard) {
+                          request.methods = {Method::kShard};
+                          request.memory_limit_bytes = shard.memory_limit_bytes;
+                          request.pins = shard.pins;
+                          mesh = shard.mesh;
+                        },
+                        [&](const DataParallel& data) {
+                          request.methods = {Method::kData};
+                          request.memory_limit_bytes = data.memory_limit_bytes;
+                          mesh = data.mesh.empty() ? fmt::format("data={}", cluster.num_devices())
+                                                   : data.mesh;
+                        }},
+             method);
+  if (!mesh.empty()) {
+    ASSIGN_OR_RETURN(const Mesh parsed, Mesh::Parse(mesh));
+    request.meshes = {parsed};
+  }
+  return request;
+}
+
+absl::StatusOr<Parallelized> Parallelize(const TracedStep& traced, const Cluster& cluster,
+                                         const ParallelMethod& method,
+                                         const ParallelizeOptions& options) {
+  return ParallelizeWith(traced.step, traced.initializers, cluster, method, options);
+}
+
+absl::StatusOr<Parallelized> Parallelize(const Step& step, const Cluster& cluster,
+                                         const ParallelMethod& method,
+                                         const ParallelizeOptions& options) {
+  return ParallelizeWith(step, {}, cluster, method, options);
+}
+
+Parallelized::Parallelized(Step step, CompiledStep compiled, LocalDevices devices,
+                           std::vector<std::optional<Initializer>> initializers)
+    : step_(std::move(step)),
+      prepared_(compiled.prepared),
+      plan_(compiled.plan),
+      compile_times_(compiled.times),
+      devices_(std::move(devices)),
+      initializers_(std::move(initializers)),
+      runner_(MakeRunner(compiled, devices_)) {}
+
+absl::StatusOr<State> Parallelized::Initialize(uint64_t seed) const {
+  if (initializers_.empty()) {
+    return FailedPrecondition(
+        "the step {} says nothing about initial values; give them to Initialize",
+        step_.module.name);
+  }
+  ASSIGN_OR_RETURN(State state, Initialize(InitialValues(step_, initializers_, seed)));
+  state.seed = seed;
+  return state;
+}
+
+absl::StatusOr<State> Parallelized::Initialize(const ParameterValues& values) const {
+  return runner_.CreateState(values);
+}
+
+absl::StatusOr<ParameterValues> Parallelized::StepValues(const Batch& batch, uint64_t seed,
+                                                         int64_t step) const {
+  ParameterValues values(step_.parameters.size());
+  size_t next = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ParameterRole role = step_.parameters[i].role;
+    if (role == ParameterRole::kKey) values[i] = StepKey(seed, step);
+    if (role != ParameterRole::kBatch) continue;
+    if (next == batch.size()) {
+      return InvalidArgument("the batch has {} arrays; {} is missing", batch.size(),
+                             step_.parameters[i].name);
+    }
+    values[i] = batch[next++];
+  }
+  if (next < batch.size()) {
+    return InvalidArgument("the batch has {} arrays; the step takes {}", batch.size(), next);
+  }
+  return values;
+}
+
+absl::StatusOr<StepResult> Parallelized::operator()(State state, const Batch& batch) {
+  ASSIGN_OR_RETURN(const ParameterValues values, StepValues(batch, state.seed, state.num_steps));
+  ASSIGN_OR_RETURN(StepOutput output, runner_.Run(std::move(state), values));
+  StepResult result{.state = std::move(output.state), .results = std::move(output.results)};
+  for (size_t i = 0; i < step_.results.size(); ++i) {
+    if (step_.results[i].role == ResultRole::kLoss) result.loss = ScalarValue(result.results[i]);
+  }
+  return result;
+}
+
+absl::Status Parallelized::SavePlan(const std::string& path) const {
+  return WriteFile(path, PlanToJson(plan_, prepared_.module));
+}
+
+absl::Status Parallelized::Dump(const std::string& folder) const {
+  return Compile(step_, PlanFromText(PlanToJson(plan_, prepared_.module)), devices_.client,
+                 {.dump_dir = folder,
+                  .configuration = plan_.options,
+                  .versions = {{"minka", MINKA_VERSION}, {"plugin", devices_.version()}}})
+      .status();
+}
+
+}  // namespace minka

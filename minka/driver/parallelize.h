@@ -1,0 +1,119 @@
+// The C++ API: a single-device step and a cluster become a step that runs on all devices.
+//
+//   ASSIGN_OR_RETURN(TracedStep step, Trace(model, AdamW()));
+//   ASSIGN_OR_RETURN(Parallelized run, Parallelize(step, Cluster::Local(8), Shard{}));
+//   ASSIGN_OR_RETURN(State state, run.Initialize(/*seed=*/0));
+//   for (const Batch& batch : batches) {
+//     ASSIGN_OR_RETURN(StepResult result, run(std::move(state), batch));
+//     state = std::move(result.state);
+//   }
+//
+// The plugin runs in this process, which XLA can abort; the command line runs it in a child.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/cluster/cluster.h"
+#include "minka/driver/compile.h"
+#include "minka/driver/local_devices.h"
+#include "minka/driver/oracle.h"
+#include "minka/driver/plan_step.h"
+#include "minka/driver/step_runner.h"
+#include "minka/frontend/trace.h"
+#include "minka/ir/step.h"
+#include "minka/plan/plan.h"
+
+namespace minka {
+
+// Everything is chosen by the search.
+struct Shard {
+  std::string mesh;  // "data=2,model=4"; empty: the fastest shape of the cluster's devices
+  std::optional<int64_t> memory_limit_bytes;  // per device
+  std::vector<std::string> pins;              // "GLOB=SHARDING" on parameter names
+};
+
+// The batch is split over all axes, parameters are whole on every device.
+struct DataParallel {
+  std::string mesh;
+  std::optional<int64_t> memory_limit_bytes;
+};
+
+using ParallelMethod = std::variant<Shard, DataParallel>;
+
+struct ParallelizeOptions {
+  CostModelChoice cost_model;
+  double search_seconds = 60;  // per mesh at most
+  std::string plan_path;                // takes this plan instead of searching
+  std::optional<LocalDevices> devices;  // shares a connection; else one is opened
+  std::string plugin_path;
+  std::string dump_dir;
+  std::function<void(std::string_view step)> on_step;  // of the compiler, see CompileOptions
+  std::map<std::string, std::string> configuration;    // recorded in plan and dump
+};
+
+// Values of the batch inputs, in their order.
+using Batch = std::vector<Literal>;
+
+struct StepResult {
+  State state;
+  double loss = 0;               // 0 where the step marks no result as loss
+  std::vector<Literal> results;  // by result number, without bytes where a result is state
+};
+
+// A step compiled for a mesh. Move-only; not thread-safe.
+class Parallelized {
+ public:
+  Parallelized(Step step, CompiledStep compiled, LocalDevices devices,
+               std::vector<std::optional<Initializer>> initializers);
+
+  // State by the step's initialisers; FailedPrecondition for a step that has none (a module file).
+  absl::StatusOr<State> Initialize(uint64_t seed) const;
+  // State from values by parameter number (batch inputs and keys are not read).
+  absl::StatusOr<State> Initialize(const ParameterValues& values) const;
+  // One step; keys follow from the state's seed and step number.
+  absl::StatusOr<StepResult> operator()(State state, const Batch& batch);
+
+  const Plan& plan() const { return plan_; }
+  absl::Status SavePlan(const std::string& path) const;
+  // Compiles once more and writes what CompileOptions::dump_dir says.
+  absl::Status Dump(const std::string& folder) const;
+
+  const Step& step() const { return step_; }
+  const Step& prepared() const { return prepared_; }
+  const LocalDevices& devices() const { return devices_; }
+  StepRunner& runner() { return runner_; }
+  const StepRunner& runner() const { return runner_; }
+  // Batch inputs and key of a step at their parameter numbers.
+  absl::StatusOr<ParameterValues> StepValues(const Batch& batch, uint64_t seed, int64_t step) const;
+  const std::vector<CompileTime>& compile_times() const { return compile_times_; }
+
+ private:
+  Step step_;
+  Step prepared_;
+  Plan plan_;
+  std::vector<CompileTime> compile_times_;
+  LocalDevices devices_;
+  std::vector<std::optional<Initializer>> initializers_;
+  StepRunner runner_;
+};
+
+absl::StatusOr<Parallelized> Parallelize(const TracedStep& traced, const Cluster& cluster,
+                                         const ParallelMethod& method,
+                                         const ParallelizeOptions& options = {});
+absl::StatusOr<Parallelized> Parallelize(const Step& step, const Cluster& cluster,
+                                         const ParallelMethod& method,
+                                         const ParallelizeOptions& options = {});
+
+// What PlanStep is asked for a method.
+absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMethod& method,
+                                       const CostModelChoice& cost_model);
+
+}  // namespace minka

@@ -1,0 +1,342 @@
+#include "minka/driver/train.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/evaluation.h"
+#include "minka/driver/inputs.h"
+#include "minka/driver/parallelize.h"
+#include "minka/driver/profile.h"
+#include "minka/driver/text_data.h"
+#include "minka/frontend/random.h"
+
+namespace minka {
+namespace {
+
+constexpr int kHeldOutBatches = 8;
+constexpr double kTemperature = 0.8;
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool ReadsTokens(const Model& model) {
+  return model.inputs.size() == 2 && model.inputs[0].name == "tokens" &&
+         model.inputs[1].name == "labels" && model.inputs[0].num_values >= 256;
+}
+
+absl::Status CheckOptions(const TrainOptions& options) {
+  if (options.length.num_steps <= 0 && options.length.minutes <= 0) {
+    return InvalidArgument("training needs a number of steps or of minutes");
+  }
+  if (options.memory_limit_of_data &&
+      (*options.memory_limit_of_data <= 0 || *options.memory_limit_of_data > 1)) {
+    return InvalidArgument("a memory limit of {} % of data parallelism's is not in (0, 100]",
+                           *options.memory_limit_of_data * 100);
+  }
+  return absl::OkStatus();
+}
+
+class Training {
+ public:
+  Training(const TrainOptions& options, const TrainEvents& events)
+      : options_(options), events_(events) {}
+
+  absl::StatusOr<TrainReport> Run() {
+    RETURN_IF_ERROR(CheckOptions(options_));
+    ASSIGN_OR_RETURN(named_, MakeModel(options_.model, options_.model_options));
+    ASSIGN_OR_RETURN(traced_, Trace(named_.model, named_.optimizer, named_.trace));
+    RETURN_IF_ERROR(ReadData());
+    RETURN_IF_ERROR(PlanAndCompile());
+    RETURN_IF_ERROR(Check());
+    RETURN_IF_ERROR(TrainSteps());
+    RETURN_IF_ERROR(Sample());
+    return std::move(report_);
+  }
+
+ private:
+  void Phase(std::string_view phase) const {
+    if (events_.on_phase) events_.on_phase(phase);
+  }
+
+  absl::Status ReadData() {
+    if (!ReadsTokens(named_.model)) {
+      report_.data_source = "random inputs";
+      return absl::OkStatus();
+    }
+    Phase("data");
+    ASSIGN_OR_RETURN(text_, LoadText(options_.data.path));
+    const int64_t sequence = named_.model.inputs[0].shape.dims[1];
+    if (text_->held_out().size() <= static_cast<size_t>(sequence)) {
+      return InvalidArgument("{} is too short: a tenth of it must be longer than a sequence of {}",
+                             text_->source, sequence);
+    }
+    report_.data_source = text_->source;
+    report_.bigram_entropy = BigramEntropy(text_->text);
+    return absl::OkStatus();
+  }
+
+  // The batch of a step; for models that read no tokens one of eight, so that there is something to
+  // learn.
+  absl::StatusOr<Batch> TrainingBatch(int64_t step) const {
+    if (text_) {
+      const Shape& shape = named_.model.inputs[0].shape;
+      return DrawTextBatch(text_->training(), shape.dims[0], shape.dims[1],
+                           MixKey(options_.data.seed) + static_cast<uint64_t>(step));
+    }
+    Batch batch;
+    for (size_t i = 0; i < traced_.step.parameters.size(); ++i) {
+      if (traced_.step.parameters[i].role != ParameterRole::kBatch) continue;
+      ASSIGN_OR_RETURN(Literal value, RandomInput(traced_.step, static_cast<int>(i),
+                                                  options_.data.seed + step % 8));
+      batch.push_back(std::move(value));
+    }
+    return batch;
+  }
+
+  absl::Status PlanAndCompile() {
+    ASSIGN_OR_RETURN(const LocalDevices devices,
+                     OpenLocalDevices({.num_devices = options_.num_devices,
+                                       .plugin_path = options_.plugin_path}));
+    PlanRequest request = options_.request;
+    request.cluster = Cluster::Local(options_.num_devices);
+    if (request.cost_model.kind == CostModelKind::kMeasured && !request.cost_model.calibration) {
+      Phase("profile");
+      ASSIGN_OR_RETURN(request.cost_model.calibration,
+                       LoadOrProfile(devices, {.num_devices = options_.num_devices,
+                                               .on_progress = [&](std::string_view what, int, int) {
+                                                 Phase(fmt::format("profile: {}", what));
+                                               }}));
+    }
+    PlanResult considered;
+    const PlanSource source = [&](const Step& prepared, std::optional<int64_t> limit) {
+      return Search(prepared, request, limit, considered);
+    };
+    const auto start = Clock::now();
+    ASSIGN_OR_RETURN(CompiledStep compiled,
+                     Compile(traced_.step, source, devices.client,
+                             {.memory_limit_bytes = request.memory_limit_bytes,
+                              .dump_dir = options_.dump_dir,
+                              .configuration = request.options,
+                              .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
+                              .on_step = events_.on_phase}));
+    report_.compile_seconds = SecondsSince(start);
+    report_.plan = compiled.plan;
+    report_.prepared = compiled.prepared;
+    report_.total_allocation_bytes = compiled.executable->memory().total_bytes();
+    if (!options_.plan_path.empty()) {
+      RETURN_IF_ERROR(
+          WriteFile(options_.plan_path, PlanToJson(compiled.plan, compiled.prepared.module)));
+    }
+    if (events_.on_plan) events_.on_plan(considered, compiled.plan);
+    run_.emplace(traced_.step, std::move(compiled), devices, traced_.initializers);
+    if (!text_) return absl::OkStatus();
+    Phase("compile the evaluation");
+    ASSIGN_OR_RETURN(const TracedStep traced, TraceEvaluation(named_.model, named_.trace));
+    ASSIGN_OR_RETURN(Evaluation evaluation,
+                     Evaluation::Create(traced, *run_, request.cluster, request.cost_model));
+    evaluation_.emplace(std::move(evaluation));
+    return absl::OkStatus();
+  }
+
+  // The best plan; data parallelism is planned beside it, to compare and to take the limit from.
+  absl::StatusOr<Plan> Search(const Step& prepared, const PlanRequest& asked,
+                              std::optional<int64_t> limit, PlanResult& considered) {
+    PlanRequest data = asked;
+    data.methods = {Method::kData};
+    data.meshes = {Mesh({{"data", options_.num_devices}})};
+    data.pins.clear();
+    data.memory_limit_bytes.reset();
+    auto data_result = PlanStep(prepared, data);
+    PlanRequest request = asked;
+    request.memory_limit_bytes = limit;
+    if (!limit && options_.memory_limit_of_data) {
+      RETURN_IF_ERROR(data_result.status());
+      request.memory_limit_bytes = static_cast<int64_t>(
+          *options_.memory_limit_of_data *
+          static_cast<double>(data_result->candidates.front().plan.peak_memory_bytes));
+    }
+    report_.memory_limit_bytes = request.memory_limit_bytes;
+    ASSIGN_OR_RETURN(considered, PlanStep(prepared, request));
+    Plan best = considered.candidates[considered.best].plan;
+    const bool has_data = std::ranges::count(request.methods, Method::kData) > 0;
+    if (data_result.ok() && !has_data) {
+      PlanCandidate& candidate = data_result->candidates.front();
+      candidate.fits = !request.memory_limit_bytes ||
+                       candidate.plan.peak_memory_bytes <= *request.memory_limit_bytes;
+      considered.candidates.insert(considered.candidates.begin(), std::move(candidate));
+      ++considered.best;
+    }
+    return best;
+  }
+
+  absl::Status Check() {
+    if (options_.check_steps <= 0) return absl::OkStatus();
+    Phase("check against one device");
+    const uint64_t seed = options_.data.seed;
+    const StepInputs inputs = [&](int step) -> absl::StatusOr<ParameterValues> {
+      ParameterValues values = InitialValues(traced_.step, traced_.initializers, seed);
+      ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
+      ASSIGN_OR_RETURN(const ParameterValues inputs, run_->StepValues(batch, seed, step));
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (inputs[i].bytes) values[i] = inputs[i];
+      }
+      return values;
+    };
+    ASSIGN_OR_RETURN(
+        const OneDeviceResults one_device,
+        RunOnOneDevice(traced_.step, run_->devices().client, inputs, options_.check_steps));
+    ASSIGN_OR_RETURN(report_.check, CompareWithOneDevice(traced_.step, run_->runner(), inputs,
+                                                         options_.check_steps, one_device));
+    if (report_.check->ok()) return absl::OkStatus();
+    return FailedPrecondition(
+        "after {} steps the plan computes something else than one device:\n{}",
+        options_.check_steps, report_.check->Failures());
+  }
+
+  double Fraction(int64_t step, double seconds) const {
+    const TrainingLength& length = options_.length;
+    const double by_steps = length.num_steps > 0
+                                ? static_cast<double>(step) / static_cast<double>(length.num_steps)
+                                : 0;
+    const double by_time = length.minutes > 0 ? seconds / (60 * length.minutes) : 0;
+    return std::min(1.0, std::max(by_steps, by_time));
+  }
+
+  bool ShouldEvaluate(int64_t step, double fraction, double last_fraction) const {
+    if (!evaluation_) return false;
+    if (fraction >= 1) return true;
+    if (options_.length.evaluate_every > 0) return step % options_.length.evaluate_every == 0;
+    return std::floor(fraction * 10) > std::floor(last_fraction * 10);
+  }
+
+  absl::Status TrainSteps() {
+    const auto create = Clock::now();
+    ASSIGN_OR_RETURN(state_, run_->Initialize(options_.data.seed));
+    report_.create_state_seconds = SecondsSince(create);
+    run_->runner().executor().ResetMeasurements();
+    Phase("train");
+    const auto start = Clock::now();
+    double evaluation_seconds = 0, fraction = 0;
+    for (int64_t step = 0; fraction < 1;) {
+      ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
+      ASSIGN_OR_RETURN(StepResult result, (*run_)(std::move(state_), batch));
+      state_ = std::move(result.state);
+      report_.losses.push_back(result.loss);
+      ++step;
+      const double last_fraction = std::exchange(fraction, Fraction(step, SecondsSince(start)));
+      TrainProgress progress{.step = step, .fraction = fraction, .loss = result.loss};
+      if (ShouldEvaluate(step, fraction, last_fraction)) {
+        NotePeak();
+        const auto evaluation = Clock::now();
+        ASSIGN_OR_RETURN(report_.held_out_loss, HeldOutLoss());
+        progress.held_out_loss = report_.held_out_loss;
+        evaluation_seconds += SecondsSince(evaluation);
+      }
+      progress.seconds = SecondsSince(start);
+      progress.tokens_per_second =
+          TokensPerStep() * static_cast<double>(step) / (progress.seconds - evaluation_seconds);
+      report_.tokens_per_second = progress.tokens_per_second;
+      report_.num_steps = step;
+      if (events_.on_progress) events_.on_progress(progress);
+    }
+    NotePeak();
+    report_.seconds = SecondsSince(start);
+    const RunTimes& times = run_->runner().executor().times();
+    report_.measured_step_us = times.mean_us();
+    report_.measured_step_std_us = times.std_us();
+    return absl::OkStatus();
+  }
+
+  // The training's peak: taken before the first evaluation, which shares the meter.
+  void NotePeak() {
+    if (report_.measured_peak_memory_bytes > 0) return;
+    report_.measured_peak_memory_bytes = run_->runner().executor().measured_peak_bytes();
+  }
+
+  // Examples where the model reads no tokens.
+  double TokensPerStep() const {
+    const Shape& shape = named_.model.inputs[0].shape;
+    return static_cast<double>(text_ ? shape.num_elements() : shape.dims[0]);
+  }
+
+  absl::StatusOr<double> HeldOutLoss() {
+    const Shape& shape = named_.model.inputs[0].shape;
+    const int loss = evaluation_->FindResult("loss");
+    double sum = 0;
+    for (int i = 0; i < kHeldOutBatches; ++i) {
+      const Batch batch =
+          SpreadTextBatch(text_->held_out(), shape.dims[0], shape.dims[1], i, kHeldOutBatches);
+      ASSIGN_OR_RETURN(const std::vector<Literal> results, evaluation_->Run(state_, batch));
+      sum += ScalarValue(results[loss]);
+    }
+    return sum / kHeldOutBatches;
+  }
+
+  absl::Status Sample() {
+    if (!evaluation_ || options_.sample_bytes <= 0) return absl::OkStatus();
+    Phase("generate text");
+    const int logits_result = evaluation_->FindResult("logits");
+    if (logits_result < 0) return absl::OkStatus();
+    const Shape& shape = named_.model.inputs[0].shape;
+    const auto sequence = static_cast<size_t>(shape.dims[1]);
+    std::string text(text_->held_out().substr(0, sequence / 2));
+    const size_t prompt = text.size();
+    const uint64_t key = SiteKey(MixKey(options_.data.seed), SiteConstant("sample"));
+    for (int i = 0; i < options_.sample_bytes; ++i) {
+      const size_t start = text.size() > sequence ? text.size() - sequence : 0;
+      std::string window = text.substr(start);
+      const size_t last = window.size() - 1;
+      window.resize(sequence + 1, ' ');
+      const Batch batch = SpreadTextBatch(window, shape.dims[0], shape.dims[1], 0, 1);
+      ASSIGN_OR_RETURN(const std::vector<Literal> results, evaluation_->Run(state_, batch));
+      const Literal& logits = results[logits_result];
+      const double uniform = std::ldexp(SquaresBits(static_cast<uint64_t>(i), key), -32);
+      text += Choose(logits, static_cast<int64_t>(last) * logits.shape.dims[2], uniform);
+    }
+    report_.sample = text.substr(prompt);
+    return absl::OkStatus();
+  }
+
+  // A byte drawn by the softmax of the first 256 logits from `offset` on.
+  static char Choose(const Literal& logits, int64_t offset, double uniform) {
+    std::vector<double> weights;
+    for (int64_t i = 0; i < 256; ++i) {
+      weights.push_back(ElementAsDouble(logits, offset + i) / kTemperature);
+    }
+    const double largest = *std::ranges::max_element(weights);
+    for (double& weight : weights) weight = std::exp(weight - largest);
+    double rest = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      rest -= weights[i];
+      if (rest <= 0) return static_cast<char>(i);
+    }
+    return ' ';
+  }
+
+  const TrainOptions& options_;
+  const TrainEvents& events_;
+  TrainReport report_;
+  NamedModel named_;
+  TracedStep traced_;
+  std::optional<TextData> text_;
+  std::optional<Parallelized> run_;
+  std::optional<Evaluation> evaluation_;
+  State state_;
+};
+
+}  // namespace
+
+absl::StatusOr<TrainReport> Train(const TrainOptions& options, const TrainEvents& events) {
+  return Training(options, events).Run();
+}
+
+}  // namespace minka

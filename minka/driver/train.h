@@ -1,0 +1,84 @@
+// Trains a named model on local devices: plans, compiles, runs steps on real text, measures.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/oracle.h"
+#include "minka/driver/plan_step.h"
+#include "minka/models/registry.h"
+#include "minka/plan/plan.h"
+
+namespace minka {
+
+struct TrainingData {
+  std::string path;  // empty: the built-in text; models that read no tokens get random inputs
+  uint64_t seed = 0;
+};
+
+struct TrainingLength {
+  int64_t num_steps = 0;       // 0: as many as the minutes allow
+  double minutes = 0;          // 0: no limit; at least one of the two is given
+  int64_t evaluate_every = 0;  // steps; 0: ten times in all
+};
+
+struct TrainOptions {
+  std::string model = "gpt-tiny";
+  ModelOptions model_options;
+  TrainingData data;
+  TrainingLength length;
+  int num_devices = 8;
+  // What is asked of the plan; the cluster is the local one. A measured cost model without a
+  // calibration profiles the machine or takes an earlier profile.
+  PlanRequest request;
+  // Limits memory to this part of what data parallelism needs, where request has no limit.
+  std::optional<double> memory_limit_of_data;
+  int check_steps = 0;                           // compares so many steps with one device first
+  int sample_bytes = 0;                          // of text generated at the end
+  std::string plugin_path, plan_path, dump_dir;  // empty: searched, not written, not written
+};
+
+struct TrainProgress {
+  int64_t step = 0;     // done so far
+  double fraction = 0;  // of steps or time, whichever ends first
+  double seconds = 0;
+  double loss = 0;
+  std::optional<double> held_out_loss;  // where it was computed after this step
+  double tokens_per_second = 0;
+};
+
+struct TrainEvents {
+  // What happens now: "profile ...", "plan ...", the compiler's steps, "train".
+  std::function<void(std::string_view phase)> on_phase;
+  // Before the first step: everything considered, and the plan that runs.
+  std::function<void(const PlanResult& considered, const Plan& plan)> on_plan;
+  std::function<void(const TrainProgress& progress)> on_progress;
+};
+
+struct TrainReport {
+  Plan plan;
+  Step prepared;
+  std::optional<int64_t> memory_limit_bytes;
+  int64_t num_steps = 0;
+  double seconds = 0;  // of training, evaluations included
+  double tokens_per_second = 0;
+  std::vector<double> losses;  // by step
+  std::optional<double> held_out_loss;
+  std::optional<double> bigram_entropy;  // of the held-out text
+  double measured_step_us = 0, measured_step_std_us = 0;
+  int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
+  double create_state_seconds = 0, compile_seconds = 0;
+  std::string data_source;
+  std::string sample;  // generated text
+  std::optional<OracleReport> check;
+};
+
+absl::StatusOr<TrainReport> Train(const TrainOptions& options, const TrainEvents& events);
+
+}  // namespace minka
