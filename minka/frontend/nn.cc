@@ -59,12 +59,12 @@ Tensor Dense(const Scope& scope, Tensor x, const DenseOptions& options) {
 Tensor EmbeddingTable(const Scope& scope, const EmbeddingOptions& options) {
   const ScopeName name(scope.graph(), scope.path());
   return scope.Parameter("embedding", {options.num_rows, options.features},
-                         {.initializer = Normal(options.stddev), .decays = true});
+                         {.initializer = Normal(options.stddev), .decays = true, .master = true});
 }
 
-Tensor EmbeddingRows(Tensor table, Tensor ids, LookUp look_up) {
-  if (look_up == LookUp::kGather) return Take(table, ids);
-  return MatMul(OneHot(ids, table.dim(0), table.type()), table);
+Tensor EmbeddingRows(Tensor table, Tensor ids, ElementType type, LookUp look_up) {
+  if (look_up == LookUp::kGather) return Convert(Take(table, ids), type);
+  return MatMul(OneHot(ids, table.dim(0), type), Convert(table, type));
 }
 
 Tensor LayerNorm(const Scope& scope, Tensor x, double epsilon) {

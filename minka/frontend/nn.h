@@ -29,12 +29,12 @@ struct EmbeddingOptions {
   int64_t num_rows = 0;
   int64_t features = 0;
   double stddev = 0.02;
-  LookUp look_up = LookUp::kGather;
 };
-// The table [num_rows, features] of a scope, to be read by EmbeddingRows or tied to an output.
+// The table [num_rows, features] of a scope in the type that it is kept in, so that the gradients
+// of frequent rows add up in full precision.
 Tensor EmbeddingTable(const Scope& scope, const EmbeddingOptions& options);
-// Rows of the table: dims of ids, then features.
-Tensor EmbeddingRows(Tensor table, Tensor ids, LookUp look_up = LookUp::kGather);
+// Rows of the table: dims of ids, then features; in the type.
+Tensor EmbeddingRows(Tensor table, Tensor ids, ElementType type, LookUp look_up = LookUp::kGather);
 
 // Over the last dimension, with scale and bias; statistics in f32.
 Tensor LayerNorm(const Scope& scope, Tensor x, double epsilon = 1e-6);

@@ -57,7 +57,7 @@ Tensor ParameterStore::Use(const ParameterSpec& spec) {
     return graph_.Fail(InvalidArgument("parameter {} is used as {} and as {}", spec.name,
                                        ToString(it->second.shape()), ToString(spec.shape)));
   }
-  return Convert(it->second, dtype_.compute);
+  return it->second;
 }
 
 Scope Scope::operator/(std::string_view name) const {
@@ -66,10 +66,11 @@ Scope Scope::operator/(std::string_view name) const {
 
 Tensor Scope::Parameter(std::string_view name, std::vector<int64_t> dims,
                         const ParameterOptions& options) const {
-  return store_->Use({.name = (*this / name).path(),
-                      .shape = {store_->dtype().parameter, std::move(dims)},
-                      .initializer = options.initializer,
-                      .decays = options.decays});
+  const Tensor master = store_->Use({.name = (*this / name).path(),
+                                     .shape = {store_->dtype().parameter, std::move(dims)},
+                                     .initializer = options.initializer,
+                                     .decays = options.decays});
+  return options.master ? master : Convert(master, compute_type());
 }
 
 Tensor Scope::RandomMask(const std::vector<int64_t>& dims, double probability) const {

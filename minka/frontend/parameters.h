@@ -38,6 +38,7 @@ struct ParameterSpec {
 struct ParameterOptions {
   Initializer initializer;
   bool decays = false;
+  bool master = false;  // as it is kept, not converted to the type to compute in
 };
 
 struct DtypePolicy {
@@ -97,7 +98,8 @@ class Scope {
   ElementType compute_type() const { return store_->dtype().compute; }
   bool training() const { return store_->training(); }
 
-  // The parameter `name` below this path, converted to the type to compute in.
+  // The parameter `name` below this path, converted to the type to compute in unless the options
+  // say otherwise.
   Tensor Parameter(std::string_view name, std::vector<int64_t> dims,
                    const ParameterOptions& options) const;
   // A mask that is true with the probability; invalid where dropout is off. The path must be used

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "minka/base/status.h"
 #include "minka/frontend/nn.h"
 #include "minka/frontend/testing/evaluator.h"
@@ -122,6 +124,19 @@ TEST(TraceTest, TrainingLowersTheLossWithEachOptimizer) {
         Adam({.learning_rate = 0.02}), AdamW({.learning_rate = 0.02, .weight_decay = 0.1})}) {
     const std::vector<double> losses = Losses(MustTrace(SmallModel(2, 0), optimizer), 20);
     EXPECT_LT(losses.back(), 0.9 * losses.front()) << optimizer.name;
+  }
+}
+
+TEST(TraceTest, AdamsFirstStepIsTheLearningRateAndAFractionOfItWhileWarmingUp) {
+  for (int64_t warmup : {0, 10}) {
+    const TracedStep traced =
+        MustTrace(SmallModel(1, 0), Adam({.learning_rate = 0.01, .warmup_updates = warmup}));
+    const std::vector<Array> inputs = InitialInputs(traced);
+    const std::vector<Array> results = Evaluate(traced.step.module, inputs);
+    for (size_t i = 0; i < inputs[0].elements.size(); ++i) {
+      EXPECT_NEAR(double(std::abs(results[0].elements[i] - inputs[0].elements[i])),
+                  warmup == 0 ? 0.01 : 0.001, 1e-6);
+    }
   }
 }
 

@@ -57,16 +57,17 @@ struct Forward {
     const Tensor words = Table(embedding / "words", config.vocabulary);
     const Tensor positions = Table(embedding / "positions", config.sequence);
     const Tensor types = Table(embedding / "types", config.num_types);
-    Tensor x = EmbeddingRows(words, inputs[0], config.look_up) +
-               EmbeddingRows(positions, inputs[3], config.look_up) +
-               EmbeddingRows(types, inputs[2], config.look_up);
+    const ElementType type = scope.compute_type();
+    Tensor x = EmbeddingRows(words, inputs[0], type, config.look_up);
+    x = x + EmbeddingRows(positions, inputs[3], type, config.look_up);
+    x = x + EmbeddingRows(types, inputs[2], type, config.look_up);
     x = Dropout(embedding / "dropout", LayerNorm(embedding / "norm", x), config.dropout);
     x = Layers(scope, x, inputs[1]);
     x = LayerNorm(scope / "head/norm", Gelu(Dense(scope / "head", x, To(config.hidden))));
     const Scope output = scope / "output";
     const ScopeName name(scope.graph(), output.path());
-    const Tensor logits =
-        Einsum("bsh,vh->bsv", x, words) + output.Parameter("bias", {config.vocabulary}, {});
+    const Tensor logits = Einsum("bsh,vh->bsv", x, Convert(words, type)) +
+                          output.Parameter("bias", {config.vocabulary}, {});
     return {.loss = MaskedCrossEntropy(logits, inputs[4]) * config.loss_scale,
             .outputs = {{"logits", logits}}};
   }

@@ -20,7 +20,9 @@ struct Forward {
     const Tensor positions = EmbeddingTable(
         scope / "positions", {.num_rows = config.sequence, .features = config.hidden});
     const ScopeName name(scope.graph(), scope.path());
-    return Dropout(scope / "dropout", EmbeddingRows(words, tokens) + positions, config.dropout);
+    const ElementType type = scope.compute_type();
+    const Tensor sum = EmbeddingRows(words, tokens, type) + Convert(positions, type);
+    return Dropout(scope / "dropout", sum, config.dropout);
   }
 
   Tensor Mlp(const Scope& scope, Tensor x) const {
