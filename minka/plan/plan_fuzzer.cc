@@ -1,0 +1,32 @@
+// Any text is a plan for a small module, or refused with a message; what is read writes and reads
+// back.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "minka/base/check.h"
+#include "minka/ir/builder.h"
+#include "minka/plan/plan.h"
+
+namespace {
+
+minka::Module SmallModule() {
+  minka::ModuleBuilder target("fuzzed");
+  minka::ComputationBuilder b = target.Entry();
+  const minka::Value x = b.Parameter({minka::ElementType::kF32, {8, 16}}, "x");
+  const minka::Value w = b.Parameter({minka::ElementType::kF32, {16, 32}}, "w");
+  b.SetResults({b.Dot(x, w, {.lhs_contracting = {1}, .rhs_contracting = {0}})});
+  return *std::move(target).Finish();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const minka::Module module = SmallModule();
+  const auto plan = minka::PlanFromJson({reinterpret_cast<const char*>(data), size}, module);
+  if (!plan.ok()) return 0;
+  if (!minka::CheckPlan(*plan, module).ok()) return 0;
+  minka::ListCollectives(module, plan->stages[0]);
+  MINKA_CHECK(minka::PlanFromJson(minka::PlanToJson(*plan, module), module).ok());
+  return 0;
+}
