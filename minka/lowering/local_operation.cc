@@ -148,6 +148,26 @@ bool SplitsLookedUpDims(const SourceOperation& source) {
   });
 }
 
+// XLA drops the init of a reduction over dimensions of size 1. Where splitting has made them so,
+// the reducer is applied to the init once, explicitly.
+std::vector<Value> EmitReduce(const SourceOperation& source, std::vector<Value> operands,
+                              DevicePosition& position, CalledComputations& called) {
+  ComputationBuilder& builder = position.builder();
+  bool is_one_locally = true, is_one_in_source = true;
+  for (const int64_t dim : source.instruction().As<DimensionsAttributes>().dims) {
+    is_one_locally &= builder.shape(operands[0]).dims[dim] == 1;
+    is_one_in_source &= source.operand_shape(0).dims[dim] == 1;
+  }
+  if (!is_one_locally || is_one_in_source) {
+    return AppendLocal(source, std::move(operands), position, called);
+  }
+  const Shape result = LocalResult(source, 0, position.mesh());
+  const Value only = builder.Reshape(operands[0], result.dims);
+  const Value init =
+      result.dims.empty() ? operands[1] : builder.Broadcast(operands[1], result.dims, {});
+  return {builder.Binary(Combiner(source), init, only)};
+}
+
 std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Value> operands,
                                   DevicePosition& position, CalledComputations& called) {
   switch (source.instruction().opcode) {
@@ -160,6 +180,8 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
       return EmitRandom(source, std::move(operands), position);
     case Opcode::kWhile:
       return EmitLocalWhile(source, std::move(operands), position, called);
+    case Opcode::kReduce:
+      return EmitReduce(source, std::move(operands), position, called);
     case Opcode::kGather:
       if (SplitsLookedUpDims(source)) {
         return EmitGatherOfPart(source, std::move(operands), position);

@@ -238,6 +238,8 @@ TEST(PlanJson, NamesThePlaceOfAMistake) {
   EXPECT_EQ(error("\"sharding\":\"[-,model]\"", "\"sharding\":\"[model]\"").substr(0, 70),
             "plan: parameters[0].sharding: should have 2 dimensions, has 1");
   EXPECT_THAT(Message(PlanFromJson("{", program.module).status()), HasSubstr("plan: not JSON: "));
+  EXPECT_THAT(Message(PlanFromJson("1e9999", program.module).status()),
+              HasSubstr("plan: not JSON: "));
   EXPECT_EQ(Message(PlanFromJson("[]", program.module).status()),
             "plan: the document: should be an object, is array");
 }

@@ -297,7 +297,7 @@ absl::Status ReadIdentity(const Node& node, const Json& json, const Module& modu
 absl::StatusOr<Json> ParseText(std::string_view text) {
   try {
     return Json::parse(text);
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {  // also numbers out of range
     return InvalidArgument("plan: not JSON: {}", error.what());
   }
 }

@@ -186,9 +186,8 @@ TEST_F(RandomPrograms, ComputeOnEightDevicesWhatOneComputes) {
     ASSERT_TRUE(on_mesh.ok()) << "seed " << seed << ": " << on_mesh.status();
     const Computation& entry = program.module.entry_computation();
     for (size_t i = 0; i < on_one->size(); ++i) {
-      const std::optional<std::string> difference =
-          Difference((*on_mesh)[i], (*on_one)[i], entry.shape(entry.results[i]),
-                     program.is_exact[i]);
+      const std::optional<std::string> difference = Difference(
+          (*on_mesh)[i], (*on_one)[i], entry.shape(entry.results[i]), program.is_exact[i]);
       if (!difference) continue;
       ++num_failed;
       ADD_FAILURE() << "seed " << seed << ", mesh " << mesh.ToString() << ", result " << i << " ("

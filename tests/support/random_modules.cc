@@ -134,9 +134,8 @@ class Generator {
   // The value, clamped if its bound is larger.
   Known Bounded(Known x, double limit) {
     if (x.bound <= limit) return x;
-    const ElementType type = shape(x.value).type;
-    const Value low = builder_.Scalar(type, -limit);
-    const Value high = builder_.Scalar(type, limit);
+    const Value low = builder_.FullLike(x.value, -limit);
+    const Value high = builder_.FullLike(x.value, limit);
     return Keep(builder_.Clamp(low, x.value, high), limit);
   }
 
@@ -445,6 +444,7 @@ class Generator {
       reduced.push_back(dim);
       count *= static_cast<double>(shape(x.value).dims[dim]);
     }
+    if (count == 1) return;  // XLA drops the init
     if (reducer == Opcode::kAdd) x = Bounded(x, std::floor((kLimit - 4096) / count));
     const Known init =
         Chance(50) ? Known{builder_.Scalar(kF32, 0), 0} : Bounded(PickLike(kF32, {}), 4096);
@@ -453,36 +453,20 @@ class Generator {
   }
 
   void ReduceOther() {
-    switch (Below(4)) {
-      case 0: {
-        const Known x = Pick(kPred, 1);
-        const bool all = Chance(50);
-        Keep(builder_.Reduce(x.value, builder_.Scalar(kPred, all ? 1 : 0), {Below(rank(x))},
-                             all ? Opcode::kAnd : Opcode::kOr),
-             1);
-        break;
-      }
-      case 1: {
-        const Known x = Pick(kS32, 1);
-        Keep(builder_.Reduce(x.value, builder_.Scalar(kS32, 5), {Below(rank(x))}, Opcode::kAdd),
-             0x1p31);
-        break;
-      }
-      case 2: {
-        const Known x = Pick(kS32, 1);
-        Keep(builder_.Reduce(x.value, builder_.Scalar(kS32, 5), {Below(rank(x))}, Opcode::kMaximum),
-             0x1p31);
-        break;
-      }
-      default: {
-        const Known x = Pick(kS32, 1);
-        Keep(
-            builder_.Reduce(x.value, builder_.Scalar(kS32, 3), {Below(rank(x))}, Opcode::kMultiply),
-            0x1p31);
-      }
+    const int kind = static_cast<int>(Below(4));
+    const Known x = Pick(kind == 0 ? kPred : kS32, 1);
+    const int64_t dim = Below(rank(x));
+    if (shape(x.value).dims[dim] == 1) return;  // XLA drops the init
+    if (kind == 0) {
+      const bool all = Chance(50);
+      Keep(builder_.Reduce(x.value, builder_.Scalar(kPred, all ? 1 : 0), {dim},
+                           all ? Opcode::kAnd : Opcode::kOr),
+           1);
+      return;
     }
+    static constexpr Opcode kReducers[] = {Opcode::kAdd, Opcode::kMaximum, Opcode::kMultiply};
+    Keep(builder_.Reduce(x.value, builder_.Scalar(kS32, 3), {dim}, kReducers[kind - 1]), 0x1p31);
   }
-
   void DynamicSlice() {
     const Known x = Pick(kF32, 1);
     Dims sizes = shape(x.value).dims;
@@ -669,10 +653,10 @@ class Generator {
 
   void Inexact() {
     static constexpr Opcode kUnary[] = {
-        Opcode::kExponential, Opcode::kTanh,  Opcode::kLogistic,   Opcode::kSine,
-        Opcode::kCosine,      Opcode::kErf,   Opcode::kCbrt,       Opcode::kExponentialMinusOne,
-        Opcode::kTan,         Opcode::kAtanh, Opcode::kLogPlusOne, Opcode::kLog,
-        Opcode::kSqrt,        Opcode::kRsqrt};
+        Opcode::kExponential, Opcode::kTanh,       Opcode::kLogistic, Opcode::kSine,
+        Opcode::kCosine,      Opcode::kErf,        Opcode::kCbrt,     Opcode::kExponentialMinusOne,
+        Opcode::kTan,         Opcode::kLogPlusOne, Opcode::kLog,      Opcode::kSqrt,
+        Opcode::kRsqrt};
     const Known x = Bounded(Pick(kF32), 4);
     const Value square = builder_.Binary(Opcode::kMultiply, x.value, x.value);
     const Value positive = builder_.Binary(Opcode::kAdd, square, builder_.FullLike(square, 1));
