@@ -168,6 +168,19 @@ std::vector<Value> EmitReduce(const SourceOperation& source, std::vector<Value> 
   return {builder.Binary(Combiner(source), init, only)};
 }
 
+// Scalar predicates and bounds beside arrays make XLA's reshape mover abort the process.
+std::vector<Value> SpreadScalars(const SourceOperation& source, std::vector<Value> operands,
+                                 DevicePosition& position) {
+  const Shape result = LocalResult(source, 0, position.mesh());
+  for (Value& operand : operands) {
+    const bool is_scalar = position.builder().shape(operand).rank() == 0;
+    if (is_scalar && result.rank() > 0) {
+      operand = position.builder().Broadcast(operand, result.dims, {});
+    }
+  }
+  return operands;
+}
+
 std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Value> operands,
                                   DevicePosition& position, CalledComputations& called) {
   switch (source.instruction().opcode) {
@@ -180,6 +193,10 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
       return EmitRandom(source, std::move(operands), position);
     case Opcode::kWhile:
       return EmitLocalWhile(source, std::move(operands), position, called);
+    case Opcode::kSelect:
+    case Opcode::kClamp:
+      return AppendLocal(source, SpreadScalars(source, std::move(operands), position), position,
+                         called);
     case Opcode::kReduce:
       return EmitReduce(source, std::move(operands), position, called);
     case Opcode::kGather:

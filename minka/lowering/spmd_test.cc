@@ -84,6 +84,34 @@ TEST(LowerSpmd, KeepsNamesAndAliases) {
   EXPECT_EQ(Find(local, Opcode::kNegate)->op_name, "update/negate");
 }
 
+TEST(LowerSpmd, SpreadsScalarBoundsOfClamp) {
+  ModuleBuilder target("clamp");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {8}}, "x");
+  b.SetResults({b.Clamp(b.Scalar(kF32, 0), x, b.Scalar(kF32, 1))});
+  const Module module = *std::move(target).Finish();
+  std::vector<Strategy> strategies = WholeStrategies(module, DataModel());
+  strategies[0].axes[0] = strategies[3].axes[0] = Factor(0);
+  const Module local = Lowered(module, PlanOfStrategies(module, DataModel(), strategies));
+  const Computation& entry = local.entry_computation();
+  EXPECT_EQ(ToString(entry.shape(Find(local, Opcode::kClamp)->operands[0])), "f32[4]");
+}
+
+// XLA ignores the init of a reduction over dimensions of size 1.
+TEST(LowerSpmd, AppliesTheInitOfAReductionThatSplittingMakesDegenerate) {
+  ModuleBuilder target("sum");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {4, 8}}, "x");
+  const Value init = b.Parameter({kF32, {}}, "init");
+  b.SetResults({b.Reduce(x, init, {0}, Opcode::kMinimum)});
+  const Module module = *std::move(target).Finish();
+  const Module local = Lowered(
+      module, PlanOfStrategies(module, DataModel(),
+                               {{{kIdle, Factor(0)}}, {{kIdle, kIdle}}, {{kIdle, Factor(0)}}}));
+  EXPECT_EQ(Count(local, Opcode::kReduce), 0);
+  EXPECT_EQ(ToString(Find(local, Opcode::kMinimum)->shape()), "f32[8]");
+}
+
 // Sum of x plus a non-zero init: the init must count on one device only.
 TEST(LowerSpmd, CountsTheInitOfASplitSumOnce) {
   ModuleBuilder target("sum");

@@ -292,13 +292,13 @@ class Generator {
   void Select() {
     const Known x = Pick(kF32);
     const Known y = PickLike(kF32, shape(x.value).dims);
-    const Known predicate = PickLike(kPred, Chance(80) ? shape(x.value).dims : Dims());
+    const Known predicate = PickLike(kPred, shape(x.value).dims);
     Keep(builder_.Select(predicate.value, x.value, y.value), std::max(x.bound, y.bound));
   }
 
   void Clamp() {
     const Known x = Pick(kF32);
-    const Known low = PickLike(kF32, Chance(50) ? shape(x.value).dims : Dims());
+    const Known low = PickLike(kF32, shape(x.value).dims);
     const Value high = builder_.FullLike(low.value, 5);
     Keep(builder_.Clamp(low.value, x.value, high), std::max({x.bound, low.bound, 5.0}));
   }
