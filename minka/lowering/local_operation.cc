@@ -181,6 +181,28 @@ std::vector<Value> SpreadScalars(const SourceOperation& source, std::vector<Valu
   return operands;
 }
 
+// XLA merges a slice of a slice by adding the starts as they are, but the inner one is clamped
+// first. Starts clamped here keep the device's own slice of the result right.
+std::vector<Value> ClampStarts(const SourceOperation& source, std::vector<Value> operands,
+                               DevicePosition& position) {
+  ComputationBuilder& builder = position.builder();
+  const Shape result = LocalResult(source, 0, position.mesh());
+  const std::vector<int64_t> dims = builder.shape(operands[0]).dims;
+  for (size_t dim = 0; dim < dims.size(); ++dim) {
+    const auto last = static_cast<double>(dims[dim] - result.dims[dim]);
+    const Instruction& start =
+        source.computation.instruction(source.instruction().operands[dim + 1]);
+    if (const auto* constant = std::get_if<ConstantAttributes>(&start.attributes)) {
+      const double value = ScalarValue(constant->literal);
+      if (value >= 0 && value <= last) continue;
+    }
+    Value& operand = operands[dim + 1];
+    operand = builder.Binary(Opcode::kMaximum, operand, builder.FullLike(operand, 0));
+    operand = builder.Binary(Opcode::kMinimum, operand, builder.FullLike(operand, last));
+  }
+  return operands;
+}
+
 std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Value> operands,
                                   DevicePosition& position, CalledComputations& called) {
   switch (source.instruction().opcode) {
@@ -196,6 +218,9 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
     case Opcode::kSelect:
     case Opcode::kClamp:
       return AppendLocal(source, SpreadScalars(source, std::move(operands), position), position,
+                         called);
+    case Opcode::kDynamicSlice:
+      return AppendLocal(source, ClampStarts(source, std::move(operands), position), position,
                          called);
     case Opcode::kReduce:
       return EmitReduce(source, std::move(operands), position, called);

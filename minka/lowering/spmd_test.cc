@@ -112,6 +112,22 @@ TEST(LowerSpmd, AppliesTheInitOfAReductionThatSplittingMakesDegenerate) {
   EXPECT_EQ(ToString(Find(local, Opcode::kMinimum)->shape()), "f32[8]");
 }
 
+// XLA adds the starts of nested slices without clamping the inner ones.
+TEST(LowerSpmd, ClampsStartsThatMayLieOutside) {
+  ModuleBuilder target("slices");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {8}}, "x");
+  const Value start = b.Parameter({ElementType::kS32, {}}, "start");
+  const Value inside = b.Scalar(ElementType::kS32, 4);
+  const Value unknown[] = {start}, known[] = {inside};
+  b.SetResults({b.DynamicSlice(x, unknown, {4}), b.DynamicSlice(x, known, {4})});
+  const Module module = *std::move(target).Finish();
+  const Module local =
+      Lowered(module, PlanOfStrategies(module, DataModel(), WholeStrategies(module, DataModel())));
+  EXPECT_EQ(Count(local, Opcode::kMinimum), 1);
+  EXPECT_EQ(Count(local, Opcode::kMaximum), 1);
+}
+
 // Sum of x plus a non-zero init: the init must count on one device only.
 TEST(LowerSpmd, CountsTheInitOfASplitSumOnce) {
   ModuleBuilder target("sum");
