@@ -8,12 +8,14 @@ namespace {
 
 constexpr int kFirstSweeps = 10;  // without prices, to learn the scale of costs
 constexpr int kSweepsPerTemperature = 10;
-constexpr double kCooling = 0.85;
+constexpr double kCooling = 0.8;
 constexpr double kColdest = 1e-5;  // of the first temperature
 constexpr double kReheated = 3e-2;
-constexpr double kStepGrowth = 1.15;
+constexpr double kStepGrowth = 1.08;
+constexpr double kCollapse = 0.01;  // of the best bound: a fall by more returns to the best prices
+constexpr int kMaxCollapsed = 3;    // sweeps in a row that may stay that low
 constexpr double kStepShrink = 0.5;
-constexpr double kSmallExcess = 0.003;  // of the limit: below this, steps shrink in proportion
+constexpr double kSmallExcess = 0.01;   // of the limit: below this, steps shrink in proportion
 constexpr double kAddedExcess = 0.002;  // of the limit: above this, a time may join the working set
 constexpr int32_t kApart =
     50;  // times closer than this to a member need a clearly larger excess to join
@@ -87,6 +89,7 @@ void BoundAscent::Run(int64_t work, const std::function<bool()>& stop) {
     }
     if (iteration_ >= kFirstSweeps) StepPrices();
     const double bound = messages_.Sweep();
+    last_ = bound;
     work_ += messages_.sweep_work();
     ++iteration_;
     CertifyIfBetter(bound);
@@ -125,8 +128,24 @@ void BoundAscent::GrowWorkingSet(std::span<const double> excess) {
   direction_[worst] = 0;
 }
 
+// Steps that were too long for the present temperature are undone and shortened.
+bool BoundAscent::ReturnFromCollapse() {
+  constexpr double kShortened = 0.3;
+  num_collapsed_ = last_ < best_ - kCollapse * std::abs(best_) ? num_collapsed_ + 1 : 0;
+  if (num_collapsed_ < kMaxCollapsed) return false;
+  num_collapsed_ = 0;
+  prices_ = best_prices_;
+  messages_.SetPrices(prices_);
+  for (const int32_t t : working_set_) {
+    step_[t] *= kShortened;
+    direction_[t] = 0;
+  }
+  return true;
+}
+
 void BoundAscent::StepPrices() {
   if (prices_.empty()) return;
+  if (ReturnFromCollapse()) return;
   const std::vector<double> excess = messages_.ExpectedExcess(temperature_);
   work_ += 4 * messages_.graph().total_choices() + static_cast<int64_t>(excess.size());
   if (iteration_ % 5 == 0) GrowWorkingSet(excess);
@@ -141,6 +160,7 @@ void BoundAscent::StepPrices() {
   messages_.SetPrices(prices_);
   if (++iterations_here_ % kSweepsPerTemperature != 0) return;
   temperature_ *= kCooling;
+  for (const int32_t t : working_set_) step_[t] *= kCooling;
   if (temperature_ > kColdest * first_temperature_) return;
   stalled_ = static_cast<double>(certified_) < static_cast<double>(certified_before_annealing_) +
                                                    1e-5 * std::abs(static_cast<double>(certified_));

@@ -41,6 +41,7 @@ class BoundAscent {
 
  private:
   void BeginAnnealing(double temperature);
+  bool ReturnFromCollapse();
   void StepPrices();
   void GrowWorkingSet(std::span<const double> excess);
   void CertifyIfBetter(double bound);
@@ -56,6 +57,8 @@ class BoundAscent {
   double first_step_ = 0;
   int iteration_ = 0;
   int iterations_here_ = 0;
+  double last_ = 0;  // of the last sweep
+  int num_collapsed_ = 0;
   int64_t certified_ = INT64_MIN;
   double best_ = 0;  // floating-point bound at the last certification
   int64_t certified_before_annealing_ = INT64_MIN;

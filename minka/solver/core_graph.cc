@@ -34,6 +34,10 @@ void CoreGraph::LayOutNodes() {
     for (const int64_t cost : core_.costs(node)) costs_.push_back(ToDouble(cost));
     largest_sum_ += LargestAllowed(core_.costs(node));
     first_choice_.push_back(static_cast<int32_t>(costs_.size()));
+    constexpr int64_t kWorkPerRange = 40;
+    move_work_.push_back(0);
+    for (const CoreUsage& usage : core_.usages[node])
+      move_work_[node] += kWorkPerRange * static_cast<int64_t>(usage.ranges.size());
   }
 }
 

@@ -53,6 +53,8 @@ class CoreGraph {
   }
   EdgeMessages edge_messages(int32_t edge) const { return edge_messages_[edge]; }
   int32_t num_backward_arcs(int32_t node) const { return num_backward_[node]; }
+  // About what a change of the node's choice costs in a UsageProfile, in work units.
+  int64_t move_work(int32_t node) const { return move_work_[node]; }
   int64_t num_message_entries() const { return num_message_entries_; }
   int64_t num_cells() const { return num_cells_; }
   // Sum over nodes and edges of the largest absolute allowed cost.
@@ -73,6 +75,7 @@ class CoreGraph {
   std::vector<int32_t> first_arc_;
   std::vector<int32_t> num_backward_;
   std::vector<EdgeMessages> edge_messages_;
+  std::vector<int64_t> move_work_;
   int64_t num_message_entries_ = 0;
   int64_t num_cells_ = 0;
   double largest_sum_ = 1;

@@ -79,6 +79,7 @@ void LocalSearch::RefreshPrice(int32_t node) {
   const std::span<double> prices(memory_price_.data() + graph_.first_choice(node),
                                  static_cast<size_t>(graph_.num_choices(node)));
   std::ranges::fill(prices, 0.0);
+  work_ += graph_.move_work(node) / 10;
   AddMemoryPrice(graph_.core(), node, price_sums_, prices);
 }
 
@@ -191,6 +192,8 @@ double LocalSearch::CostOfTree() {
 
 // Takes the tree's decisions; false and nothing changed if that breaks a limit that holds now.
 bool LocalSearch::ApplyTree(bool keep_limit) {
+  for (const TreeNode& t : tree_)
+    if (choice_[t.node] != t.chosen) work_ += graph_.move_work(t.node);
   for (const TreeNode& t : tree_) usage_.Move(graph_.core(), t.node, choice_[t.node], t.chosen);
   if (keep_limit && usage_.Excess() > 0) {
     for (const TreeNode& t : tree_) usage_.Move(graph_.core(), t.node, t.chosen, choice_[t.node]);

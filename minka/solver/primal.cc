@@ -7,7 +7,11 @@
 namespace minka {
 
 PrimalSearch::PrimalSearch(const CoreGraph& graph, uint64_t seed)
-    : graph_(graph), random_(seed), search_(graph, seed + 1), hard_first_(graph.num_nodes()) {
+    : graph_(graph),
+      random_(seed),
+      search_(graph, seed + 1),
+      neighbourhoods_(graph),
+      hard_first_(graph.num_nodes()) {
   std::iota(hard_first_.begin(), hard_first_.end(), 0);
 }
 
@@ -19,7 +23,7 @@ void PrimalSearch::Run(const PrimalInput& input, int64_t work, const std::functi
     return;
   }
   const int64_t end = this->work() + work;
-  TryExactly(input, work / 4, stop);
+  TryExactly(input, work / 8, stop);
   while (this->work() < end && !complete_ && !stop()) {
     const int64_t left = end - this->work();
     if (!best() || round_ % 3 == 0)
@@ -27,6 +31,11 @@ void PrimalSearch::Run(const PrimalInput& input, int64_t work, const std::functi
     else
       search_.Start(best()->choice);
     ++round_;
+    if (best()) {
+      const std::optional<CoreAnswer> better =
+          neighbourhoods_.Improve(input.messages, *best(), (end - this->work()) / 2, random_, stop);
+      if (better) search_.Offer(*better);
+    }
     if (search_.feasible()) Anneal(input, std::max<int64_t>(100'000, end - this->work()), stop);
   }
 }

@@ -12,6 +12,7 @@
 #include "minka/solver/exact_search.h"
 #include "minka/solver/local_search.h"
 #include "minka/solver/message_passing.h"
+#include "minka/solver/neighbourhood_search.h"
 #include "minka/solver/random.h"
 
 namespace minka {
@@ -37,7 +38,7 @@ class PrimalSearch {
   const std::optional<CoreAnswer>& best() const { return search_.best(); }
   // The whole space was searched: the best is optimal, or without one the core is infeasible.
   bool complete() const { return complete_; }
-  int64_t work() const { return search_.work() + other_work_; }
+  int64_t work() const { return search_.work() + neighbourhoods_.work() + other_work_; }
 
  private:
   void TryExactly(const PrimalInput& input, int64_t work, const std::function<bool()>& stop);
@@ -47,6 +48,7 @@ class PrimalSearch {
   const CoreGraph& graph_;
   Random random_;
   LocalSearch search_;
+  NeighbourhoodSearch neighbourhoods_;
   std::vector<int32_t> hard_first_;  // decoding order, learned from failures
   int round_ = 0;
   bool complete_ = false;
