@@ -12,7 +12,8 @@
 namespace minka {
 namespace {
 
-// Row-wise; every choice is a binary column, every allowed pair of an edge a continuous one (integral once the choices are).
+// Row-wise; every choice is a binary column, every allowed pair of an edge a continuous one
+// (integral once the choices are).
 struct MixedIntegerProgram {
   std::vector<double> cost;
   std::vector<double> upper;
@@ -62,7 +63,8 @@ void AddEdge(const SolverProblem& problem, const ProblemEdge& edge, MixedInteger
     for (int32_t j = 0; j < columns; ++j) {
       const int64_t cost = problem.EdgeCost(edge, i, j);
       if (cost == kForbidden) continue;
-      const int32_t pair = program.AddColumn(static_cast<double>(cost * edge.multiplicity), 1, false);
+      const int32_t pair =
+          program.AddColumn(static_cast<double>(cost * edge.multiplicity), 1, false);
       by_row[i].push_back(pair);
       by_column[j].push_back(pair);
     }
@@ -90,7 +92,8 @@ void AddLimit(const SolverProblem& problem, MixedIntegerProgram& program) {
       if (time < usage.interval.begin || time >= usage.interval.end) continue;
       const auto row = problem.usage_row(usage.row);
       for (size_t k = 0; k < row.size(); ++k)
-        bytes[program.first_choice[problem.usage_node(u)] + static_cast<int32_t>(k)] += static_cast<double>(row[k]);
+        bytes[program.first_choice[problem.usage_node(u)] + static_cast<int32_t>(k)] +=
+            static_cast<double>(row[k]);
     }
     program.BeginRow(-HUGE_VAL, static_cast<double>(*problem.usage_limit()));
     for (const auto& [at, amount] : bytes)
@@ -115,15 +118,17 @@ OracleAnswer SolveWithHighs(const SolverProblem& problem, double time_limit_seco
   Highs_setDoubleOptionValue(highs, "mip_rel_gap", 0);
   Highs_setDoubleOptionValue(highs, "mip_abs_gap", 0.5);
   Highs_setDoubleOptionValue(highs, "time_limit", time_limit_seconds);
-  Highs_passMip(highs, num_columns, num_rows, static_cast<HighsInt>(program.value.size()), kHighsMatrixFormatRowwise,
-                kHighsObjSenseMinimize, 0, program.cost.data(), lower.data(), program.upper.data(),
-                program.row_lower.data(), program.row_upper.data(), program.row_start.data(), program.column.data(),
+  Highs_passMip(highs, num_columns, num_rows, static_cast<HighsInt>(program.value.size()),
+                kHighsMatrixFormatRowwise, kHighsObjSenseMinimize, 0, program.cost.data(),
+                lower.data(), program.upper.data(), program.row_lower.data(),
+                program.row_upper.data(), program.row_start.data(), program.column.data(),
                 program.value.data(), program.integrality.data());
   Highs_run(highs);
   OracleAnswer answer;
   const HighsInt status = Highs_getModelStatus(highs);
   answer.finished = status == kHighsModelStatusOptimal || status == kHighsModelStatusInfeasible;
-  if (status == kHighsModelStatusOptimal) answer.cost = std::llround(Highs_getObjectiveValue(highs));
+  if (status == kHighsModelStatusOptimal)
+    answer.cost = std::llround(Highs_getObjectiveValue(highs));
   Highs_destroy(highs);
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return answer;

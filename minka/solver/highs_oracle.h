@@ -1,4 +1,5 @@
-// The same problem as a mixed-integer program, solved by HiGHS: what tests and benchmarks compare with.
+// The same problem as a mixed-integer program, solved by HiGHS: what tests and benchmarks compare
+// with.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ struct OracleAnswer {
   double seconds = 0;
 };
 
-// `problem` must have passed Check(). Costs should stay below 10^9, so that HiGHS's tolerances cannot hide a unit.
+// `problem` must have passed Check(). Costs should stay below 10^9, so that HiGHS's tolerances
+// cannot hide a unit.
 OracleAnswer SolveWithHighs(const SolverProblem& problem, double time_limit_seconds);
 
 }  // namespace minka

@@ -15,7 +15,8 @@ TEST(HighsOracleTest, ThousandSmallProblemsAgreeExactly) {
   int feasible = 0;
   int infeasible = 0;
   for (int i = 0; i < 1000; ++i) {
-    const SolverProblem problem = MakeRandomProblem({.max_nodes = 9, .max_choices = 5, .with_limit = i % 4 != 0}, random);
+    const SolverProblem problem =
+        MakeRandomProblem({.max_nodes = 9, .max_choices = 5, .with_limit = i % 4 != 0}, random);
     const OracleAnswer oracle = SolveWithHighs(problem, 60);
     ASSERT_TRUE(oracle.finished) << "problem " << i;
     const SolveResult result = *Solve(problem);
@@ -38,8 +39,8 @@ TEST(HighsOracleTest, MediumProblemsLieBetweenBoundAndCost) {
   Random random(103);
   int compared = 0;
   for (int i = 0; compared < 200 && i < 1000; ++i) {
-    const SolverProblem problem =
-        MakeRandomProblem({.max_nodes = 30, .max_choices = 6, .max_cost = 1000, .with_limit = i % 2 == 0}, random);
+    const SolverProblem problem = MakeRandomProblem(
+        {.max_nodes = 30, .max_choices = 6, .max_cost = 1000, .with_limit = i % 2 == 0}, random);
     const OracleAnswer oracle = SolveWithHighs(problem, 20);
     if (!oracle.cost) continue;
     ++compared;

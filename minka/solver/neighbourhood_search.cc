@@ -40,11 +40,11 @@ class Region {
 
   // Adds nodes along random edges from those added since `first`, up to `count` in all.
   void Grow(size_t first, int32_t count, Random& random) {
-    for (int32_t tries = 4 * count; tries > 0 && static_cast<int32_t>(nodes_.size()) < count; --tries) {
+    for (int32_t tries = 4 * count; tries > 0 && static_cast<int32_t>(nodes_.size()) < count;
+         --tries) {
       const auto here = static_cast<int32_t>(nodes_.size() - first);
       if (here <= 0) return;
-      const std::span<const CoreGraph::Arc> arcs =
-          graph_.arcs(nodes_[first + random.Below(here)]);
+      const std::span<const CoreGraph::Arc> arcs = graph_.arcs(nodes_[first + random.Below(here)]);
       if (!arcs.empty()) Add(arcs[random.Below(static_cast<int32_t>(arcs.size()))].other);
     }
   }
@@ -76,7 +76,8 @@ std::vector<int32_t> DrawRivals(const CoreGraph& graph, const HotTimes& hot_time
   std::vector<double> sums;
   double sum = 0;
   for (int32_t node = 0; node < graph.num_nodes(); ++node) {
-    const auto bytes = hot_times.bytes(hot).subspan(graph.first_choice(node), graph.num_choices(node));
+    const auto bytes =
+        hot_times.bytes(hot).subspan(graph.first_choice(node), graph.num_choices(node));
     const auto [least, most] = std::ranges::minmax(bytes);
     // The root lets small tensors in too.
     sums.push_back(sum += std::sqrt(static_cast<double>(most - least)));

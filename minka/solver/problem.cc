@@ -9,7 +9,7 @@
 namespace minka {
 namespace {
 
-constexpr __int128 kLargestSum = static_cast<__int128>(1) << 62;
+constexpr __int128 kLargestSum = static_cast<__int128>(1) << 58;
 
 int64_t LargestAllowed(std::span<const int64_t> values) {
   int64_t largest = 0;
@@ -121,7 +121,7 @@ absl::Status SolverProblem::Check() const {
   }
   if (largest_sum >= kLargestSum)
     return InvalidArgument(
-        "costs are too large: their largest sum does not fit 62 bits; use a coarser unit");
+        "costs are too large: their largest sum does not fit 58 bits; use a coarser unit");
   for (RowId row = 0; row < usage_rows_.size(); ++row)
     if (HasNegative(usage_rows_[row]))
       return InvalidArgument("usage row {} has negative bytes", row);
@@ -142,7 +142,7 @@ absl::Status SolverProblem::Check() const {
   }
   if (largest_usage >= kLargestSum)
     return InvalidArgument(
-        "usages are too large: their largest sum does not fit 62 bits; use a coarser unit");
+        "usages are too large: their largest sum does not fit 58 bits; use a coarser unit");
   if (usage_limit_ && *usage_limit_ < 0)
     return InvalidArgument("the usage limit is negative: {}", *usage_limit_);
   return absl::OkStatus();

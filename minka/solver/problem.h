@@ -131,7 +131,7 @@ class SolverProblem {
 
   // Whether every index, shape and value is sound: nodes have at least one choice, tables fit the
   // nodes they join, no self-edges, costs and bytes are not negative, multiplicities are positive,
-  // and the sum of the largest costs stays below 2^62 (so that no later sum overflows). The message
+  // and the sum of the largest costs stays below 2^58 (so that no later sum overflows). The message
   // names the node, edge or table.
   absl::Status Check() const;
 

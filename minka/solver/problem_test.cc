@@ -71,7 +71,7 @@ TEST(ProblemTest, EveryUnsoundPartIsNamed) {
     SolverProblem problem;
     problem.AddNode(std::vector<int64_t>{int64_t{1} << 62});
     EXPECT_EQ(Message(problem.Check()),
-              "costs are too large: their largest sum does not fit 62 bits; use a coarser unit");
+              "costs are too large: their largest sum does not fit 58 bits; use a coarser unit");
   }
 }
 
