@@ -190,7 +190,7 @@ class ComputationImporter {
   }
 
   std::string UniqueName(int index, const std::string& opcode) {
-    const std::string name = SanitizedName(sources_[index].name);
+    std::string name = SanitizedName(sources_[index].name);
     if (owns_name_[index]) return name;
     return names_.Take(name.empty() ? SanitizedName(opcode) : name);
   }

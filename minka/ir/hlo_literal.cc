@@ -197,6 +197,7 @@ hlo::LiteralProto LiteralToProto(const Literal& literal) {
   const bool known = VisitRepeatedField(proto, type, [&](auto& elements) {
     using Element = std::decay_t<decltype(*elements.data())>;
     elements.Resize(static_cast<int>(literal.bytes->size() / sizeof(Element)), Element());
+    if (elements.empty()) return;  // no array to copy to
     std::memcpy(elements.mutable_data(), literal.bytes->data(), literal.bytes->size());
   });
   MINKA_CHECK(known, "no literals of type {}", TypeName(type));

@@ -1,4 +1,4 @@
-// Attributes in HLO text: one table that the printer and the parser share, so that what one writes
+// Attributes in HLO text: tables that the printer and the parser share, so that what one writes
 // the other reads.
 #pragma once
 
@@ -26,13 +26,6 @@ std::vector<TextAttribute> TakeTextAttributes(hlo::HloInstructionProto& proto);
 // opcode is set. False: no such attribute, nothing was read.
 absl::StatusOr<bool> ParseTextAttribute(std::string_view name, TextCursor& cursor,
                                         hlo::HloInstructionProto& proto);
-
-// {key="value"}; a value that XLA printed as {JSON} is read, too.
-std::string FrontendAttributesText(const hlo::FrontendAttributes& attributes);
-absl::Status ParseFrontendAttributes(TextCursor& cursor, hlo::FrontendAttributes& attributes);
-
-// "{1,2}".
-absl::StatusOr<std::vector<int64_t>> ParseIntegerList(TextCursor& cursor);
 
 // The attributes that name the called computations of an opcode, in the order of the proto; or one
 // attribute with the list of all.

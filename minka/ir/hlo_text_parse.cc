@@ -7,6 +7,7 @@
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/hlo_shape.h"
 #include "minka/ir/hlo_text_attributes.h"
+#include "minka/ir/hlo_text_syntax.h"
 
 namespace minka {
 namespace {
