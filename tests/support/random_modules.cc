@@ -250,7 +250,13 @@ class Generator {
     const Known x = Pick(kS32);
     Value result;
     if (Chance(30)) {
-      result = builder_.Unary(OneOf(kUnary), x.value);
+      // Counted only in positive numbers: XLA folds the bits of negative constants as 64-bit ones.
+      const Value positive =
+          builder_.Binary(Opcode::kMaximum, x.value, builder_.FullLike(x.value, 1));
+      const Opcode opcode = OneOf(kUnary);
+      const bool counts =
+          opcode == Opcode::kPopulationCount || opcode == Opcode::kCountLeadingZeros;
+      result = builder_.Unary(opcode, counts ? positive : x.value);
     } else {
       const Opcode opcode = OneOf(kOpcodes);
       const bool by_constant = opcode == Opcode::kDivide || opcode == Opcode::kRemainder ||

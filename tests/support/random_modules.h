@@ -16,8 +16,8 @@ struct RandomProgram {
 };
 
 struct RandomProgramOptions {
-  int num_operations = 40;
-  int num_inexact = 3;  // operations such as exp, at the end: read by results only
+  int num_operations = 25;
+  int num_inexact = 2;  // operations such as exp, at the end: read by results only
 };
 
 // Integer-valued floats below 2^24 through linear, reducing and data-moving operations, integers
