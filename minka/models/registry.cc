@@ -44,7 +44,7 @@ std::vector<Entry> Entries() {
   bert_tiny.sequence = 128;
   bert_tiny.vocabulary = 1024;
   constexpr ElementType f32 = ElementType::kF32;
-  return {{"mlp", MlpConfig{}, f32, "adam", 1e-3},      {"gpt-tiny", gpt_tiny, f32, "adamw", 2e-3},
+  return {{"mlp", MlpConfig{}, f32, "adam", 1e-3},      {"gpt-tiny", gpt_tiny, f32, "adamw", 1e-3},
           {"gpt-125m", GptSize(768, 12, 12)},           {"gpt-350m", GptSize(1024, 24, 16)},
           {"gpt-760m", GptSize(1536, 24, 16)},          {"gpt-1.3b", GptSize(2048, 24, 32)},
           {"gpt-2.6b", GptSize(2560, 32, 32)},          {"gpt-6.7b", GptSize(4096, 32, 32)},
