@@ -1,11 +1,25 @@
 #include "minka/driver/local_devices.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
 #include "minka/base/status.h"
 
 namespace minka {
 namespace {
 
 constexpr int kMaxDevices = 64;
+
+// XLA sizes the CPU client's pool for operations by NPROC (else by the cores), and collectives that
+// go on in that pool block its threads: with as few threads as devices, members of a collective
+// wait for ones that get none (seen: a GPT step on 8 devices and 2 cores).
+void MakeRoomForCollectives(int num_devices) {
+  const int threads =
+      std::max(2 * num_devices, static_cast<int>(std::thread::hardware_concurrency()));
+  setenv("NPROC", std::to_string(threads).c_str(), /*overwrite=*/0);
+}
 
 }  // namespace
 
@@ -24,6 +38,7 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
   ASSIGN_OR_RETURN(const std::string path,
                    pjrt::FindPlugin({.kind = options.kind, .path = options.plugin_path}));
   pjrt::PrepareEnvironment(options.kind);
+  if (options.kind == pjrt::PluginKind::kCpu) MakeRoomForCollectives(options.num_devices);
   ASSIGN_OR_RETURN(const pjrt::Plugin plugin, pjrt::Plugin::Load(path));
   ASSIGN_OR_RETURN(pjrt::Client client,
                    pjrt::Client::Create(plugin, {.num_devices = options.num_devices}));

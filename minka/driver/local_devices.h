@@ -24,7 +24,7 @@ struct LocalDevices {
 };
 
 // Errors list the places where a plugin was looked for, or say how many devices there are. Sets
-// environment variables that XLA reads (pjrt::PrepareEnvironment).
+// environment variables that XLA reads (pjrt::PrepareEnvironment, NPROC), unless they are set.
 absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options);
 
 }  // namespace minka
