@@ -5,6 +5,7 @@
 
 #include "minka/ir/builder.h"
 #include "minka/ir/simplify.h"
+#include "minka/lowering/join_barriers.h"
 
 namespace minka {
 namespace {
@@ -67,7 +68,8 @@ class EntryRewriter {
   std::vector<std::vector<Value>> new_values_;
 };
 
-// A barrier of several values becomes one barrier per value, which the planner splits on its own.
+// A barrier of several values becomes one barrier per value, which the planner splits on its own;
+// lowering joins them again.
 Module SplitBarriers(const Module& module) {
   EntryRewriter rewriter(module);
   for (InstructionId id = 0; id < rewriter.entry().num_instructions(); ++id) {
@@ -80,6 +82,7 @@ Module SplitBarriers(const Module& module) {
       Instruction single = instruction;
       single.name = instruction.name + "." + std::to_string(lane);
       single.results = {instruction.results[lane]};
+      single.frontend_attributes[kBarrierAttribute] = std::to_string(id);
       rewriter.Map({id, lane},
                    {rewriter.Append(single, {rewriter.New(instruction.operands[lane])}), 0});
     }

@@ -7,6 +7,7 @@
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/simplify.h"
+#include "minka/lowering/join_barriers.h"
 #include "minka/lowering/local_operation.h"
 #include "minka/lowering/reshard_steps.h"
 #include "minka/plan/combine.h"
@@ -181,7 +182,7 @@ class Lowering {
     for (const Alias& alias : module_.aliases) target_.AddAlias(alias);
     absl::StatusOr<Module> finished = std::move(target_).Finish();
     if (!finished.ok()) return WithContext(finished.status(), "local program");
-    program.module = EliminateDeadCode(*finished);
+    program.module = JoinBarriers(EliminateDeadCode(*finished));
     return program;
   }
 
