@@ -10,6 +10,8 @@
 namespace minka {
 namespace {
 
+constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kApply};
+
 class Decoder {
  public:
   Decoder(const StepFacts& facts, const ChoiceTables& tables, const Formulation& formulation,
@@ -115,11 +117,16 @@ class Decoder {
   }
 
   // The version of `value` with sharding `to`, made from `from` unless this phase already has it.
+  // An equal version of another phase was paid for, too: without a barrier the compiler would keep
+  // one.
   Version Make(Value value, const Version& from, const Sharding& to, Phase phase,
                InstructionId before, bool isolated) {
     if (from.sharding == to) return from;
     const auto [found, added] = made_.try_emplace(std::tuple(from.number, phase, to), 0);
     if (added) {
+      isolated = isolated || std::ranges::any_of(kPhases, [&](Phase other) {
+                   return other != phase && made_.contains(std::tuple(from.number, other, to));
+                 });
       ReshardPath path = reshards_.Path(facts_.entry.shape(value), from.sharding, to);
       plan_.reshards.push_back({.value = value,
                                 .from_version = from.number,
