@@ -102,8 +102,8 @@ class Profiler {
     return sizes;
   }
 
-  // The median wall time of a launch on all devices.
-  absl::StatusOr<double> MedianUs(const std::string& what, absl::StatusOr<Module> module) {
+  // The wall time of a launch on all devices, undisturbed.
+  absl::StatusOr<double> LaunchUs(const std::string& what, absl::StatusOr<Module> module) {
     if (options_.on_progress) options_.on_progress(what, done_++, total_);
     RETURN_IF_ERROR(module.status());
     ASSIGN_OR_RETURN(const pjrt::Executable program,
@@ -125,7 +125,7 @@ class Profiler {
       if (!program.donated_parameters().empty()) arguments = std::move(launch.results);
     }
     std::ranges::sort(times);
-    return times[times.size() / 2];
+    return times.front();
   }
 
   absl::StatusOr<std::vector<std::vector<pjrt::Buffer>>> Arguments(
@@ -149,9 +149,9 @@ class Profiler {
   }
 
   absl::Status MeasureOverheads(Calibration& out) {
-    ASSIGN_OR_RETURN(step_us_, MedianUs("step overhead", LaunchProgram(1)));
+    ASSIGN_OR_RETURN(step_us_, LaunchUs("step overhead", LaunchProgram(1)));
     constexpr int kCount = 100;
-    ASSIGN_OR_RETURN(const double launches, MedianUs("launch overhead", LaunchProgram(kCount)));
+    ASSIGN_OR_RETURN(const double launches, LaunchUs("launch overhead", LaunchProgram(kCount)));
     out.step_us = step_us_;
     out.launch_us = PerOperation(launches, 2 * kCount);  // the reduction and the subtraction
     return absl::OkStatus();
@@ -160,13 +160,13 @@ class Profiler {
   absl::Status MeasureElementwise(Calibration& out) {
     constexpr int64_t kLarge = 1 << 20;
     constexpr int kArrays = 8;
-    ASSIGN_OR_RETURN(const double stream, MedianUs("memory", StreamProgram(kLarge, kArrays)));
+    ASSIGN_OR_RETURN(const double stream, LaunchUs("memory", StreamProgram(kLarge, kArrays)));
     out.bytes_per_us = 2.0 * 4 * kLarge / (PerOperation(stream, kArrays) - out.launch_us);
     constexpr int64_t kSmall = 1 << 16;
     constexpr int kOperations = 16;
     ASSIGN_OR_RETURN(
         const double exponentials,
-        MedianUs("elementwise", ElementwiseProgram(Opcode::kExponential, kSmall, kOperations)));
+        LaunchUs("elementwise", ElementwiseProgram(Opcode::kExponential, kSmall, kOperations)));
     const double weight = ElementWeight(Opcode::kExponential) + ElementWeight(Opcode::kMultiply);
     out.elementwise_per_us =
         weight * kSmall / (PerOperation(exponentials, kOperations) - out.launch_us / kOperations);
@@ -178,7 +178,7 @@ class Profiler {
     const int count = std::clamp(static_cast<int>(0.2e9 / flops), 2, 48);
     const std::string what = fmt::format("dot {}x{}x{}x{}", shape.batch, shape.m, shape.n, shape.k);
     ASSIGN_OR_RETURN(const double program_us,
-                     MedianUs(what, DotProgram(shape.batch, shape.m, shape.n, shape.k, count)));
+                     LaunchUs(what, DotProgram(shape.batch, shape.m, shape.n, shape.k, count)));
     const double us = PerOperation(program_us, 2 * count);
     out.dots.push_back({.batch = shape.batch, .m = shape.m, .n = shape.n, .k = shape.k, .us = us});
     if (shape.n != shape.k) {
@@ -196,7 +196,7 @@ class Profiler {
           fmt::format("{} of {} bytes by {}", ToString(kind), bytes, group_size);
       ASSIGN_OR_RETURN(
           const double program_us,
-          MedianUs(what, CollectiveProgram(kind, bytes, group_size, options_.num_devices, count)));
+          LaunchUs(what, CollectiveProgram(kind, bytes, group_size, options_.num_devices, count)));
       double us = PerOperation(program_us, count);
       if (kind == ReshardKind::kAllGather) all_gather_us = us;
       // Its program gathers again after each one.
