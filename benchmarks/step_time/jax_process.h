@@ -1,0 +1,50 @@
+// The JAX baseline (jax_baseline.py --serve) as a child process that runs steps on request.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+
+struct JaxProcessOptions {
+  std::string python;  // of an environment with jax
+  std::string script;  // jax_baseline.py
+  std::vector<std::string> arguments;
+};
+
+// Owns the child: it is asked to quit, and waited for, on destruction. Move-only.
+class JaxProcess {
+ public:
+  // Returns when the child is ready.
+  static absl::StatusOr<JaxProcess> Start(const JaxProcessOptions& options);
+  JaxProcess(JaxProcess&& other) noexcept;
+  JaxProcess& operator=(JaxProcess&&) = delete;
+  ~JaxProcess();
+
+  int64_t num_parameters() const { return num_parameters_; }
+  const std::vector<std::string>& shardings() const { return shardings_; }
+  // Seconds of each of num_steps steps. The first call for a sharding also compiles it.
+  absl::StatusOr<std::vector<double>> Run(const std::string& sharding, int num_steps);
+
+ private:
+  JaxProcess(pid_t pid, FILE* requests, FILE* answers)
+      : pid_(pid), requests_(requests), answers_(answers) {}
+  // One line of JSON.
+  absl::StatusOr<nlohmann::json> ReadAnswer();
+
+  pid_t pid_;
+  FILE* requests_;
+  FILE* answers_;
+  int64_t num_parameters_ = 0;
+  std::vector<std::string> shardings_;
+};
+
+}  // namespace minka

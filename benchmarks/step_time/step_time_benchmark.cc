@@ -1,0 +1,180 @@
+// Time of one GPT training step by minka's plan and by JAX under shardings chosen by hand, on the
+// same eight virtual devices of this machine, alternating; medians over all rounds.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+
+#include "CLI/CLI.hpp"
+#include "benchmarks/step_time/jax_process.h"
+#include "fmt/format.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/inputs.h"
+#include "minka/driver/parallelize.h"
+#include "minka/driver/profile.h"
+#include "minka/models/gpt.h"
+
+namespace minka {
+namespace {
+
+struct Size {
+  int64_t num_layers = 2;
+  int64_t hidden = 256;
+};
+constexpr Size kSizes[] = {{2, 256}, {4, 384}, {4, 512}};
+constexpr int kNumDevices = 8;
+
+struct Options {
+  std::string python = "build/venv-jax/bin/python";
+  std::string script = "benchmarks/step_time/jax_baseline.py";
+  std::string json;
+  int rounds = 5;
+  int steps = 4;
+  std::vector<int64_t> hidden;  // only these sizes; empty: all
+};
+
+// Name of a sharding, or "minka" -> seconds per step.
+using Times = std::map<std::string, std::vector<double>>;
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+GptConfig ConfigOf(const Size& size) {
+  return {.batch = 16,
+          .sequence = 128,
+          .vocabulary = 256,
+          .hidden = size.hidden,
+          .num_layers = size.num_layers,
+          .num_heads = 8};
+}
+
+struct MinkaRun {
+  Parallelized parallelized;
+  State state;
+  Batch batch;
+
+  absl::Status Step(std::vector<double>& seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    ASSIGN_OR_RETURN(StepResult result, parallelized(std::move(state), batch));
+    state = std::move(result.state);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    seconds.push_back(elapsed.count());
+    return absl::OkStatus();
+  }
+};
+
+absl::StatusOr<MinkaRun> StartMinka(const Size& size, const LocalDevices& devices,
+                                    const Calibration& calibration) {
+  ASSIGN_OR_RETURN(const TracedStep traced, Trace(Gpt(ConfigOf(size)), AdamW()));
+  ASSIGN_OR_RETURN(
+      Parallelized run,
+      Parallelize(traced, Cluster::Local(kNumDevices), Shard{},
+                  {.cost_model = {.kind = CostModelKind::kMeasured, .calibration = calibration},
+                   .devices = devices}));
+  ASSIGN_OR_RETURN(State state, run.Initialize(/*seed=*/0));
+  Batch batch;
+  for (size_t i = 0; i < traced.step.parameters.size(); ++i) {
+    if (traced.step.parameters[i].role != ParameterRole::kBatch) continue;
+    ASSIGN_OR_RETURN(Literal values, RandomInput(traced.step, static_cast<int>(i), /*seed=*/1));
+    batch.push_back(std::move(values));
+  }
+  return MinkaRun{std::move(run), std::move(state), std::move(batch)};
+}
+
+absl::StatusOr<JaxProcess> StartJax(const Size& size, const Options& options) {
+  ASSIGN_OR_RETURN(JaxProcess jax,
+                   JaxProcess::Start({options.python,
+                                      options.script,
+                                      {"--serve", fmt::format("--hidden={}", size.hidden),
+                                       fmt::format("--layers={}", size.num_layers)}}));
+  ASSIGN_OR_RETURN(const std::vector<ParameterSpec> parameters, ParametersOf(Gpt(ConfigOf(size))));
+  if (NumElements(parameters) != jax.num_parameters()) {
+    return FailedPrecondition("minka's GPT has {} parameters, JAX's {}: not the same step",
+                              NumElements(parameters), jax.num_parameters());
+  }
+  return jax;
+}
+
+// Rounds of a few steps each, so that what else happens on the machine meets all alike.
+absl::StatusOr<Times> Alternate(MinkaRun& minka, JaxProcess& jax, const Options& options) {
+  Times times;
+  std::vector<double> not_counted;
+  for (int i = 0; i < 2; ++i) RETURN_IF_ERROR(minka.Step(not_counted));
+  for (const std::string& sharding : jax.shardings()) {
+    RETURN_IF_ERROR(jax.Run(sharding, 1).status());
+  }
+  for (int round = 0; round < options.rounds; ++round) {
+    for (int i = 0; i < options.steps; ++i) RETURN_IF_ERROR(minka.Step(times["minka"]));
+    for (const std::string& sharding : jax.shardings()) {
+      ASSIGN_OR_RETURN(const std::vector<double> seconds, jax.Run(sharding, options.steps));
+      times[sharding].insert(times[sharding].end(), seconds.begin(), seconds.end());
+    }
+  }
+  return times;
+}
+
+nlohmann::json Report(const Size& size, const Plan& plan, const Times& times) {
+  nlohmann::json medians_ms;
+  std::string best;
+  for (const auto& [name, seconds] : times) {
+    medians_ms[name] = 1e3 * Median(seconds);
+    if (name != "minka" && (best.empty() || medians_ms[name] < medians_ms[best])) best = name;
+  }
+  const double ratio = medians_ms["minka"].get<double>() / medians_ms[best].get<double>();
+  fmt::print(
+      "{} layers of {}: minka {:.1f} ms on {} (predicted {:.1f}), fastest of JAX {:.1f} ms ({}), "
+      "ratio {:.2f}\n",
+      size.num_layers, size.hidden, medians_ms["minka"].get<double>(),
+      plan.stages[0].mesh.ToString(), plan.step_time_us / 1e3, medians_ms[best].get<double>(), best,
+      ratio);
+  for (const auto& [name, seconds] : times) {
+    fmt::print("  {:<16} {:8.1f} ms\n", name, medians_ms[name].get<double>());
+  }
+  std::fflush(stdout);
+  return {{"num_layers", size.num_layers},
+          {"hidden", size.hidden},
+          {"mesh", plan.stages[0].mesh.ToString()},
+          {"predicted_step_time_us", plan.step_time_us},
+          {"median_step_time_ms", medians_ms},
+          {"fastest_jax", best},
+          {"ratio", ratio}};
+}
+
+absl::Status RunAll(const Options& options) {
+  ASSIGN_OR_RETURN(const LocalDevices devices, OpenLocalDevices({.num_devices = kNumDevices}));
+  ASSIGN_OR_RETURN(const Calibration calibration,
+                   LoadOrProfile(devices, {.num_devices = kNumDevices}));
+  nlohmann::json rows;
+  for (const Size& size : kSizes) {
+    if (!options.hidden.empty() && std::ranges::count(options.hidden, size.hidden) == 0) continue;
+    ASSIGN_OR_RETURN(JaxProcess jax, StartJax(size, options));
+    ASSIGN_OR_RETURN(MinkaRun minka, StartMinka(size, devices, calibration));
+    ASSIGN_OR_RETURN(const Times times, Alternate(minka, jax, options));
+    rows.push_back(Report(size, minka.parallelized.plan(), times));
+  }
+  if (options.json.empty()) return absl::OkStatus();
+  return WriteFile(options.json, rows.dump(1) + "\n");
+}
+
+}  // namespace
+}  // namespace minka
+
+int main(int argc, char** argv) {
+  minka::Options options;
+  CLI::App app("Step time of minka's plan and of JAX's hand-written shardings, alternating");
+  app.add_option("--python", options.python, "Python with jax")->capture_default_str();
+  app.add_option("--script", options.script, "the baseline")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "rounds per size")->capture_default_str();
+  app.add_option("--steps", options.steps, "steps of each per round")->capture_default_str();
+  app.add_option("--hidden", options.hidden, "only the sizes with these hidden sizes");
+  app.add_option("--json", options.json, "also writes the table to this file");
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = minka::RunAll(options);
+  if (status.ok()) return EXIT_SUCCESS;
+  fmt::print(stderr, "error: {}\n", minka::Message(status));
+  return EXIT_FAILURE;
+}
