@@ -50,7 +50,7 @@ using ParallelMethod = std::variant<Shard, DataParallel>;
 
 struct ParallelizeOptions {
   CostModelChoice cost_model;
-  double search_seconds = 60;  // per mesh at most
+  double search_seconds = 60;           // per mesh at most
   std::string plan_path;                // takes this plan instead of searching
   std::optional<LocalDevices> devices;  // shares a connection; else one is opened
   std::string plugin_path;
