@@ -73,7 +73,10 @@ void PrimalSearch::Anneal(const PrimalInput& input, int64_t work,
   search_.Improve({.price_weight = 0, .work = quarter});
   if (stop()) return;
   const double gap = static_cast<double>(best()->cost - input.lower_bound);
-  const double temperature = 0.1 * std::max(0.0, gap) / graph_.num_nodes();
+  // The mean gap per node is the scale of what is still to gain; hotter and colder walks find
+  // different things.
+  const double temperature =
+      std::pow(10.0, -2.5 * random_.Unit()) * std::max(0.0, gap) / graph_.num_nodes();
   search_.Improve({.price_weight = 1, .temperature = temperature, .work = quarter});
   if (stop()) return;
   search_.Improve({.price_weight = 1, .work = quarter / 2});

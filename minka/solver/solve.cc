@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kFirstRound = 2'000'000;
 constexpr int64_t kMostWorkToExplain = 200'000'000;
-constexpr int64_t kLargestRound = 200'000'000;
+constexpr int64_t kLargestRound = 60'000'000;
 
 double Gap(int64_t cost, int64_t lower_bound) {
   if (cost <= lower_bound) return 0;
@@ -81,13 +81,18 @@ class Solver {
       const int64_t left = parameters_.work_limit ? *parameters_.work_limit - work_ : INT64_MAX;
       const int64_t round = std::max<int64_t>(1, std::min(quantum, left / 2));
       const int64_t before = ascent.work() + primal.work();
+      // Only what this round began with may decide, so that the answer does not depend on the
+      // threads' pace.
+      const auto bound_stop = [&, cost = best_cost_] {
+        return Interrupted() || (cost && Gap(*cost, ascent.bound()) <= parameters_.gap);
+      };
       if (parameters_.num_threads > 1) {
-        std::thread bound_thread([&] { ascent.Run(round, stop); });
+        std::thread bound_thread([&] { ascent.Run(round, bound_stop); });
         primal.Run(input, round, stop);
         bound_thread.join();
       } else {
         primal.Run(input, round, stop);
-        ascent.Run(round, stop);
+        ascent.Run(round, bound_stop);
       }
       work_ += ascent.work() + primal.work() - before;
       quantum = std::min(kLargestRound, quantum * 3 / 2);

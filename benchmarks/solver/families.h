@@ -1,0 +1,23 @@
+// Problems of our own for the solver's table, made from a seed: shapes that stress one thing each.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "minka/solver/problem.h"
+
+namespace minka {
+
+struct NamedProblem {
+  std::string name;
+  SolverProblem problem;
+};
+
+// chain: long, narrow, tight memory. grid_long_range: a grid with random far edges, little memory.
+// dense_forbidden: half of all pairs forbidden. transformer, transformer_tied: repeated layers with
+// residual edges, the second with one table shared by first and last layer. wide_choices: few nodes
+// with hundreds of choices, as on 3-D meshes. Each with and without a tight limit where memory is
+// the point.
+std::vector<NamedProblem> MakeFamilies();
+
+}  // namespace minka

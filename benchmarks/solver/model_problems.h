@@ -1,0 +1,25 @@
+// The problems that minka's own planner poses: named models on 2-D and 3-D meshes, with and without
+// a memory limit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "families.h"
+
+namespace minka {
+
+struct ModelCase {
+  std::string model;
+  std::string mesh;
+  // Of the peak that the cheapest unlimited choice needs; above 1: no limit.
+  double memory_fraction = 2;
+};
+
+// Every GPT size on 8 and 64 devices, 2-D and 3-D.
+std::vector<ModelCase> ModelCases();
+
+absl::StatusOr<NamedProblem> MakeModelProblem(const ModelCase& model_case);
+
+}  // namespace minka

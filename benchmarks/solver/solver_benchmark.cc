@@ -1,0 +1,254 @@
+// Solves the contest's instances, generated families and minka's own problems; prints one line each
+// and writes JSON.
+//
+//   solver_benchmark [--instances DIR] [--seconds N] [--only TEXT] [--highs SECONDS] [--json FILE]
+//   [--compare FILE]
+//
+// --compare fails if cost or bound became worse than in the committed table by more than 0.1 %.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "families.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/solver/contest_reader.h"
+#include "minka/solver/solve.h"
+#include "model_problems.h"
+#include "nlohmann/json.hpp"
+#ifdef MINKA_HAS_HIGHS
+#include "minka/solver/highs_oracle.h"
+#endif
+
+namespace minka {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Flags {
+  std::string instances;
+  double seconds = 60;
+  std::string only;
+  double highs_seconds = 0;
+  std::string json;
+  std::string compare;
+};
+
+// Best published costs (scoreboard of the contest's organisers) and the contest's time limits.
+struct ContestInstance {
+  int64_t best_cost;
+  double time_limit_seconds;
+};
+const std::map<std::string, ContestInstance>& ContestInstances() {
+  static const std::map<std::string, ContestInstance> instances = {
+      {"asplos-2025-iopddl-A", {6'548'641'531, 60}},
+      {"asplos-2025-iopddl-G", {217'039, 120}},
+      {"asplos-2025-iopddl-M", {49'928'460'991, 180}},
+      {"asplos-2025-iopddl-S", {1'534'613'444, 240}}};
+  return instances;
+}
+
+struct Case {
+  std::string name;
+  double seconds = 60;
+  double gap = 0;
+  std::function<absl::StatusOr<SolverProblem>()> make;
+};
+
+std::vector<Case> Cases(const Flags& flags) {
+  std::vector<Case> cases;
+  if (!flags.instances.empty()) {
+    for (const auto& [name, instance] : ContestInstances()) {
+      const std::string path = fmt::format("{}/{}.json.gz", flags.instances, name);
+      if (!std::filesystem::exists(path)) continue;
+      cases.push_back({name, std::min(flags.seconds, instance.time_limit_seconds), 0,
+                       [path] { return ReadContestProblem(path); }});
+    }
+  }
+  for (const NamedProblem& family : MakeFamilies())
+    cases.push_back(
+        {family.name, std::min(flags.seconds, 20.0), 0,
+         [problem = family.problem]() -> absl::StatusOr<SolverProblem> { return problem; }});
+  // The planner stops at 1 %.
+  for (const ModelCase& model_case : ModelCases())
+    cases.push_back(
+        {fmt::format("{} {} {}", model_case.model, model_case.mesh, model_case.memory_fraction),
+         std::min(flags.seconds, 60.0), 0.01, [model_case]() -> absl::StatusOr<SolverProblem> {
+           ASSIGN_OR_RETURN(NamedProblem named, MakeModelProblem(model_case));
+           return std::move(named.problem);
+         }});
+  std::erase_if(cases, [&](const Case& c) { return c.name.find(flags.only) == std::string::npos; });
+  return cases;
+}
+
+double PeakMegabytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+Json Measure(const Case& c, const Flags& flags) {
+  Json row;
+  row["name"] = c.name;
+  const absl::StatusOr<SolverProblem> problem = c.make();
+  if (!problem.ok()) {
+    row["error"] = Message(problem.status());
+    return row;
+  }
+  std::vector<std::pair<double, int64_t>> costs;
+  SolveParameters parameters = {.gap = c.gap, .time_limit_seconds = c.seconds, .num_threads = 2};
+  parameters.on_progress = [&](const SolveProgress& progress) {
+    if (progress.cost) costs.emplace_back(progress.seconds, *progress.cost);
+  };
+  const absl::StatusOr<SolveResult> solved = Solve(*problem, parameters);
+  if (!solved.ok()) {
+    row["error"] = Message(solved.status());
+    return row;
+  }
+  const auto contest = ContestInstances().find(c.name);
+  const bool known = contest != ContestInstances().end();
+  const int64_t best = known ? contest->second.best_cost : solved->cost;
+  const auto within = std::ranges::find_if(costs, [&](const auto& entry) {
+    return static_cast<double>(entry.second) <= 1.01 * static_cast<double>(best);
+  });
+  row["nodes"] = problem->num_nodes();
+  row["edges"] = problem->edges().size();
+  row["core_nodes"] = solved->core.num_nodes;
+  row["core_edges"] = solved->core.num_edges;
+  row["core_cells"] = solved->core.num_cells;
+  row["status"] = std::string(SolveStatusName(solved->status));
+  row["cost"] = solved->cost;
+  row["lower_bound"] = solved->lower_bound;
+  row["gap"] = solved->gap;
+  row["cost_over_contest_best"] =
+      known ? Json(static_cast<double>(solved->cost) / static_cast<double>(best)) : Json();
+  row["seconds_to_one_percent"] = within == costs.end() ? Json() : Json(within->first);
+  row["seconds"] = solved->seconds;
+  row["work"] = solved->work;
+  row["memory_price"] = solved->memory_price;
+  row["peak_megabytes"] = PeakMegabytes();
+#ifdef MINKA_HAS_HIGHS
+  if (flags.highs_seconds > 0 && !known) {
+    const OracleAnswer oracle = SolveWithHighs(*problem, flags.highs_seconds);
+    row["highs_cost"] = oracle.cost ? Json(*oracle.cost) : Json();
+    row["highs_seconds"] = oracle.seconds;
+  }
+#endif
+  return row;
+}
+
+// In a process of its own, so that peak memory is that of one case.
+Json MeasureApart(const Case& c, const Flags& flags) {
+  int ends[2];
+  if (pipe(ends) != 0) return {{"name", c.name}, {"error", "no pipe"}};
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[0]);
+    const std::string text = Measure(c, flags).dump();
+    const bool written =
+        write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    _exit(written ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string text;
+  char block[4096];
+  for (ssize_t n; (n = read(ends[0], block, sizeof(block))) > 0;) text.append(block, n);
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  Json row = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (row.is_discarded()) row = {{"name", c.name}, {"error", "the solver died"}};
+  return row;
+}
+
+std::string Optional(const Json& value, const char* format) {
+  return value.is_number() ? fmt::format(fmt::runtime(format), value.get<double>()) : "-";
+}
+
+void Print(const Json& row) {
+  const std::string name = row["name"];
+  if (row.contains("error")) {
+    fmt::print("{:32} {}\n", name, row["error"].get<std::string>());
+    return;
+  }
+  fmt::print(
+      "{:32} {:>7} {:>7} {:>6} {:>16} {:>9} {:>8.4f}% {:>7} {:>7.2f} {:>7.0f} {}{}\n", name,
+      row["nodes"].get<int64_t>(), row["edges"].get<int64_t>(), row["core_nodes"].get<int64_t>(),
+      row["cost"].get<int64_t>(), Optional(row["cost_over_contest_best"], "{:.6f}"),
+      100 * row["gap"].get<double>(), Optional(row["seconds_to_one_percent"], "{:.2f}"),
+      row["seconds"].get<double>(), row["peak_megabytes"].get<double>(),
+      row["status"].get<std::string>(),
+      row.contains("highs_seconds") ? "  HiGHS " + Optional(row["highs_cost"], "{:.0f}") : "");
+  std::fflush(stdout);
+}
+
+// Names of cases that became worse.
+absl::StatusOr<std::vector<std::string>> Worsened(const Json& rows, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const Json committed = Json::parse(text, nullptr, false);
+  if (committed.is_discarded()) return InvalidArgument("{} is not JSON", path);
+  constexpr double kTolerance = 1e-3;
+  std::vector<std::string> worse;
+  for (const Json& old_row : committed["rows"]) {
+    for (const Json& row : rows) {
+      if (row["name"] != old_row["name"] || old_row.contains("error")) continue;
+      const bool worsened =
+          row.contains("error") ||
+          row["cost"].get<double>() > (1 + kTolerance) * old_row["cost"].get<double>() ||
+          row["lower_bound"].get<double>() <
+              (1 - kTolerance) * old_row["lower_bound"].get<double>();
+      if (worsened) worse.push_back(row["name"]);
+    }
+  }
+  return worse;
+}
+
+absl::Status Run(const Flags& flags) {
+  fmt::print("{:32} {:>7} {:>7} {:>6} {:>16} {:>9} {:>9} {:>7} {:>7} {:>7} stopped\n", "problem",
+             "nodes", "edges", "core", "cost", "/contest", "gap", "1% at s", "total s", "MB");
+  Json rows = Json::array();
+  for (const Case& c : Cases(flags)) {
+    rows.push_back(MeasureApart(c, flags));
+    Print(rows.back());
+  }
+  if (!flags.json.empty())
+    RETURN_IF_ERROR(
+        WriteFile(flags.json, Json{{"schema_version", 1}, {"rows", rows}}.dump(1) + "\n"));
+  if (flags.compare.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> worse, Worsened(rows, flags.compare));
+  if (worse.empty()) return absl::OkStatus();
+  return FailedPrecondition("worse than {}: {}", flags.compare, fmt::join(worse, ", "));
+}
+
+}  // namespace
+}  // namespace minka
+
+int main(int argc, char** argv) {
+  minka::Flags flags;
+  CLI::App app("The solver's table");
+  app.add_option("--instances", flags.instances,
+                 "Folder with the contest's .json.gz files; default: left out");
+  app.add_option("--seconds", flags.seconds, "Largest time per problem")->capture_default_str();
+  app.add_option("--only", flags.only, "Problems whose name contains this");
+  app.add_option("--highs", flags.highs_seconds,
+                 "Also ask HiGHS, for at most this many seconds each; 0: do not")
+      ->capture_default_str();
+  app.add_option("--json", flags.json, "Write the table here");
+  app.add_option("--compare", flags.compare,
+                 "Fail where cost or bound is worse than in this table");
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = minka::Run(flags);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "solver_benchmark: {}\n", minka::Message(status));
+  return 1;
+}
