@@ -12,6 +12,8 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 add_library(minka_flags INTERFACE)
 target_compile_options(minka_flags INTERFACE $<BUILD_INTERFACE:-Wall;-Wextra;-Wno-missing-field-initializers>)
+# What includes the installed headers needs the standard too; here CMAKE_CXX_STANDARD says it.
+target_compile_features(minka_flags INTERFACE $<INSTALL_INTERFACE:cxx_std_20>)
 # g++ 12 sees overlapping copies in std::string's own code once it optimises (GCC bug 105329).
 target_compile_options(minka_flags INTERFACE
   $<BUILD_INTERFACE:$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>>)
