@@ -46,7 +46,8 @@ build: build/release/build.ninja
 	scripts/build_tools.sh $(JOBS)
 
 demo: build
-	build/minka train gpt-tiny --num-devices 8
+	build/minka train gpt-tiny --num-devices 8 --method data,shard --memory-limit 60% --cost-model measured \
+	  --minutes 2 --sample 400 --out build/plan.json
 
 # --- testing ----------------------------------------------------------------------------------------------------------
 
