@@ -12,6 +12,24 @@ namespace {
 
 constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kApply};
 
+// Does the operation only arrange what it reads, or reduce over dimensions of size 1?
+bool IsArranging(const Computation& entry, InstructionId id) {
+  const Instruction& instruction = entry.instructions[id];
+  switch (instruction.opcode) {
+    case Opcode::kTranspose:
+    case Opcode::kReshape:
+    case Opcode::kConvert:
+    case Opcode::kCopy:
+      return true;
+    case Opcode::kReduce:
+      return instruction.results.size() == 1 &&
+             instruction.shape().num_elements() ==
+                 entry.shape(instruction.operands[0]).num_elements();
+    default:
+      return false;
+  }
+}
+
 class Decoder {
  public:
   Decoder(const StepFacts& facts, const ChoiceTables& tables, const Formulation& formulation,
@@ -159,17 +177,31 @@ class Decoder {
     plan_.reshards = std::move(sorted);
   }
 
+  // Apply operations, and those that only arrange gradients on their way there.
+  std::vector<bool> LeadsToApplyOnly() const {
+    std::vector<bool> leads(facts_.entry.num_instructions());
+    for (InstructionId id = facts_.entry.num_instructions() - 1; id >= 0; --id) {
+      const Value value = {id, 0};
+      const std::vector<Use>& uses = facts_.uses.uses(value);
+      leads[id] =
+          facts_.phases[id] == Phase::kApply ||
+          (IsArranging(facts_.entry, id) && !uses.empty() && !facts_.uses.is_result(value) &&
+           std::ranges::all_of(uses, [&](const Use& use) { return leads[use.user]; }));
+    }
+    return leads;
+  }
+
   // Single collectives that carry gradients into the apply phase, or new state out of it, of equal
   // kind, axes and type.
   void CombineAtTheApplyBorder() {
     std::vector<bool> read_early(plan_.reshards.size() + 1, false);
+    const std::vector<bool> is_late = LeadsToApplyOnly();
     for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
-      if (facts_.phases[id] == Phase::kApply) continue;
+      if (is_late[id]) continue;
       for (int version : plan_.ops[id].operand_versions) read_early[version] = true;
     }
     for (const Reshard& reshard : plan_.reshards) {
-      if (reshard.before < facts_.entry.num_instructions() &&
-          facts_.phases[reshard.before] != Phase::kApply) {
+      if (reshard.before < facts_.entry.num_instructions() && !is_late[reshard.before]) {
         read_early[reshard.from_version] = true;
       }
     }
@@ -179,7 +211,7 @@ class Decoder {
       if (reshard.steps.size() != 1 || !IsCollective(reshard.steps[0].kind) || read_early[i + 1])
         continue;
       if (reshard.steps[0].kind == ReshardKind::kAllToAll) continue;
-      const bool leaves_step = facts_.phases[reshard.value.instruction] == Phase::kApply;
+      const bool leaves_step = reshard.before == facts_.entry.num_instructions();
       groups[{reshard.steps[0].kind, reshard.steps[0].axes, facts_.entry.shape(reshard.value).type,
               leaves_step}]
           .push_back(static_cast<int>(i));

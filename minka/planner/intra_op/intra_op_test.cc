@@ -92,6 +92,32 @@ TEST(PlanMesh, DataParallelKeepsStateWholeAndCombinesTheGradients) {
   EXPECT_EQ(ToString(parameters[2].sharding, mesh), "[data,-]");
 }
 
+// As JAX writes it: the dot gives the transposed gradient, which is transposed on the way to the
+// update.
+TEST(PlanMesh, TransposedGradientsAreCombined) {
+  ModuleBuilder module("transposed_gradients");
+  ComputationBuilder b = module.Entry();
+  const Shape weight{ElementType::kF32, {32, 32}}, batch{ElementType::kF32, {1024, 32}};
+  const Value w1 = b.Parameter(weight, "w1"), w2 = b.Parameter(weight, "w2");
+  const Value x = b.Parameter(batch, "x"), y = b.Parameter(batch, "y");
+  const auto updated = [&](Value w, Value l, Value r) {
+    const Value gradient = b.Dot(l, r, {.lhs_contracting = {0}, .rhs_contracting = {0}});
+    return b.Binary(Opcode::kSubtract, w, b.Transpose(gradient, {1, 0}));
+  };
+  b.SetResults({updated(w1, x, y), updated(w2, y, x)});
+  Step step;
+  step.module = *std::move(module).Finish();
+  step.parameters = {{.role = ParameterRole::kState, .name = "w1", .state_result = 0},
+                     {.role = ParameterRole::kState, .name = "w2", .state_result = 1},
+                     {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0},
+                     {.role = ParameterRole::kBatch, .name = "y", .batch_dim = 0}};
+  step.results = {{ResultRole::kState, "w1"}, {ResultRole::kState, "w2"}};
+  const IntraOpResult result = *PlanOn(step, *Mesh::Parse("data=4"), {.method = Method::kData});
+  const std::vector<PlannedCollective> collectives = ListCollectives(step.module, result.stage);
+  ASSERT_EQ(collectives.size(), 1u);
+  EXPECT_EQ(collectives[0].num_values, 2);
+}
+
 TEST(PlanMesh, PinsHold) {
   const Mesh mesh = *Mesh::Parse("model=4");
   const Step step = TwoLayerStep(32, 256);
