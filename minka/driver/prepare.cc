@@ -21,8 +21,19 @@ class EntryRewriter {
       : source_(source),
         entry_(source.entry_computation()),
         new_values_(entry_.num_instructions()) {
-    out_ = source;
-    out_.entry_computation().instructions.clear();
+    out_.name = source.name;
+    out_.entry = source.entry;
+    out_.aliases = source.aliases;
+    out_.frontend_attributes = source.frontend_attributes;
+    out_.undecoded = source.undecoded;
+    for (const Computation& computation : source.computations) {
+      out_.computations.push_back(&computation == &entry_ ? Computation() : computation);
+    }
+    Computation& entry = out_.entry_computation();
+    entry.name = entry_.name;
+    entry.parameters = entry_.parameters;
+    entry.results = entry_.results;
+    entry.instructions.reserve(entry_.instructions.size());
   }
 
   const Computation& entry() const { return entry_; }
