@@ -1,0 +1,77 @@
+#include "minka/report/format.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+
+#include "fmt/format.h"
+
+namespace minka {
+namespace {
+
+// Three significant digits, without an exponent.
+std::string ThreeDigits(double value) {
+  const double magnitude = std::abs(value);
+  if (magnitude >= 99.95) return fmt::format("{:.0f}", value);
+  if (magnitude >= 9.995) return fmt::format("{:.1f}", value);
+  return fmt::format("{:.2f}", value);
+}
+
+template <size_t kSize>
+std::string Scaled(double value, double base, const std::array<const char*, kSize>& units) {
+  size_t unit = 0;
+  while (unit + 1 < kSize && std::abs(value) >= base * 0.9995) {
+    value /= base;
+    ++unit;
+  }
+  if (units[unit][0] == '\0') return ThreeDigits(value);
+  return fmt::format("{} {}", ThreeDigits(value), units[unit]);
+}
+
+bool IsNumber(std::string_view text) {
+  return !text.empty() &&
+         std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); });
+}
+
+}  // namespace
+
+std::string FormatBytes(int64_t bytes) {
+  if (std::abs(bytes) < 1000) return fmt::format("{} B", bytes);
+  return Scaled(static_cast<double>(bytes), 1024,
+                std::array{"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
+}
+
+std::string FormatTime(double us) {
+  if (us == 0) return "0 us";
+  return Scaled(us, 1000, std::array{"us", "ms", "s"});
+}
+
+std::string FormatPercent(double fraction) { return fmt::format("{:.2f} %", 100 * fraction); }
+
+std::string FormatCount(int64_t count) {
+  if (std::abs(count) < 1000) return fmt::format("{}", count);
+  return Scaled(static_cast<double>(count), 1000, std::array{"", "k", "M", "G", "T"});
+}
+
+FoldedName FoldLayers(std::string_view name) {
+  FoldedName folded;
+  size_t begin = 0;
+  while (begin <= name.size()) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view component = name.substr(begin, end - begin);
+    const size_t underscore = component.rfind('_');
+    const size_t number = underscore == std::string_view::npos ? 0 : underscore + 1;
+    if (IsNumber(component.substr(number))) {
+      folded.pattern += std::string(component.substr(0, number)) + "*";
+      folded.numbers += (folded.numbers.empty() ? "" : ",") + std::string(component.substr(number));
+    } else {
+      folded.pattern += component;
+    }
+    if (end < name.size()) folded.pattern += '/';
+    begin = end + 1;
+  }
+  return folded;
+}
+
+}  // namespace minka

@@ -1,0 +1,25 @@
+// Quantities and names as tables show them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace minka {
+
+// Three digits: "812 B", "1.94 GiB"; "812 us", "12.3 ms", "1.94 s"; "0.12 %" of 0.0012; "1.49 M".
+std::string FormatBytes(int64_t bytes);
+std::string FormatTime(double us);
+std::string FormatPercent(double fraction);
+std::string FormatCount(int64_t count);
+
+// A path name with the numbers of layers taken out: "params/layer_3/mlp/kernel" has the pattern
+// "params/layer_*/mlp/kernel" and the number "3". A number is a whole component, or what follows
+// the last '_' of one.
+struct FoldedName {
+  std::string pattern;
+  std::string numbers;  // joined by ','; empty: the name has none
+};
+FoldedName FoldLayers(std::string_view name);
+
+}  // namespace minka
