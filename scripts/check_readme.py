@@ -1,4 +1,4 @@
-"""Checks that what README.md shows still works.
+"""Checks that what README.md and the guides show still works.
 
   - `make x` in a console block: the target must exist.
   - `build/minka ...` in a console block: is run and must exit with 0 (continued lines end in a backslash).
@@ -14,6 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIME_LIMIT_SECONDS = 600
+PAGES = ["README.md", "docs/guides/inspecting.md", "docs/guides/tuning.md"]
 
 
 def blocks(text, language):
@@ -57,16 +58,17 @@ def is_in_a_program(block):
 
 
 def main():
-    text = (ROOT / "README.md").read_text()
     problems = []
-    for command in commands(text):
-        print(f"README.md: {command}", flush=True)
-        problems.append(check_command(command))
-    for block in blocks(text, "cpp"):
-        if not is_in_a_program(block):
-            problems.append(f"this code stands in no program under examples/ or tests/install/:\n{block}")
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for command in commands(text):
+            print(f"{page}: {command}", flush=True)
+            problems.append(check_command(command))
+        for block in blocks(text, "cpp"):
+            if not is_in_a_program(block):
+                problems.append(f"{page}: this code stands in no program under examples/ or tests/install/:\n{block}")
     problems = [p for p in problems if p]
-    print("\n".join(problems) or "README.md: ok")
+    print("\n".join(problems) or "README.md and the guides: ok")
     return 1 if problems else 0
 
 

@@ -1,0 +1,123 @@
+// `minka explain`: what a parameter's sharding is worth, by planning again with every other one.
+#include <memory>
+
+#include "fmt/format.h"
+#include "minka/base/status.h"
+#include "minka/report/format.h"
+#include "minka/report/table.h"
+#include "minka/tools/command.h"
+#include "minka/tools/planning_flags.h"
+#include "minka/tools/step_source.h"
+
+namespace minka {
+namespace {
+
+struct ExplainFlags {
+  std::string plan, tensor, module;
+};
+
+// Every sharding of the shape in which each axis splits at most one dimension, replicated first.
+void AddShardings(const Shape& shape, const Mesh& mesh, int axis, Sharding sharding,
+                  std::vector<Sharding>& out) {
+  if (axis == mesh.num_axes()) {
+    if (Validate(sharding, shape, mesh).ok()) out.push_back(sharding);
+    return;
+  }
+  AddShardings(shape, mesh, axis + 1, sharding, out);
+  for (int dim = 0; dim < shape.rank() && mesh.size(axis) > 1; ++dim) {
+    Sharding split = sharding;
+    split.dims[dim].PushMinor(axis);
+    AddShardings(shape, mesh, axis + 1, split, out);
+  }
+}
+
+absl::StatusOr<int> FindParameter(const Plan& plan, const std::string& path,
+                                  const std::string& glob) {
+  int found = -1;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    if (!MatchesGlob(glob, plan.parameters[i].name)) continue;
+    // Equal layers: the first stands for all.
+    if (found < 0) found = static_cast<int>(i);
+  }
+  if (found < 0) {
+    return NotFound("no parameter of {} matches {}; minka inspect {} --only params lists them",
+                    path, glob, path);
+  }
+  return found;
+}
+
+// The request that the plan's options record, on its own mesh.
+absl::StatusOr<PlanRequest> RequestOfPlan(const Plan& plan) {
+  PlanningFlags flags;
+  const auto get = [&plan](const char* flag, std::string& out) {
+    const auto found = plan.options.find(flag);
+    if (found != plan.options.end()) out = found->second;
+  };
+  get("cluster", flags.cluster);
+  get("alpha", flags.alpha);
+  get("beta", flags.beta);
+  flags.allow_replicated_dots = plan.options.contains("allow-replicated-dots");
+  flags.cost_model = plan.cost_model == "alpa" ? "alpa" : "roofline";
+  flags.meshes = {plan.stages.front().mesh.ToString()};
+  flags.method = plan.method;
+  std::string limit;
+  get("memory-limit", limit);
+  if (!limit.ends_with('%')) flags.memory_limit = limit;
+  return RequestOf(flags);
+}
+
+absl::Status RunExplain(const ExplainFlags& flags) {
+  ASSIGN_OR_RETURN(const PlanOfStep loaded, ReadPlan(flags.plan, flags.module));
+  ASSIGN_OR_RETURN(PlanRequest request, RequestOfPlan(loaded.plan));
+  ASSIGN_OR_RETURN(const int number, FindParameter(loaded.plan, flags.plan, flags.tensor));
+  const ParameterPlan& parameter = loaded.plan.parameters[number];
+  const Mesh& mesh = request.meshes.front();
+  std::vector<Sharding> shardings;
+  AddShardings(parameter.shape, mesh, 0, Sharding::Replicated(parameter.shape.rank()), shardings);
+  Table table({{""},
+               {parameter.name},
+               {"step time", Align::kRight},
+               {"peak memory", Align::kRight},
+               {"state", Align::kRight},
+               {"remark"}});
+  for (const Sharding& sharding : shardings) {
+    const std::string text = ToString(sharding, mesh);
+    ShowStatus(fmt::format("plan with {} = {}", parameter.name, text));
+    request.pins = {fmt::format("{}={}", parameter.name, text)};
+    const auto result = PlanStep(loaded.prepared, request);
+    const std::string mark = sharding == parameter.sharding ? "*" : "";
+    if (!result.ok()) {
+      table.Add({mark, text, "-", "-", "-", Message(result.status())});
+      continue;
+    }
+    const Plan& plan = result->candidates[result->best].plan;
+    table.Add({mark, text, FormatTime(plan.step_time_us), FormatBytes(plan.peak_memory_bytes),
+               FormatBytes(plan.state_bytes_per_device), ""});
+  }
+  ClearStatus();
+  return Print(
+      fmt::format("The best plans on mesh {} with {} pinned, by cost model {} ('*' as in "
+                  "{}):\n{}",
+                  mesh.ToString(), parameter.name,
+                  request.cost_model.kind == CostModelKind::kAlpa ? "alpa" : "roofline", flags.plan,
+                  table.ToString()));
+}
+
+}  // namespace
+
+void AddExplainCommand(CLI::App& app, CommandLine& line) {
+  const auto flags = std::make_shared<ExplainFlags>();
+  CLI::App* const command = app.add_subcommand(
+      "explain",
+      "Say what a parameter's sharding is worth: plans again with each one it could have");
+  command->add_option("plan", flags->plan, "A plan.json")->required();
+  command
+      ->add_option("parameter", flags->tensor, "Glob on parameter names; the first match is taken")
+      ->required();
+  command->add_option(
+      "--module", flags->module,
+      "The module or model that the plan is of. Default: the one that the plan names");
+  command->callback([flags, &line] { Finish(RunExplain(*flags), line); });
+}
+
+}  // namespace minka

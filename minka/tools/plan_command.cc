@@ -1,0 +1,78 @@
+// `minka plan`: how a step is best split over a mesh, and how good that provably is.
+#include <memory>
+
+#include "fmt/format.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/prepare.h"
+#include "minka/report/plan_table.h"
+#include "minka/tools/child_process.h"
+#include "minka/tools/command.h"
+#include "minka/tools/measured_costs.h"
+#include "minka/tools/planning_flags.h"
+#include "minka/tools/step_source.h"
+
+namespace minka {
+namespace {
+
+struct PlanFlags {
+  StepSource source;
+  PlanningFlags planning;
+  std::string out, plugin;
+  bool json = false;
+};
+
+absl::Status RunPlan(const PlanFlags& flags) {
+  if (flags.json && flags.out == "-") {
+    return InvalidArgument("--json and --out - both want standard output; give --out a file");
+  }
+  ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags.planning));
+  ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
+  RETURN_IF_ERROR(AddMeasuredCosts(flags.plugin, request));
+  request.options = ToOptions(flags.source);
+  request.options.merge(ToOptions(flags.planning));
+  request.on_progress = [](const std::string& what, double seconds, double gap) {
+    ShowStatus(fmt::format("{}: {:.1f} s, gap {:.2f} %", what, seconds, 100 * gap));
+  };
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step));
+  ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+  ClearStatus();
+  Plan& plan = result.candidates[result.best].plan;
+  for (const std::string& line : source.inferred) plan.notes.push_back("concluded: " + line);
+  const std::string json = PlanToJson(plan, prepared.module);
+  if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, json));
+  if (flags.json) return Print(json);
+  if (flags.out == "-") return absl::OkStatus();
+  return Print(DescribeCandidates(result) + PlanTable(prepared, plan));
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, CommandLine& line) {
+  const auto flags = std::make_shared<PlanFlags>();
+  CLI::App* const command = app.add_subcommand(
+      "plan", "Decide how a step runs in parallel and say how good that provably is");
+  command
+      ->add_option("model", flags->source.model,
+                   "A named model (mlp, gpt-tiny, gpt-125m ... gpt-175b, bert-tiny, bert-base, "
+                   "bert-large) or a module file (HloModuleProto or HLO text); - is standard input")
+      ->required();
+  AddPlanningFlags(*command, flags->planning, ". Default: the memory of the cluster's devices");
+  AddModelFlags(*command, flags->source);
+  AddModuleFlags(*command, flags->source);
+  command->add_option("--out", flags->out,
+                      "Write plan.json to this file; - is standard output. Default: not written");
+  command->add_flag("--json", flags->json, "Print the content of plan.json instead of tables");
+  command->add_option("--plugin", flags->plugin,
+                      "PJRT plugin that --cost-model measured profiles with. Default: "
+                      "MINKA_PJRT_PLUGIN, else searched");
+  command->callback([flags, &line] {
+    if (flags->planning.cost_model == "measured" && !IsChild()) {
+      line.exit_code = RunInChildAndReport(line.arguments);
+      return;
+    }
+    Finish(RunPlan(*flags), line);
+  });
+}
+
+}  // namespace minka

@@ -1,0 +1,231 @@
+#include "minka/tools/planning_flags.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "fmt/ranges.h"
+#include "minka/base/status.h"
+#include "minka/report/comparison.h"
+#include "minka/tools/quantities.h"
+
+namespace minka {
+namespace {
+
+constexpr int kMaxLocalDevices = 64;
+
+std::vector<std::string> SplitAtCommas(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const std::string& text) {
+  std::vector<double> numbers;
+  for (const std::string& item : SplitAtCommas(text)) {
+    double number = 0;
+    if (!CLI::detail::lexical_cast(item, number)) {
+      return InvalidArgument("{} {} is no list of numbers; write for example 1,1", flag, text);
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+absl::StatusOr<Cluster> LocalCluster(const PlanningFlags& flags, const std::vector<Mesh>& meshes) {
+  if (meshes.empty() && !flags.num_devices) {
+    return InvalidArgument(
+        "what is the plan for? Give --mesh data=2,model=4, or --num-devices 8 to search its shape");
+  }
+  int64_t num_devices = flags.num_devices.value_or(1);
+  for (const Mesh& mesh : meshes) {
+    if (flags.num_devices && mesh.num_devices() > *flags.num_devices) {
+      return InvalidArgument("mesh {} has {} devices, but --num-devices says {}", mesh.ToString(),
+                             mesh.num_devices(), *flags.num_devices);
+    }
+    num_devices = std::max(num_devices, mesh.num_devices());
+  }
+  if (num_devices < 1 || num_devices > kMaxLocalDevices) {
+    return InvalidArgument(
+        "{} local devices asked for; 1 to {} can be had (--cluster plans for others)", num_devices,
+        kMaxLocalDevices);
+  }
+  return Cluster::Local(static_cast<int>(num_devices));
+}
+
+absl::StatusOr<Cluster> ClusterOf(const PlanningFlags& flags, const std::vector<Mesh>& meshes) {
+  if (flags.cluster == "local") return LocalCluster(flags, meshes);
+  Cluster cluster;
+  std::error_code ignored;
+  if (flags.cluster.ends_with(".json") || std::filesystem::exists(flags.cluster, ignored)) {
+    ASSIGN_OR_RETURN(cluster, Cluster::FromFile(flags.cluster));
+  } else {
+    ASSIGN_OR_RETURN(cluster, Cluster::Preset(flags.cluster));
+  }
+  if (flags.num_devices && *flags.num_devices != cluster.num_devices()) {
+    return InvalidArgument(
+        "--num-devices {} is not the {} devices of cluster {}; leave it out, or give --mesh",
+        *flags.num_devices, cluster.num_devices(), flags.cluster);
+  }
+  return cluster;
+}
+
+absl::StatusOr<CostModelChoice> CostModelOf(const PlanningFlags& flags) {
+  CostModelChoice choice{.allow_replicated_dots = flags.allow_replicated_dots};
+  const bool is_alpa = flags.cost_model == "alpa";
+  if (!is_alpa && (!flags.alpha.empty() || !flags.beta.empty() || flags.allow_replicated_dots)) {
+    return InvalidArgument(
+        "--alpha, --beta and --allow-replicated-dots belong to --cost-model alpa, not to {}",
+        flags.cost_model);
+  }
+  if (flags.cost_model == "roofline") return choice;
+  if (flags.cost_model == "measured") {
+    choice.kind = CostModelKind::kMeasured;
+    return choice;
+  }
+  if (!is_alpa) {
+    return InvalidArgument("--cost-model {} is unknown; there are roofline, measured and alpa",
+                           flags.cost_model);
+  }
+  if (flags.alpha.empty() || flags.beta.empty()) {
+    return InvalidArgument(
+        "--cost-model alpa needs --alpha and --beta, one value per mesh axis: --alpha 1,1 --beta "
+        "1,0.1");
+  }
+  choice.kind = CostModelKind::kAlpa;
+  ASSIGN_OR_RETURN(choice.alpha, ParseNumbers("--alpha", flags.alpha));
+  ASSIGN_OR_RETURN(choice.beta, ParseNumbers("--beta", flags.beta));
+  return choice;
+}
+
+}  // namespace
+
+void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
+                      const std::string& memory_limit_help) {
+  const char* const group = "Planning";
+  command
+      .add_option("--mesh", flags.meshes,
+                  "Mesh as data=2,model=4 or 2x4 (axes x, y, z); several are compared. Default: "
+                  "every shape of the devices")
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option("--num-devices", flags.num_devices,
+                  "Search the mesh shapes of so many devices. Default: what --mesh or --cluster "
+                  "says")
+      ->group(group);
+  command
+      .add_option("--cluster", flags.cluster,
+                  "local, a preset with its number of hosts (p3.16xlarge:8), or a JSON file")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--method", flags.method,
+                  "shard (everything is searched) or data (the batch over all axes); several, "
+                  "joined by commas, are compared")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--memory-limit", flags.memory_limit,
+                  "Bytes per device, such as 2GiB" + memory_limit_help)
+      ->group(group);
+  command
+      .add_option("--pin", flags.pins,
+                  "GLOB=SHARDING: parameters whose names match lie so, such as "
+                  "'params/*/kernel=[-,model]'. Repeatable")
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option("--cost-model", flags.cost_model,
+                  "roofline (the cluster's rates), measured (this machine's, see minka profile) or "
+                  "alpa (communication alone, by Alpa's formulas)")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--alpha", flags.alpha, "For alpa: latency per mesh axis, such as 1,1")
+      ->group(group);
+  command.add_option("--beta", flags.beta, "For alpa: cost per byte per mesh axis, such as 1,0.1")
+      ->group(group);
+  command
+      .add_flag("--allow-replicated-dots", flags.allow_replicated_dots,
+                "For alpa: dots may run undivided on an axis")
+      ->group(group);
+  command
+      .add_option("--gap", flags.gap,
+                  "Stop once (objective - lower bound) / objective is at most this")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--time-limit", flags.time_limit, "Stop the search of each plan after this time")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--threads", flags.threads,
+                  "Threads; the answer depends on whether it is one or more")
+      ->capture_default_str()
+      ->group(group);
+}
+
+absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
+  PlanRequest request{.pins = flags.pins, .gap = flags.gap, .num_threads = flags.threads};
+  for (const std::string& text : flags.meshes) {
+    ASSIGN_OR_RETURN(Mesh mesh, Mesh::Parse(text));
+    request.meshes.push_back(std::move(mesh));
+  }
+  ASSIGN_OR_RETURN(request.cluster, ClusterOf(flags, request.meshes));
+  request.methods.clear();
+  for (const std::string& name : SplitAtCommas(flags.method)) {
+    ASSIGN_OR_RETURN(const Method method, ParseMethod(name));
+    request.methods.push_back(method);
+  }
+  if (!flags.memory_limit.empty()) {
+    ASSIGN_OR_RETURN(request.memory_limit_bytes, ParseBytes("--memory-limit", flags.memory_limit));
+  } else if (request.cluster.device.memory_bytes > 0) {
+    request.memory_limit_bytes = request.cluster.device.memory_bytes;
+  }
+  ASSIGN_OR_RETURN(request.cost_model, CostModelOf(flags));
+  ASSIGN_OR_RETURN(request.time_limit_seconds, ParseSeconds("--time-limit", flags.time_limit));
+  if (flags.gap < 0 || flags.gap >= 1) {
+    return InvalidArgument("--gap {} is not in [0, 1)", flags.gap);
+  }
+  if (flags.threads < 1) return InvalidArgument("--threads {} is not at least 1", flags.threads);
+  return request;
+}
+
+std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
+  std::map<std::string, std::string> options = {{"cluster", flags.cluster},
+                                                {"method", flags.method},
+                                                {"cost-model", flags.cost_model},
+                                                {"gap", fmt::format("{}", flags.gap)},
+                                                {"time-limit", flags.time_limit}};
+  const auto put = [&options](const char* flag, const std::string& value) {
+    if (!value.empty()) options[flag] = value;
+  };
+  put("mesh", fmt::format("{}", fmt::join(flags.meshes, " ")));
+  put("pin", fmt::format("{}", fmt::join(flags.pins, " ")));
+  put("memory-limit", flags.memory_limit);
+  put("alpha", flags.alpha);
+  put("beta", flags.beta);
+  if (flags.num_devices) options["num-devices"] = fmt::format("{}", *flags.num_devices);
+  if (flags.allow_replicated_dots) options["allow-replicated-dots"] = "true";
+  return options;
+}
+
+std::string DescribeCandidates(const PlanResult& result) {
+  if (result.candidates.size() < 2) return "";
+  std::vector<ComparisonRow> rows;
+  for (size_t i = 0; i < result.candidates.size(); ++i) {
+    const PlanCandidate& candidate = result.candidates[i];
+    rows.push_back({.method = std::string(MethodName(candidate.method)),
+                    .mesh = candidate.mesh.ToString(),
+                    .plan = candidate.status.ok() ? &candidate.plan : nullptr,
+                    .fits = candidate.fits,
+                    .chosen = static_cast<int>(i) == result.best,
+                    .why_not = Message(candidate.status)});
+  }
+  return ComparisonTable(rows) + "\n";
+}
+
+}  // namespace minka

@@ -1,0 +1,43 @@
+// The flags that say what a plan is asked for.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "minka/driver/plan_step.h"
+
+namespace minka {
+
+// As on the command line.
+struct PlanningFlags {
+  std::vector<std::string> meshes;
+  std::optional<int> num_devices;
+  std::string cluster = "local";
+  std::string method = "shard";
+  std::string memory_limit;
+  std::vector<std::string> pins;
+  std::string cost_model = "roofline";
+  std::string alpha, beta;  // one value per mesh axis, joined by commas
+  bool allow_replicated_dots = false;
+  double gap = 0.002;
+  std::string time_limit = "60s";
+  int threads = 2;
+};
+
+// `memory_limit_help` says what else the limit may be.
+void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
+                      const std::string& memory_limit_help);
+
+// Without options; a measured cost model still lacks its calibration.
+absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags);
+// For a plan's options.
+std::map<std::string, std::string> ToOptions(const PlanningFlags& flags);
+
+// The comparison of everything considered where that is more than one plan, else "".
+std::string DescribeCandidates(const PlanResult& result);
+
+}  // namespace minka

@@ -1,0 +1,110 @@
+// `minka profile`: what operations and collectives cost on this machine.
+#include <filesystem>
+#include <memory>
+
+#include "fmt/format.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/profile.h"
+#include "minka/report/format.h"
+#include "minka/report/table.h"
+#include "minka/tools/child_process.h"
+#include "minka/tools/command.h"
+
+namespace minka {
+namespace {
+
+struct ProfileFlags {
+  int num_devices = 8;
+  std::string plugin;
+  bool local = false, json = false;
+};
+
+std::string_view NameOf(ReshardKind kind) {
+  switch (kind) {
+    case ReshardKind::kAllReduce:
+      return "all-reduce";
+    case ReshardKind::kReduceScatter:
+      return "reduce-scatter";
+    case ReshardKind::kAllGather:
+      return "all-gather";
+    case ReshardKind::kAllToAll:
+      return "all-to-all";
+    default:
+      return "local";
+  }
+}
+
+std::string Describe(const Calibration& calibration, const std::string& path) {
+  std::string text = fmt::format(
+      "{} ({} cores), {}, {} devices at once\n\n"
+      "launch of a program       {}\n"
+      "launch of a fusion group  {}\n"
+      "elementwise               {:.0f} operations per us and device\n"
+      "memory                    {}/s per device\n\n",
+      calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices,
+      FormatTime(calibration.step_us), FormatTime(calibration.launch_us),
+      calibration.elementwise_per_us,
+      FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)));
+  Table dots({{"dot (batch x m x n x k)"}, {"time", Align::kRight}, {"GFLOP/s", Align::kRight}});
+  for (const DotPoint& dot : calibration.dots) {
+    const double flops = 2.0 * static_cast<double>(dot.batch) * static_cast<double>(dot.m) *
+                         static_cast<double>(dot.n) * static_cast<double>(dot.k);
+    dots.Add({fmt::format("{} x {} x {} x {}", dot.batch, dot.m, dot.n, dot.k), FormatTime(dot.us),
+              fmt::format("{:.1f}", flops / dot.us * 1e-3)});
+  }
+  Table collectives({{"collective"},
+                     {"group", Align::kRight},
+                     {"bytes", Align::kRight},
+                     {"time", Align::kRight}});
+  for (const CollectivePoint& point : calibration.collectives) {
+    collectives.Add({std::string(NameOf(point.kind)), fmt::format("{}", point.group_size),
+                     FormatBytes(point.bytes), FormatTime(point.us)});
+  }
+  return text + dots.ToString() + "\n" + collectives.ToString() +
+         fmt::format("\nkept in {}\n", path);
+}
+
+absl::Status RunProfile(const ProfileFlags& flags) {
+  ReportPhase("profile");
+  ASSIGN_OR_RETURN(const LocalDevices devices, OpenLocalDevices({.num_devices = flags.num_devices,
+                                                                 .plugin_path = flags.plugin}));
+  const ProfileOptions options{.num_devices = flags.num_devices,
+                               .on_progress = [](std::string_view what, int done, int total) {
+                                 ReportPart(what);
+                                 ShowStatus(fmt::format("{}/{} {}", done, total, what));
+                               }};
+  ASSIGN_OR_RETURN(const Calibration calibration, Profile(devices, options));
+  ClearStatus();
+  const std::string path = CalibrationPath(devices, flags.num_devices);
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  RETURN_IF_ERROR(WriteFile(path, calibration.ToJson()));
+  return Print(flags.json ? calibration.ToJson() + "\n" : Describe(calibration, path));
+}
+
+}  // namespace
+
+void AddProfileCommand(CLI::App& app, CommandLine& line) {
+  const auto flags = std::make_shared<ProfileFlags>();
+  CLI::App* const command = app.add_subcommand(
+      "profile",
+      "Measure what operations and collectives cost on this machine, and keep it for "
+      "--cost-model measured (about half a minute)");
+  command->add_flag("--local", flags->local,
+                    "Measure this machine's devices, which is all that can be measured so far");
+  command->add_option("--num-devices", flags->num_devices, "Devices that run at once")
+      ->capture_default_str();
+  command->add_option("--plugin", flags->plugin,
+                      "PJRT plugin. Default: MINKA_PJRT_PLUGIN, else searched");
+  command->add_flag("--json", flags->json, "Print one JSON object instead of tables");
+  command->callback([flags, &line] {
+    if (!IsChild()) {
+      line.exit_code = RunInChildAndReport(line.arguments);
+    } else {
+      Finish(RunProfile(*flags), line);
+    }
+  });
+}
+
+}  // namespace minka

@@ -1,0 +1,283 @@
+// `minka run`: runs any module once on this machine's devices.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+
+#include "fmt/format.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/inputs.h"
+#include "minka/driver/parallelize.h"
+#include "minka/driver/prepare.h"
+#include "minka/report/plan_table.h"
+#include "minka/tensors/safetensors.h"
+#include "minka/tools/bundle.h"
+#include "minka/tools/child_process.h"
+#include "minka/tools/command.h"
+#include "minka/tools/measured_costs.h"
+#include "minka/tools/planning_flags.h"
+#include "minka/tools/run_report.h"
+#include "minka/tools/step_source.h"
+
+namespace minka {
+namespace {
+
+struct RunFlags {
+  StepSource source;
+  PlanningFlags planning{.cost_model = "measured"};
+  std::string plan, inputs, outputs, dump_to, repro, plugin;
+  std::optional<uint64_t> random_inputs;
+  bool check = false, json = false;
+};
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+absl::Status CheckFlags(const RunFlags& flags) {
+  if (flags.inputs.empty() != flags.random_inputs.has_value()) {
+    return InvalidArgument("{}", flags.inputs.empty()
+                                     ? "what does the module run on? Give --inputs "
+                                       "FILE.safetensors or --random-inputs SEED"
+                                     : "--inputs and --random-inputs exclude each other");
+  }
+  if (flags.json && flags.outputs == "-") {
+    return InvalidArgument(
+        "--json and --outputs - both want standard output; give --outputs a file");
+  }
+  if (flags.source.model == "-" && flags.inputs == "-") {
+    return InvalidArgument("the module and --inputs cannot both be standard input");
+  }
+  if (flags.source.model == "-" && !flags.repro.empty()) {
+    return InvalidArgument("--repro packs the module's file; standard input is none");
+  }
+  if (flags.planning.cluster != "local") {
+    return InvalidArgument("run runs on local devices; minka plan plans for --cluster {}",
+                           flags.planning.cluster);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Literal>> InputsOf(const RunFlags& flags, const Step& step) {
+  if (flags.random_inputs) return RandomInputs(step, *flags.random_inputs);
+  ASSIGN_OR_RETURN(const TensorFile file, ReadTensors(flags.inputs));
+  auto inputs = InputsFromTensors(step.module, file);
+  if (!inputs.ok()) return WithContext(inputs.status(), flags.inputs);
+  return inputs;
+}
+
+// The mesh that a plan file is for, where none is given.
+absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFlags& planning) {
+  if (flags.plan.empty() || !planning.meshes.empty() || planning.num_devices) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.plan));
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(step));
+  auto plan = PlanFromJson(json, prepared.module);
+  if (!plan.ok()) return WithContext(plan.status(), flags.plan);
+  planning.meshes = {plan->stages.front().mesh.ToString()};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
+  if (request.methods.size() != 1 || request.meshes.size() > 1) {
+    return InvalidArgument(
+        "run takes one --method and one --mesh (or --num-devices); minka plan compares several");
+  }
+  const std::string mesh = request.meshes.empty() ? "" : request.meshes.front().ToString();
+  if (request.methods.front() == Method::kData) {
+    return DataParallel{.mesh = mesh, .memory_limit_bytes = request.memory_limit_bytes};
+  }
+  return Shard{
+      .mesh = mesh, .memory_limit_bytes = request.memory_limit_bytes, .pins = request.pins};
+}
+
+// All results by number, state read back from the devices.
+absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, StepRunner& runner,
+                                               StepOutput output) {
+  std::vector<Literal> results = std::move(output.results);
+  for (int i = 0; i < static_cast<int>(step.parameters.size()); ++i) {
+    const int result = step.parameters[i].state_result;
+    if (step.parameters[i].role != ParameterRole::kState || result < 0) continue;
+    ASSIGN_OR_RETURN(results[result], runner.ReadParameter(output.state, i));
+  }
+  return results;
+}
+
+class ModuleRun {
+ public:
+  explicit ModuleRun(const RunFlags& flags) : flags_(flags) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(CheckFlags(flags_));
+    ReportPhase("import");
+    ASSIGN_OR_RETURN(source_, LoadStep(flags_.source));
+    ASSIGN_OR_RETURN(inputs_, InputsOf(flags_, source_.step));
+    RETURN_IF_ERROR(PlanAndCompile());
+    RETURN_IF_ERROR(Execute());
+    if (flags_.check) RETURN_IF_ERROR(Check());
+    return PrintReport();
+  }
+
+ private:
+  absl::Status PlanAndCompile() {
+    PlanningFlags planning = flags_.planning;
+    RETURN_IF_ERROR(TakeMeshOfPlan(flags_, source_.step, planning));
+    ASSIGN_OR_RETURN(PlanRequest request, RequestOf(planning));
+    if (flags_.plan.empty()) RETURN_IF_ERROR(AddMeasuredCosts(flags_.plugin, request));
+    ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
+    ParallelizeOptions options{.cost_model = request.cost_model,
+                               .plan_path = flags_.plan,
+                               .plugin_path = flags_.plugin,
+                               .dump_dir = flags_.dump_to,
+                               .on_step = ReportPhase,
+                               .configuration = ToOptions(flags_.source)};
+    options.configuration.merge(ToOptions(flags_.planning));
+    ReportPhase("plugin");
+    const auto start = Clock::now();
+    ASSIGN_OR_RETURN(Parallelized run, Parallelize(source_.step, request.cluster, method, options));
+    figures_.compile_seconds = SecondsSince(start);
+    run_.emplace(std::move(run));
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute() {
+    ReportPhase("run");
+    StepRunner& runner = run_->runner();
+    auto start = Clock::now();
+    ASSIGN_OR_RETURN(State state, runner.CreateState(inputs_));
+    figures_.create_state_seconds = SecondsSince(start);
+    runner.executor().ResetMeasurements();
+    ReportPart("the launch on all devices");
+    start = Clock::now();
+    ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
+    const MeshExecutor& executor = runner.executor();
+    figures_.measured_step_us = executor.times().mean_us();
+    figures_.measured_step_std_us = executor.times().std_us();
+    figures_.prepare_input_seconds =
+        std::max(0.0, SecondsSince(start) - figures_.measured_step_us * 1e-6);
+    figures_.measured_peak_memory_bytes = executor.measured_peak_bytes();
+    figures_.total_allocation_bytes = executor.executable().memory().total_bytes();
+    ReportPart("reading the results");
+    ASSIGN_OR_RETURN(const std::vector<Literal> results,
+                     ResultsOf(source_.step, runner, std::move(output)));
+    if (flags_.outputs.empty()) return absl::OkStatus();
+    return WriteTensors(flags_.outputs, ToTensorFile(results));
+  }
+
+  absl::Status Check() {
+    ReportPhase("check against one device");
+    const StepInputs inputs = [this](int) -> absl::StatusOr<ParameterValues> { return inputs_; };
+    ASSIGN_OR_RETURN(const OneDeviceResults one_device,
+                     RunOnOneDevice(source_.step, run_->devices().client, inputs, /*num_steps=*/1));
+    ASSIGN_OR_RETURN(check_, CompareWithOneDevice(source_.step, run_->runner(), inputs,
+                                                  /*num_steps=*/1, one_device));
+    if (check_->ok()) return absl::OkStatus();
+    fmt::print(stderr, "{}", DescribeCheck(*check_));
+    return FailedPrecondition("the plan computes something else than one device:\n{}",
+                              check_->Failures());
+  }
+
+  absl::Status PrintReport() const {
+    const Plan& plan = run_->plan();
+    if (flags_.json) {
+      auto json = RunJson(plan, run_->prepared().module, figures_);
+      if (check_) json["check"] = "ok";
+      return Print(DumpJson(json));
+    }
+    if (flags_.outputs == "-") return absl::OkStatus();
+    std::string text;
+    for (const std::string& line : source_.inferred) text += fmt::format("concluded: {}\n", line);
+    text += PlanTable(run_->prepared(), plan) + "\n" + PredictedAndMeasured(plan, figures_);
+    if (check_) text += DescribeCheck(*check_);
+    return Print(text);
+  }
+
+  const RunFlags& flags_;
+  SourceStep source_;
+  std::vector<Literal> inputs_;
+  std::optional<Parallelized> run_;
+  RunFigures figures_;
+  std::optional<OracleReport> check_;
+};
+
+absl::Status PackRepro(const RunFlags& flags, const CommandLine& line,
+                       const ChildOutcome& outcome) {
+  std::map<std::string, std::string> files;
+  if (IsModuleFile(flags.source.model)) {
+    ASSIGN_OR_RETURN(files["module.hlo.pb"], ReadFile(flags.source.model));
+  }
+  if (!flags.plan.empty()) {
+    ASSIGN_OR_RETURN(files["plan.json"], ReadFile(flags.plan));
+  }
+  nlohmann::ordered_json command = {{"arguments", line.arguments},
+                                    {"minka", MINKA_VERSION},
+                                    {"exit_code", outcome.exit_code},
+                                    {"death", outcome.death}};
+  if (const char* const plugin = std::getenv("MINKA_PJRT_PLUGIN")) command["plugin"] = plugin;
+  if (!flags.plugin.empty()) command["plugin"] = flags.plugin;
+  files["command.json"] = command.dump(1) + "\n";
+  files["messages.txt"] = outcome.messages;
+  return WriteBundle(flags.repro, files);
+}
+
+void RunInParent(const RunFlags& flags, CommandLine& line) {
+  const ChildOutcome outcome = RunInChild(line.arguments);
+  line.exit_code = outcome.exit_code;
+  if (!outcome.death.empty()) {
+    fmt::print(stderr, "minka: {}\n", DescribeDeath(outcome));
+    if (flags.repro.empty()) {
+      fmt::print(stderr, "minka: --repro FILE.tar.gz packs what a report needs\n");
+    }
+  }
+  if (flags.repro.empty()) return;
+  Finish(PackRepro(flags, line, outcome), line);
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, CommandLine& line) {
+  const auto flags = std::make_shared<RunFlags>();
+  CLI::App* const command =
+      app.add_subcommand("run", "Run a module once on this machine's devices, split by a plan");
+  command
+      ->add_option("module", flags->source.model,
+                   "A module file (HloModuleProto or HLO text) or a named model; - is standard "
+                   "input")
+      ->required();
+  command->add_option("--plan", flags->plan,
+                      "Run by this plan.json. Default: the fastest plan that is found");
+  command->add_option("--inputs", flags->inputs,
+                      "Parameters as safetensors named 0, 1, ...; - is standard input");
+  command->add_option("--random-inputs", flags->random_inputs,
+                      "Draw the parameters with this seed instead");
+  command->add_option("--outputs", flags->outputs,
+                      "Write the results as safetensors named 0, 1, ...; - is standard output. "
+                      "Default: not written");
+  command->add_flag("--check", flags->check,
+                    "Also run on one device, compare every result, and fail where the difference "
+                    "is more than rounding explains");
+  AddPlanningFlags(*command, flags->planning, ". Default: no limit");
+  AddModelFlags(*command, flags->source);
+  AddModuleFlags(*command, flags->source);
+  command->add_option("--dump-to", flags->dump_to,
+                      "Folder for every step of the compiler as text. Default: not written");
+  command->add_option("--repro", flags->repro,
+                      "Pack module, flags, versions and messages into this .tar.gz for a report. "
+                      "Default: not written");
+  command->add_option("--plugin", flags->plugin,
+                      "PJRT plugin. Default: MINKA_PJRT_PLUGIN, else searched");
+  command->add_flag("--json", flags->json, "Print one JSON object instead of tables");
+  command->callback([flags, &line] {
+    if (IsChild()) {
+      Finish(ModuleRun(*flags).Run(), line);
+    } else {
+      RunInParent(*flags, line);
+    }
+  });
+}
+
+}  // namespace minka

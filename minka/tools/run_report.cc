@@ -1,0 +1,87 @@
+#include "minka/tools/run_report.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "minka/report/format.h"
+#include "minka/report/table.h"
+
+namespace minka {
+namespace {
+
+constexpr size_t kShownOutputs = 10;
+
+std::string Difference(double predicted, double measured) {
+  if (measured <= 0) return "";
+  return fmt::format(" (prediction {:+.1f} %)", 100 * (predicted / measured - 1));
+}
+
+// How much of what is allowed is used up; exact comparisons have nothing to use.
+double Ratio(const OutputComparison& output) {
+  return output.allowed_error > 0 ? output.error / output.allowed_error : output.ok ? 0 : 2;
+}
+
+}  // namespace
+
+std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures) {
+  return fmt::format(
+      "  step time      {} predicted, {} measured (deviation {}){}\n"
+      "  peak memory    {} predicted, {} measured per device{}\n",
+      FormatTime(plan.step_time_us), FormatTime(figures.measured_step_us),
+      FormatTime(figures.measured_step_std_us),
+      Difference(plan.step_time_us, figures.measured_step_us), FormatBytes(plan.peak_memory_bytes),
+      FormatBytes(figures.measured_peak_memory_bytes),
+      Difference(static_cast<double>(plan.peak_memory_bytes),
+                 static_cast<double>(figures.measured_peak_memory_bytes)));
+}
+
+std::string DescribeCheck(const OracleReport& report) {
+  std::vector<const OutputComparison*> outputs;
+  for (const OutputComparison& output : report.outputs) outputs.push_back(&output);
+  std::ranges::stable_sort(outputs,
+                           [](const auto* a, const auto* b) { return Ratio(*a) > Ratio(*b); });
+  Table table({{"result"},
+               {"shape"},
+               {"largest difference", Align::kRight},
+               {"error", Align::kRight},
+               {"allowed", Align::kRight},
+               {""}});
+  for (size_t i = 0; i < std::min(outputs.size(), kShownOutputs); ++i) {
+    const OutputComparison& output = *outputs[i];
+    const bool by_norm = output.rule == ComparisonRule::kNorm;
+    table.Add({output.name.empty() ? fmt::format("{}", output.result) : output.name,
+               ToString(output.shape), fmt::format("{:.3g}", output.largest_difference),
+               by_norm ? fmt::format("{:.3g}", output.error) : "",
+               by_norm                                 ? fmt::format("{:.3g}", output.allowed_error)
+               : output.rule == ComparisonRule::kExact ? "exact"
+                                                       : "range",
+               output.ok ? "ok" : "WRONG"});
+  }
+  std::string text =
+      fmt::format("compared with one device after {} step{}, {} results:\n", report.num_steps,
+                  report.num_steps == 1 ? "" : "s", report.outputs.size());
+  text += table.ToString();
+  if (outputs.size() > kShownOutputs) {
+    text += fmt::format("and {} more, nearer to one device's\n", outputs.size() - kShownOutputs);
+  }
+  return text;
+}
+
+nlohmann::ordered_json RunJson(const Plan& plan, const Module& module, const RunFigures& figures) {
+  auto json = nlohmann::ordered_json::parse(PlanToJson(plan, module));
+  json["predicted_step_time_us"] = plan.step_time_us;
+  json["measured_step_time_us"] = figures.measured_step_us;
+  json["measured_step_time_std_us"] = figures.measured_step_std_us;
+  json["measured_peak_memory_bytes"] = figures.measured_peak_memory_bytes;
+  json["total_allocation_bytes"] = figures.total_allocation_bytes;
+  json["prepare_input_seconds"] = figures.prepare_input_seconds;
+  json["create_state_seconds"] = figures.create_state_seconds;
+  json["compile_seconds"] = figures.compile_seconds;
+  return json;
+}
+
+std::string DumpJson(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace minka

@@ -1,0 +1,28 @@
+// What `minka run` and `minka train` say about a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "minka/driver/oracle.h"
+#include "minka/driver/plan_step.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+
+struct RunFigures {
+  double measured_step_us = 0, measured_step_std_us = 0;
+  int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
+  double prepare_input_seconds = 0, create_state_seconds = 0, compile_seconds = 0;
+};
+
+// Two lines: step time and peak memory, predicted against measured.
+std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures);
+// The outputs that differ most from one device's.
+std::string DescribeCheck(const OracleReport& report);
+
+// The content of plan.json and the fixed keys of a run.
+nlohmann::ordered_json RunJson(const Plan& plan, const Module& module, const RunFigures& figures);
+std::string DumpJson(const nlohmann::ordered_json& json);
+
+}  // namespace minka

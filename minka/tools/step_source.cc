@@ -1,0 +1,244 @@
+#include "minka/tools/step_source.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "fmt/ranges.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+#include "minka/driver/prepare.h"
+#include "minka/ir/hlo_proto.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+namespace {
+
+std::vector<std::string> SplitList(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    if (end > begin) items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+absl::Status RefuseFlag(bool given, const char* flag, const std::string& model, const char* why) {
+  if (!given) return absl::OkStatus();
+  return InvalidArgument("{} {}; {} is {}", flag, why, model,
+                         IsModuleFile(model) ? "a file" : "a named model");
+}
+
+absl::Status CheckModuleFlags(const StepSource& source) {
+  constexpr const char* kWhy = "changes a named model";
+  RETURN_IF_ERROR(
+      RefuseFlag(source.global_batch.has_value(), "--global-batch", source.model, kWhy));
+  RETURN_IF_ERROR(RefuseFlag(source.sequence.has_value(), "--sequence", source.model, kWhy));
+  RETURN_IF_ERROR(RefuseFlag(source.layers.has_value(), "--layers", source.model, kWhy));
+  RETURN_IF_ERROR(RefuseFlag(source.dtype.has_value(), "--dtype", source.model, kWhy));
+  RETURN_IF_ERROR(RefuseFlag(source.optimizer.has_value(), "--optimizer", source.model, kWhy));
+  RETURN_IF_ERROR(RefuseFlag(source.dropout.has_value(), "--dropout", source.model, kWhy));
+  RETURN_IF_ERROR(
+      RefuseFlag(source.learning_rate.has_value(), "--learning-rate", source.model, kWhy));
+  return RefuseFlag(source.remat, "--remat", source.model, kWhy);
+}
+
+absl::StatusOr<Module> ReadModule(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  auto module = bytes.starts_with("HloModule") ? ParseHloText(bytes) : ImportHlo(bytes);
+  if (!module.ok()) return WithContext(module.status(), path == "-" ? "standard input" : path);
+  return module;
+}
+
+absl::StatusOr<SourceStep> LoadModuleFile(const StepSource& source) {
+  RETURN_IF_ERROR(CheckModuleFlags(source));
+  ASSIGN_OR_RETURN(Module module, ReadModule(source.model));
+  SourceStep loaded;
+  auto step =
+      MakeStep(std::move(module), {.batch_inputs = source.batch_inputs, .states = source.states},
+               &loaded.inferred);
+  if (!step.ok()) return WithContext(step.status(), source.model);
+  loaded.step = *std::move(step);
+  return loaded;
+}
+
+template <typename T>
+void Put(std::map<std::string, std::string>& options, const char* flag,
+         const std::optional<T>& value) {
+  if (value) options[flag] = fmt::format("{}", *value);
+}
+
+absl::Status Take(const std::string& text, const std::string& flag, std::optional<int64_t>& out) {
+  int64_t value = 0;
+  if (!CLI::detail::lexical_cast(text, value)) {
+    return InvalidArgument("{} is no number: \"{}\"", flag, text);
+  }
+  out = value;
+  return absl::OkStatus();
+}
+
+absl::Status Take(const std::string& text, const std::string& flag, std::optional<double>& out) {
+  double value = 0;
+  if (!CLI::detail::lexical_cast(text, value)) {
+    return InvalidArgument("{} is no number: \"{}\"", flag, text);
+  }
+  out = value;
+  return absl::OkStatus();
+}
+
+// The options of a plan.json, of which nothing else is read.
+absl::StatusOr<std::map<std::string, std::string>> OptionsOfPlan(const std::string& json) {
+  const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object() || !document.contains("options") || !document["options"].is_object()) {
+    return InvalidArgument("this is no plan.json: a JSON object with the field 'options' is meant");
+  }
+  std::map<std::string, std::string> options;
+  for (const auto& [flag, value] : document["options"].items()) {
+    if (value.is_string()) options[flag] = value.get<std::string>();
+  }
+  return options;
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App& command, StepSource& source) {
+  const char* const group = "Named models";
+  command
+      .add_option("--global-batch", source.global_batch, "Examples per step. Default: the model's")
+      ->group(group);
+  command.add_option("--sequence", source.sequence, "Tokens per example. Default: the model's")
+      ->group(group);
+  command.add_option("--layers", source.layers, "Number of layers. Default: the model's")
+      ->group(group);
+  command
+      .add_option("--dtype", source.dtype,
+                  "Type to compute in: f32, bf16 or f16; state stays f32. Default: the model's")
+      ->group(group);
+  command.add_option("--optimizer", source.optimizer, "sgd, adam or adamw. Default: the model's")
+      ->group(group);
+  command.add_option("--dropout", source.dropout, "Rate of dropout. Default: the model's")
+      ->group(group);
+  command
+      .add_option("--learning-rate", source.learning_rate,
+                  "Learning rate of the optimizer. Default: the model's")
+      ->group(group);
+  command
+      .add_flag("--remat", source.remat,
+                "Recompute each layer's activations in the backward pass. Default: keep them")
+      ->group(group);
+}
+
+void AddModuleFlags(CLI::App& command, StepSource& source) {
+  const char* const group = "Module files";
+  command
+      .add_option("--batch-input", source.batch_inputs,
+                  "PARAM[:DIM]: the parameter is a batch input, its dimension DIM (0) counts "
+                  "examples; PARAM is a number or a glob on names. Repeatable. Default: what the "
+                  "module says")
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option("--state", source.states,
+                  "PARAM:RESULT: the result is the parameter's new value. Repeatable. Default: "
+                  "what the module says, and donated parameters")
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+bool IsModuleFile(const std::string& model) {
+  const std::vector<std::string> names = ModelNames();
+  if (std::ranges::find(names, model) != names.end()) return false;
+  std::error_code ignored;
+  return model == "-" || model.find('/') != std::string::npos || model.ends_with(".pb") ||
+         model.ends_with(".txt") || model.ends_with(".hlo") ||
+         std::filesystem::exists(model, ignored);
+}
+
+absl::StatusOr<ModelOptions> ModelOptionsOf(const StepSource& source) {
+  ModelOptions options{.global_batch = source.global_batch,
+                       .sequence = source.sequence,
+                       .num_layers = source.layers,
+                       .dropout = source.dropout,
+                       .optimizer = source.optimizer,
+                       .learning_rate = source.learning_rate,
+                       .rematerialize = source.remat};
+  if (source.dtype) {
+    options.dtype = ParseType(*source.dtype);
+    if (!options.dtype) {
+      return InvalidArgument("--dtype {} is no type; there are f32, bf16 and f16", *source.dtype);
+    }
+  }
+  return options;
+}
+
+absl::StatusOr<SourceStep> LoadStep(const StepSource& source) {
+  if (IsModuleFile(source.model)) return LoadModuleFile(source);
+  constexpr const char* kWhy = "describes a module file";
+  RETURN_IF_ERROR(RefuseFlag(!source.batch_inputs.empty(), "--batch-input", source.model, kWhy));
+  RETURN_IF_ERROR(RefuseFlag(!source.states.empty(), "--state", source.model, kWhy));
+  ASSIGN_OR_RETURN(const ModelOptions options, ModelOptionsOf(source));
+  ASSIGN_OR_RETURN(TracedStep traced, TraceModel(source.model, options));
+  return SourceStep{.step = std::move(traced.step), .initializers = std::move(traced.initializers)};
+}
+
+std::map<std::string, std::string> ToOptions(const StepSource& source) {
+  std::map<std::string, std::string> options = {{"model", source.model}};
+  Put(options, "global-batch", source.global_batch);
+  Put(options, "sequence", source.sequence);
+  Put(options, "layers", source.layers);
+  Put(options, "dtype", source.dtype);
+  Put(options, "optimizer", source.optimizer);
+  Put(options, "dropout", source.dropout);
+  Put(options, "learning-rate", source.learning_rate);
+  if (source.remat) options["remat"] = "true";
+  if (!source.batch_inputs.empty()) {
+    options["batch-input"] = fmt::format("{}", fmt::join(source.batch_inputs, " "));
+  }
+  if (!source.states.empty()) {
+    options["state"] = fmt::format("{}", fmt::join(source.states, " "));
+  }
+  return options;
+}
+
+absl::StatusOr<StepSource> FromOptions(const std::map<std::string, std::string>& options) {
+  StepSource source;
+  for (const auto& [flag, value] : options) {
+    if (flag == "model") source.model = value;
+    if (flag == "dtype") source.dtype = value;
+    if (flag == "optimizer") source.optimizer = value;
+    if (flag == "remat") source.remat = value == "true";
+    if (flag == "batch-input") source.batch_inputs = SplitList(value);
+    if (flag == "state") source.states = SplitList(value);
+    if (flag == "global-batch") RETURN_IF_ERROR(Take(value, flag, source.global_batch));
+    if (flag == "sequence") RETURN_IF_ERROR(Take(value, flag, source.sequence));
+    if (flag == "layers") RETURN_IF_ERROR(Take(value, flag, source.layers));
+    if (flag == "dropout") RETURN_IF_ERROR(Take(value, flag, source.dropout));
+    if (flag == "learning-rate") RETURN_IF_ERROR(Take(value, flag, source.learning_rate));
+  }
+  return source;
+}
+
+absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& module) {
+  ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
+  auto options = OptionsOfPlan(json);
+  if (!options.ok()) return WithContext(options.status(), path);
+  auto source = FromOptions(*options);
+  if (!source.ok()) return WithContext(source.status(), path);
+  if (!module.empty()) source->model = module;
+  if (source->model.empty() || source->model == "-") {
+    return InvalidArgument("{} does not say which module it is of; name it with --module", path);
+  }
+  auto loaded = LoadStep(*source);
+  if (!loaded.ok()) {
+    return WithContext(loaded.status(),
+                       fmt::format("the module of {} (--module names another)", path));
+  }
+  PlanOfStep result;
+  ASSIGN_OR_RETURN(result.prepared, Prepare(loaded->step));
+  auto plan = PlanFromJson(json, result.prepared.module);
+  if (!plan.ok()) return WithContext(plan.status(), path);
+  result.plan = *std::move(plan);
+  return result;
+}
+
+}  // namespace minka

@@ -1,0 +1,258 @@
+// `minka train`: plans a named model and trains it on this machine's devices.
+#include <algorithm>
+#include <cctype>
+#include <memory>
+
+#include "fmt/format.h"
+#include "minka/base/status.h"
+#include "minka/driver/prepare.h"
+#include "minka/report/format.h"
+#include "minka/report/plan_table.h"
+#include "minka/tools/child_process.h"
+#include "minka/tools/command.h"
+#include "minka/tools/planning_flags.h"
+#include "minka/tools/quantities.h"
+#include "minka/tools/run_report.h"
+#include "minka/tools/step_source.h"
+
+namespace minka {
+namespace {
+
+constexpr int kBarWidth = 24;
+constexpr size_t kMeanOfLosses = 50;
+
+struct TrainFlags {
+  StepSource source;
+  PlanningFlags planning{.cost_model = "measured"};
+  std::string data, out = "plan.json", dump_to, plugin;
+  int64_t steps = 0, evaluate_every = 0;
+  double minutes = 0;
+  int check_steps = 0, sample_bytes = 300;
+  uint64_t seed = 1;
+  bool json = false;
+};
+
+// "60%" -> 0.6; nullopt: no percentage.
+absl::StatusOr<std::optional<double>> ParsePart(const std::string& text) {
+  if (!text.ends_with('%')) return std::nullopt;
+  double percent = 0;
+  if (!CLI::detail::lexical_cast(text.substr(0, text.size() - 1), percent) || percent <= 0 ||
+      percent > 100) {
+    return InvalidArgument(
+        "--memory-limit {} is no part of what data parallelism needs; write for "
+        "example 60%",
+        text);
+  }
+  return percent / 100;
+}
+
+absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
+  if (IsModuleFile(flags.source.model)) {
+    return InvalidArgument("train takes a named model; minka run runs module files such as {}",
+                           flags.source.model);
+  }
+  if (flags.steps <= 0 && flags.minutes <= 0) {
+    return InvalidArgument("how long to train? Give --steps 100 or --minutes 2");
+  }
+  TrainOptions options{.model = flags.source.model,
+                       .data = {.path = flags.data, .seed = flags.seed},
+                       .length = {.num_steps = flags.steps,
+                                  .minutes = flags.minutes,
+                                  .evaluate_every = flags.evaluate_every},
+                       .check_steps = flags.check_steps,
+                       .sample_bytes = flags.sample_bytes,
+                       .plugin_path = flags.plugin,
+                       .plan_path = flags.out,
+                       .dump_dir = flags.dump_to};
+  ASSIGN_OR_RETURN(options.model_options, ModelOptionsOf(flags.source));
+  PlanningFlags planning = flags.planning;
+  ASSIGN_OR_RETURN(options.memory_limit_of_data, ParsePart(planning.memory_limit));
+  if (options.memory_limit_of_data) planning.memory_limit.clear();
+  if (planning.cluster != "local") {
+    return InvalidArgument("train runs on local devices; minka plan plans for --cluster {}",
+                           planning.cluster);
+  }
+  if (planning.meshes.empty() && !planning.num_devices) planning.num_devices = 8;
+  ASSIGN_OR_RETURN(options.request, RequestOf(planning));
+  options.num_devices = options.request.cluster.num_devices();
+  options.request.options = ToOptions(flags.source);
+  options.request.options.merge(ToOptions(flags.planning));
+  options.request.on_progress = [](const std::string& what, double seconds, double gap) {
+    ReportPart(what);
+    ShowStatus(fmt::format("plan {}: {:.1f} s, gap {:.2f} %", what, seconds, 100 * gap));
+  };
+  return options;
+}
+
+std::string Bar(double fraction) {
+  const int full = std::clamp(static_cast<int>(fraction * kBarWidth), 0, kBarWidth);
+  return fmt::format("[{}{}]", std::string(full, '#'), std::string(kBarWidth - full, '-'));
+}
+
+std::string MinutesText(double seconds) {
+  return fmt::format("{}:{:02d}", static_cast<int>(seconds) / 60, static_cast<int>(seconds) % 60);
+}
+
+// Shows how training goes: one line that changes on a terminal, a line per evaluation elsewhere.
+class ProgressPrinter {
+ public:
+  void Print(const TrainProgress& progress) {
+    const double weight = std::max(1.0 / kMeanOfLosses, 1.0 / static_cast<double>(progress.step));
+    mean_ += weight * (progress.loss - mean_);
+    if (progress.held_out_loss) held_out_ = *progress.held_out_loss;
+    ReportPart(fmt::format("step {}", progress.step + 1));
+    std::string line = fmt::format("{} {}  step {}  loss {:.3f}", Bar(progress.fraction),
+                                   MinutesText(progress.seconds), progress.step, mean_);
+    if (held_out_) line += fmt::format("  held out {:.3f}", *held_out_);
+    line += fmt::format("  {:.0f} tokens/s", progress.tokens_per_second);
+    ShowStatus(line);
+    const bool is_news = progress.held_out_loss || progress.fraction >= 1;
+    if (!HasTerminal() && is_news) fmt::print(stderr, "{}\n", line);
+  }
+
+ private:
+  double mean_ = 0;
+  std::optional<double> held_out_;
+};
+
+std::string Printable(const std::string& sample) {
+  std::string text = "  | ";
+  for (const char c : sample) {
+    if (c == '\n') {
+      text += "\n  | ";
+    } else {
+      text += std::isprint(static_cast<unsigned char>(c)) ? c : '?';
+    }
+  }
+  return text + "\n";
+}
+
+double MeanOfLast(const std::vector<double>& losses) {
+  const size_t count = std::min(losses.size(), kMeanOfLosses);
+  double sum = 0;
+  for (size_t i = losses.size() - count; i < losses.size(); ++i) sum += losses[i];
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
+
+RunFigures FiguresOf(const TrainReport& report) {
+  return {.measured_step_us = report.measured_step_us,
+          .measured_step_std_us = report.measured_step_std_us,
+          .measured_peak_memory_bytes = report.measured_peak_memory_bytes,
+          .total_allocation_bytes = report.total_allocation_bytes,
+          .create_state_seconds = report.create_state_seconds,
+          .compile_seconds = report.compile_seconds};
+}
+
+std::string Summary(const TrainFlags& flags, const TrainReport& report) {
+  const bool is_text = report.bigram_entropy.has_value();
+  std::string text = fmt::format("\ntrained {} steps in {:.0f} s on {}: {:.0f} {}/s\n",
+                                 report.num_steps, report.seconds, report.data_source,
+                                 report.tokens_per_second, is_text ? "tokens" : "examples");
+  text += fmt::format("  training loss  {:.3f} (mean of the last {} steps)\n",
+                      MeanOfLast(report.losses), std::min(report.losses.size(), kMeanOfLosses));
+  if (report.held_out_loss) {
+    text += fmt::format("  held-out loss  {:.3f} nats per byte, on the last tenth of the text\n",
+                        *report.held_out_loss);
+  }
+  if (is_text) {
+    text +=
+        fmt::format("  bigram entropy {:.3f} nats per byte: what one byte of context can give\n",
+                    *report.bigram_entropy);
+  }
+  text += PredictedAndMeasured(report.plan, FiguresOf(report));
+  if (report.check) text += DescribeCheck(*report.check);
+  if (!report.sample.empty()) text += "sample of generated text:\n" + Printable(report.sample);
+  if (!flags.out.empty()) {
+    text += fmt::format("the plan is in {0}; look at it with: minka inspect {0}\n", flags.out);
+  }
+  return text;
+}
+
+std::string JsonOf(const TrainReport& report) {
+  auto json = RunJson(report.plan, report.prepared.module, FiguresOf(report));
+  json["num_steps"] = report.num_steps;
+  json["training_seconds"] = report.seconds;
+  json["tokens_per_second"] = report.tokens_per_second;
+  json["training_loss"] = MeanOfLast(report.losses);
+  json["losses"] = report.losses;
+  if (report.held_out_loss) json["held_out_loss"] = *report.held_out_loss;
+  if (report.bigram_entropy) json["bigram_entropy"] = *report.bigram_entropy;
+  json["data"] = report.data_source;
+  if (report.memory_limit_bytes) json["memory_limit_bytes"] = *report.memory_limit_bytes;
+  return DumpJson(json);
+}
+
+absl::Status RunTrain(const TrainFlags& flags) {
+  if (flags.json && flags.out == "-") {
+    return InvalidArgument("--json and --out - both want standard output; give --out a file");
+  }
+  ASSIGN_OR_RETURN(const TrainOptions options, OptionsOf(flags));
+  ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step));
+  ProgressPrinter printer;
+  TrainEvents events{
+      .on_phase =
+          [](std::string_view phase) {
+            ReportPhase(phase);
+            ShowStatus(std::string(phase) + " ...");
+          },
+      .on_progress = [&printer](const TrainProgress& progress) { printer.Print(progress); }};
+  absl::Status printed;
+  events.on_plan = [&](const PlanResult& considered, const Plan& plan) {
+    ClearStatus();
+    if (!flags.json) {
+      printed = Print(DescribeCandidates(considered) + PlanTable(prepared, plan) + "\n");
+    }
+  };
+  absl::StatusOr<TrainReport> report = Train(options, events);
+  ClearStatus();
+  RETURN_IF_ERROR(report.status());
+  RETURN_IF_ERROR(printed);
+  return Print(flags.json ? JsonOf(*report) : Summary(flags, *report));
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App& app, CommandLine& line) {
+  const auto flags = std::make_shared<TrainFlags>();
+  CLI::App* const command = app.add_subcommand(
+      "train", "Plan a named model and train it on this machine's devices, on real text");
+  command
+      ->add_option("model", flags->source.model,
+                   "A named model: gpt-tiny (bytes of text), mlp, bert-tiny ...")
+      ->required();
+  command->add_option("--data", flags->data,
+                      "File whose bytes to train on. Default: the King James text of the Debian "
+                      "package bible-kjv");
+  command->add_option("--steps", flags->steps, "Steps to train. Default: as --minutes says");
+  command->add_option("--minutes", flags->minutes, "Minutes to train. Default: as --steps says");
+  command->add_option("--evaluate-every", flags->evaluate_every,
+                      "Steps between two evaluations on held-out text. Default: ten times in all");
+  command
+      ->add_option("--check", flags->check_steps,
+                   "Compare so many steps with one device first; differences beyond what rounding "
+                   "explains are an error")
+      ->capture_default_str();
+  command->add_option("--sample", flags->sample_bytes, "Bytes of text to generate at the end")
+      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "Seed of parameters, batches and dropout")
+      ->capture_default_str();
+  AddPlanningFlags(*command, flags->planning,
+                   ", or a part of what data parallelism needs, such as 60%. Default: no limit");
+  AddModelFlags(*command, flags->source);
+  command->add_option("--out", flags->out, "Where to write the plan")->capture_default_str();
+  command->add_option("--dump-to", flags->dump_to,
+                      "Folder for every step of the compiler as text. Default: not written");
+  command->add_option("--plugin", flags->plugin,
+                      "PJRT plugin. Default: MINKA_PJRT_PLUGIN, else searched");
+  command->add_flag("--json", flags->json, "Print one JSON object instead of tables");
+  command->callback([flags, &line] {
+    if (!IsChild()) {
+      line.exit_code = RunInChildAndReport(line.arguments);
+    } else {
+      Finish(RunTrain(*flags), line);
+    }
+  });
+}
+
+}  // namespace minka

@@ -1,0 +1,130 @@
+// What a user can get wrong: a message that names the culprit and the way out, an exit code from 1
+// to 125, never an abort.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "command_test.h"
+
+namespace minka {
+namespace {
+
+class BadInputTest : public CommandTest {
+ protected:
+  // The whole of standard error of a command that must fail as a user's mistake does.
+  std::string ErrorOf(const std::string& arguments, const std::string& environment = "") const {
+    const Outcome outcome = Run(arguments, environment);
+    EXPECT_EQ(outcome.exit_code, 1) << arguments << "\n" << outcome.out << outcome.err;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    return outcome.err;
+  }
+};
+
+TEST_F(BadInputTest, ModulesThatAreNone) {
+  Write("random.hlo.pb", std::string("\x9c\x01\xff\x00\x7f", 5) + "no module");
+  EXPECT_EQ(ErrorOf("plan random.hlo.pb --mesh 2"),
+            "minka: random.hlo.pb: not an HLO module: the bytes are no proto\n");
+  const std::string whole = Slurp(fmt::format("{}/small_mlp_sgd.pb", JAX_MODULES));
+  Write("half.hlo.pb", whole.substr(0, whole.size() / 2));
+  EXPECT_EQ(ErrorOf("plan half.hlo.pb --mesh 2"),
+            "minka: half.hlo.pb: not an HLO module: the bytes are no proto\n");
+  EXPECT_EQ(ErrorOf("plan missing.pb --mesh 2"),
+            "minka: cannot open missing.pb: No such file or directory\n");
+}
+
+TEST_F(BadInputTest, ContradictingShapes) {
+  std::string text = kDotModule;
+  text.replace(text.find("f32[8,32]"), 9, "f32[8,33]");
+  Write("dot.hlo.txt", text);
+  EXPECT_EQ(ErrorOf("plan dot.hlo.txt --mesh 2"),
+            "minka: dot.hlo.txt: 'y' in 'main': dot: result 0 is f32[8,32], declared f32[8,33]\n");
+}
+
+TEST_F(BadInputTest, MoreDevicesThanExist) {
+  EXPECT_EQ(
+      ErrorOf("plan mlp --mesh 16x16"),
+      "minka: 256 local devices asked for; 1 to 64 can be had (--cluster plans for others)\n");
+  EXPECT_EQ(ErrorOf("plan mlp --cluster p3.16xlarge --mesh 4x4"),
+            "minka: mesh x=4,y=4 has 16 devices; the cluster p3.16xlarge has 8\n");
+  EXPECT_EQ(
+      ErrorOf("train mlp --num-devices 100 --steps 1"),
+      "minka: 100 local devices asked for; 1 to 64 can be had (--cluster plans for others)\n");
+}
+
+TEST_F(BadInputTest, PinsThatNameNothingOrDoNotFit) {
+  EXPECT_EQ(
+      ErrorOf("plan mlp --mesh data=2 --pin 'weights/*=[data,-]'"),
+      "minka: pin \"weights/*\" names no parameter; names look like \"params/layer_0/kernel\"\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mesh data=2 --pin 'params/*kernel=[model,-]'"),
+            "minka: pin \"params/*kernel=[model,-]\": sharding '[model,-]': the mesh data=2 has no "
+            "axis 'model'\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mesh data=2 --pin 'params/*kernel'"),
+            "minka: pin \"params/*kernel\": expected GLOB=SHARDING, e.g. '*/kernel=[-,model]'\n");
+}
+
+TEST_F(BadInputTest, APlanForAnotherModule) {
+  Write("dot.hlo.txt", kDotModule);
+  ASSERT_EQ(Run("plan mlp --layers 1 --mesh 2 --out plan.json").exit_code, 0);
+  EXPECT_EQ(ErrorOf("run dot.hlo.txt --plan plan.json --random-inputs 0"),
+            "minka: plan.json: plan: module_hash: the plan was made for module f34cf4708eabd142, "
+            "this module is 3fbe51ff275f17b0\n");
+  Write("plan.json", "{}");
+  EXPECT_EQ(
+      ErrorOf("inspect plan.json"),
+      "minka: plan.json: this is no plan.json: a JSON object with the field 'options' is meant\n");
+}
+
+TEST_F(BadInputTest, AMemoryLimitThatNothingFitsIn) {
+  EXPECT_EQ(ErrorOf("plan mlp --layers 1 --mesh 2 --memory-limit 1MiB"),
+            "minka: no plan fits into 1048576 bytes per device; the smallest limit known to work "
+            "is 9969672 bytes (9.5 MiB)\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mesh 2 --memory-limit much"),
+            "minka: --memory-limit much is not a size; write for example 2GiB, 500MB or 4096\n");
+}
+
+TEST_F(BadInputTest, NoPluginOrAFileThatIsNone) {
+  Write("dot.hlo.txt", kDotModule);
+  Write("plugin.so", "no plugin");
+  const std::string run = "run dot.hlo.txt --mesh 2 --random-inputs 0 --cost-model roofline ";
+  EXPECT_EQ(ErrorOf(run + "--plugin nowhere.so"),
+            "minka: --plugin names nowhere.so, which does not exist\n");
+  EXPECT_EQ(ErrorOf(run, "MINKA_PJRT_PLUGIN=nowhere.so"),
+            "minka: MINKA_PJRT_PLUGIN names nowhere.so, which does not exist\n");
+  EXPECT_EQ(ErrorOf(run + "--plugin ./plugin.so"),
+            fmt::format("minka: ./plugin.so is no PJRT plugin: {}./plugin.so: file too short\n",
+                        Path("")));
+}
+
+TEST_F(BadInputTest, OutputThatCannotBeWritten) {
+  Write("dot.hlo.txt", kDotModule);
+  EXPECT_EQ(ErrorOf("plan dot.hlo.txt --mesh 2 --out missing/plan.json"),
+            "minka: cannot write missing/plan.json: No such file or directory\n");
+  EXPECT_EQ(ErrorOf("plan dot.hlo.txt --mesh 2 --json --out -"),
+            "minka: --json and --out - both want standard output; give --out a file\n");
+}
+
+TEST_F(BadInputTest, FlagsThatAreWrong) {
+  EXPECT_EQ(ErrorOf(""), "minka: A subcommand is required; minka --help lists what can be given\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mash 2"),
+            "minka: The following arguments were not expected: 2 --mash; minka plan --help lists "
+            "what can be given\n");
+  EXPECT_EQ(ErrorOf("plan mlp"),
+            "minka: what is the plan for? Give --mesh data=2,model=4, or --num-devices 8 to search "
+            "its shape\n");
+  EXPECT_EQ(ErrorOf("plan gpt-1t --mesh 2"),
+            "minka: no model is named gpt-1t; there are mlp, gpt-tiny, gpt-125m, gpt-350m, "
+            "gpt-760m, gpt-1.3b, gpt-2.6b, gpt-6.7b, gpt-15b, gpt-39b, gpt-76b, gpt-175b, "
+            "bert-tiny, bert-base, bert-large\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mesh data=0"),
+            "minka: mesh axis 'data=0' needs a positive size, for example data=2\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mesh 2 --method fast"),
+            "minka: unknown method \"fast\"; known: data, shard\n");
+  EXPECT_EQ(
+      ErrorOf("plan mlp --mesh 2 --cost-model alpa"),
+      "minka: --cost-model alpa needs --alpha and --beta, one value per mesh axis: --alpha 1,1 "
+      "--beta 1,0.1\n");
+  EXPECT_EQ(ErrorOf("train gpt-tiny"),
+            "minka: how long to train? Give --steps 100 or --minutes 2\n");
+}
+
+}  // namespace
+}  // namespace minka

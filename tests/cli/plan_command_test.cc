@@ -1,0 +1,110 @@
+// `minka plan`, `inspect`, `explain` and `diff`: no plugin is needed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "command_test.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class PlanCommandTest : public CommandTest {};
+
+constexpr const char* kSmallGpt = "gpt-tiny --layers 2 --sequence 32";
+
+TEST_F(PlanCommandTest, SearchesMeshShapesAndComparesThem) {
+  const Outcome plan = Run(fmt::format("plan {} --num-devices 4 --method data,shard", kSmallGpt));
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_EQ(plan.err, "");
+  EXPECT_THAT(plan.out, StartsWith("   method  mesh"));
+  EXPECT_THAT(plan.out, HasSubstr("data    x=4"));
+  EXPECT_THAT(plan.out, HasSubstr("shard   x=2,y=2"));
+  EXPECT_THAT(plan.out, HasSubstr("activations kept for the backward pass"));
+  EXPECT_THAT(plan.out, HasSubstr("collectives per step"));
+}
+
+TEST_F(PlanCommandTest, JsonIsThePlanFileAndNothingElse) {
+  const Outcome plan =
+      Run(fmt::format("plan {} --mesh data=2,model=2 --json --out plan.json", kSmallGpt));
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_EQ(plan.out, Slurp(Path("plan.json")));
+  const auto json = nlohmann::json::parse(plan.out);
+  for (const char* key :
+       {"schema_version", "module_hash", "options", "step_time_us", "peak_memory_bytes",
+        "memory_tier", "objective", "lower_bound", "gap", "sharding_gap", "search_seconds",
+        "collectives", "collective_bytes", "parameters", "num_parameters", "stages",
+        "num_micro_batches", "schedule", "cost_model"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["options"]["model"], "gpt-tiny");
+  EXPECT_EQ(json["options"]["mesh"], "data=2,model=2");
+}
+
+TEST_F(PlanCommandTest, ModuleFilesAreReadFromAFileOrStandardInput) {
+  Write("dot.hlo.txt", kDotModule);
+  const std::string flags = "--mesh 2x2 --batch-input 0 --json";
+  const Outcome from_file = Run("plan dot.hlo.txt " + flags);
+  EXPECT_EQ(from_file.exit_code, 0) << from_file.err;
+  const Outcome from_input = Run("plan - " + flags + " < dot.hlo.txt");
+  EXPECT_EQ(from_input.exit_code, 0) << from_input.err;
+  EXPECT_EQ(nlohmann::json::parse(from_file.out)["module_hash"],
+            nlohmann::json::parse(from_input.out)["module_hash"]);
+  EXPECT_EQ(Run(fmt::format("plan {}/small_gpt_adamw.pb --mesh 2x2", JAX_MODULES)).exit_code, 0);
+}
+
+TEST_F(PlanCommandTest, InspectAnswersWhereEverythingLies) {
+  ASSERT_EQ(Run(fmt::format("plan {} --mesh data=2,model=2 --out plan.json", kSmallGpt)).exit_code,
+            0);
+  const Outcome params = Run("inspect plan.json --only params --tensor 'params/*kernel'");
+  EXPECT_EQ(params.exit_code, 0) << params.err;
+  EXPECT_THAT(params.out, StartsWith("kind    name"));
+  EXPECT_THAT(params.out, Not(HasSubstr("optimizer")));
+  const Outcome inputs = Run("inspect plan.json --only inputs --dims --json");
+  const auto tensors = nlohmann::json::parse(inputs.out)["tensors"];
+  EXPECT_EQ(tensors[0]["name"], "tokens");
+  EXPECT_EQ(tensors[0]["batch_dim"], 0);
+  const Outcome ops = Run("inspect plan.json --ops");
+  EXPECT_THAT(ops.out, HasSubstr("    splits     "));
+  EXPECT_EQ(Run("inspect plan.json --tensor nothing").err,
+            "minka: no tensor of plan.json matches nothing\n");
+  EXPECT_EQ(
+      Run("inspect plan.json --only weights").err,
+      "minka: \"weights\" is no kind of tensor; there are params, optimizer, inputs, outputs, "
+      "activations\n");
+}
+
+TEST_F(PlanCommandTest, DiffShowsWhatLiesDifferently) {
+  ASSERT_EQ(Run("plan mlp --mesh x=4 --method data --out data.json").exit_code, 0);
+  ASSERT_EQ(
+      Run("plan mlp --mesh x=4 --pin 'params/*=[-,x]' --pin 'params/*bias=[x]' --out pinned.json")
+          .exit_code,
+      1);  // a matrix sharding for biases does not fit
+  ASSERT_EQ(Run("plan mlp --mesh x=4 --pin 'params/*kernel=[-,x]' --out pinned.json").exit_code, 0);
+  const Outcome diff = Run("diff data.json pinned.json");
+  EXPECT_EQ(diff.exit_code, 0) << diff.err;
+  EXPECT_THAT(diff.out, HasSubstr("[-,-]   [-,x]"));
+  EXPECT_THAT(Run("diff data.json data.json").out,
+              HasSubstr("All parameters, inputs and outputs lie alike.\n"));
+}
+
+TEST_F(PlanCommandTest, ExplainPricesEveryShardingOfAParameter) {
+  ASSERT_EQ(Run("plan mlp --layers 2 --mesh x=4 --out plan.json").exit_code, 0);
+  const Outcome explain = Run("explain plan.json 'params/*kernel'");
+  EXPECT_EQ(explain.exit_code, 0) << explain.err;
+  EXPECT_THAT(explain.out, HasSubstr("[-,-]"));
+  EXPECT_THAT(explain.out, HasSubstr("[x,-]"));
+  EXPECT_THAT(explain.out, HasSubstr("[-,x]"));
+}
+
+TEST_F(PlanCommandTest, HelpSaysEveryDefault) {
+  const Outcome help = Run("plan --help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("--memory-limit"));
+  EXPECT_THAT(help.out, HasSubstr("Default: every shape of the devices"));
+}
+
+}  // namespace
+}  // namespace minka

@@ -1,0 +1,83 @@
+// `minka run` and `minka train` on local devices.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "command_test.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+namespace {
+
+using testing::HasSubstr;
+
+class RunCommandTest : public CommandTest {};
+
+TEST_F(RunCommandTest, RunsAModuleAndComparesWithOneDevice) {
+  Write("dot.hlo.txt", kDotModule);
+  const Outcome run =
+      Run("run dot.hlo.txt --mesh data=2,model=2 --batch-input 0 --random-inputs 7 --check "
+          "--outputs out.safetensors --cost-model roofline --dump-to dump");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("compared with one device after 1 step, 1 results:\n"));
+  EXPECT_THAT(Slurp(Path("out.safetensors")),
+              HasSubstr("\"0\":{\"dtype\":\"F32\",\"shape\":[8,32]"));
+  for (const char* name : {"manifest.json", "step_inputs.txt", "step_outputs.txt", "memory.json"}) {
+    EXPECT_NE(Slurp(Path(fmt::format("dump/{}", name))), "") << name;
+  }
+}
+
+TEST_F(RunCommandTest, APlanFileAndOutputsOfOneRunAreInputsOfAnother) {
+  Write("dot.hlo.txt", kDotModule);
+  ASSERT_EQ(Run("plan dot.hlo.txt --mesh 2x2 --out plan.json").exit_code, 0);
+  const std::string command =
+      "run dot.hlo.txt --plan plan.json --random-inputs 3 --json --outputs ";
+  const Outcome first = Run(command + "first.safetensors");
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  const auto json = nlohmann::json::parse(first.out);
+  for (const char* key :
+       {"predicted_step_time_us", "measured_step_time_us", "measured_step_time_std_us",
+        "measured_peak_memory_bytes", "total_allocation_bytes", "prepare_input_seconds",
+        "create_state_seconds", "compile_seconds", "unsupported_ops"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["memory_tier"], "compiled");
+  ASSERT_EQ(Run(command + "second.safetensors").exit_code, 0);
+  EXPECT_EQ(Slurp(Path("first.safetensors")), Slurp(Path("second.safetensors")));
+}
+
+TEST_F(RunCommandTest, ADyingPluginBecomesAMessageAndAReport) {
+  Write("dot.hlo.txt", kDotModule);
+  const Outcome run = Run(
+      fmt::format("run dot.hlo.txt --mesh 2 --random-inputs 0 --cost-model roofline --plugin {} "
+                  "--repro report.tar.gz",
+                  ABORTING_PLUGIN));
+  EXPECT_EQ(run.exit_code, 70);
+  EXPECT_EQ(run.err,
+            "F0000 plugin.cc:7] Check failed: all is well\n"
+            "minka: the process that runs the plugin died of SIGABRT (Aborted) in phase "
+            "\"plugin\"; the last that it wrote:\n"
+            "F0000 plugin.cc:7] Check failed: all is well\n");
+  EXPECT_EQ(std::system(fmt::format("cd {} && tar xzf report.tar.gz", Path("")).c_str()), 0);
+  EXPECT_EQ(Slurp(Path("module.hlo.pb")), kDotModule);
+  EXPECT_THAT(Slurp(Path("messages.txt")), HasSubstr("Check failed"));
+  EXPECT_EQ(nlohmann::json::parse(Slurp(Path("command.json")))["exit_code"], 70);
+}
+
+TEST_F(RunCommandTest, TrainsOnTheBytesOfAFile) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += fmt::format("{} and {}. ", i % 7, i % 11);
+  Write("text.txt", text);
+  const Outcome train =
+      Run("train gpt-tiny --layers 1 --sequence 32 --global-batch 8 --data text.txt --steps 4 "
+          "--num-devices 4 --memory-limit 80% --check 2 --sample 5 --cost-model roofline --json");
+  EXPECT_EQ(train.exit_code, 0) << train.err;
+  const auto json = nlohmann::json::parse(train.out);
+  EXPECT_EQ(json["num_steps"], 4);
+  EXPECT_EQ(json["losses"].size(), 4);
+  EXPECT_LT(json["peak_memory_bytes"], json["memory_limit_bytes"]);
+  EXPECT_GT(json["held_out_loss"], 0);
+  EXPECT_NE(Slurp(Path("plan.json")), "");
+}
+
+}  // namespace
+}  // namespace minka
