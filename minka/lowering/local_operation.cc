@@ -1,11 +1,14 @@
 #include "minka/lowering/local_operation.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "minka/base/check.h"
 #include "minka/ir/literal.h"
+#include "minka/sharding/rule_builder.h"
 
 namespace minka {
 namespace {
@@ -148,24 +151,55 @@ bool SplitsLookedUpDims(const SourceOperation& source) {
   });
 }
 
-// XLA drops the init of a reduction over dimensions of size 1. Where splitting has made them so,
-// the reducer is applied to the init once, explicitly.
+// The value that leaves the other operand of the reducer as it is; nullopt: not known here.
+std::optional<double> Neutral(Opcode reducer, ElementType type) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  switch (reducer) {
+    case Opcode::kAdd:
+    case Opcode::kOr:
+      return 0;
+    case Opcode::kMultiply:
+      return 1;
+    case Opcode::kAnd:
+      return type == ElementType::kPred ? std::optional<double>(1) : std::nullopt;
+    case Opcode::kMaximum:
+      if (type == ElementType::kS32) return std::numeric_limits<int32_t>::min();
+      return IsFloat(type) ? std::optional(-infinity) : std::nullopt;
+    case Opcode::kMinimum:
+      if (type == ElementType::kS32) return std::numeric_limits<int32_t>::max();
+      return IsFloat(type) ? std::optional(infinity) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool IsConstant(const Computation& computation, Value value, double wanted) {
+  const auto* constant =
+      std::get_if<ConstantAttributes>(&computation.instruction(value).attributes);
+  return constant != nullptr && constant->literal.shape.rank() == 0 &&
+         !IsComplex(constant->literal.shape.type) && ScalarValue(constant->literal) == wanted;
+}
+
+// XLA takes the init of a reduction for neutral: it drops it where the reduced dimensions have size
+// 1 and counts it several times where it reduces in steps. Another init is applied by itself.
 std::vector<Value> EmitReduce(const SourceOperation& source, std::vector<Value> operands,
                               DevicePosition& position, CalledComputations& called) {
-  ComputationBuilder& builder = position.builder();
-  bool is_one_locally = true, is_one_in_source = true;
-  for (const int64_t dim : source.instruction().As<DimensionsAttributes>().dims) {
-    is_one_locally &= builder.shape(operands[0]).dims[dim] == 1;
-    is_one_in_source &= source.operand_shape(0).dims[dim] == 1;
-  }
-  if (!is_one_locally || is_one_in_source) {
+  const Instruction& instruction = source.instruction();
+  const ElementType type = source.operand_shape(0).type;
+  const std::optional<Opcode> reducer =
+      operands.size() == 2 ? BinaryReducer(source.module, instruction.called[0]) : std::nullopt;
+  const std::optional<double> neutral = reducer ? Neutral(*reducer, type) : std::nullopt;
+  if (!neutral || IsComplex(type) ||
+      IsConstant(source.computation, instruction.operands[1], *neutral)) {
     return AppendLocal(source, std::move(operands), position, called);
   }
-  const Shape result = LocalResult(source, 0, position.mesh());
-  const Value only = builder.Reshape(operands[0], result.dims);
-  const Value init =
-      result.dims.empty() ? operands[1] : builder.Broadcast(operands[1], result.dims, {});
-  return {builder.Binary(Combiner(source), init, only)};
+  ComputationBuilder& builder = position.builder();
+  Value init = operands[1];
+  operands[1] = builder.Scalar(type, *neutral);
+  const Value reduced = AppendLocal(source, std::move(operands), position, called)[0];
+  const std::vector<int64_t> dims = builder.shape(reduced).dims;
+  if (!dims.empty()) init = builder.Broadcast(init, dims, {});
+  return {builder.Binary(*reducer, init, reduced)};
 }
 
 // Scalar predicates and bounds beside arrays make XLA's reshape mover abort the process.

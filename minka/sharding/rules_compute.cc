@@ -92,7 +92,8 @@ std::optional<Factor> ReducedDim(Opcode reducer, ElementType type) {
       return IsComplex(type) ? std::nullopt : std::optional(factor);
     case Opcode::kAnd:
     case Opcode::kOr:
-      return factor;
+      // XLA has no bitwise all-reduce of integers.
+      return type == ElementType::kPred ? std::optional(factor) : std::nullopt;
     default:
       return std::nullopt;
   }

@@ -298,13 +298,13 @@ class Generator {
   void Select() {
     const Known x = Pick(kF32);
     const Known y = PickLike(kF32, shape(x.value).dims);
-    const Known predicate = PickLike(kPred, shape(x.value).dims);
+    const Known predicate = PickLike(kPred, Chance(80) ? shape(x.value).dims : Dims());
     Keep(builder_.Select(predicate.value, x.value, y.value), std::max(x.bound, y.bound));
   }
 
   void Clamp() {
     const Known x = Pick(kF32);
-    const Known low = PickLike(kF32, shape(x.value).dims);
+    const Known low = PickLike(kF32, Chance(50) ? shape(x.value).dims : Dims());
     const Value high = builder_.FullLike(low.value, 5);
     Keep(builder_.Clamp(low.value, x.value, high), std::max({x.bound, low.bound, 5.0}));
   }
@@ -450,7 +450,6 @@ class Generator {
       reduced.push_back(dim);
       count *= static_cast<double>(shape(x.value).dims[dim]);
     }
-    if (count == 1) return;  // XLA drops the init
     if (reducer == Opcode::kAdd) x = Bounded(x, std::floor((kLimit - 4096) / count));
     const Known init =
         Chance(50) ? Known{builder_.Scalar(kF32, 0), 0} : Bounded(PickLike(kF32, {}), 4096);
@@ -462,7 +461,6 @@ class Generator {
     const int kind = static_cast<int>(Below(4));
     const Known x = Pick(kind == 0 ? kPred : kS32, 1);
     const int64_t dim = Below(rank(x));
-    if (shape(x.value).dims[dim] == 1) return;  // XLA drops the init
     if (kind == 0) {
       const bool all = Chance(50);
       Keep(builder_.Reduce(x.value, builder_.Scalar(kPred, all ? 1 : 0), {dim},
