@@ -19,27 +19,34 @@ Groups NeighbourGroups(int64_t group_size, int64_t num_devices) {
   return groups;
 }
 
-Value OneCollective(ComputationBuilder& b, ReshardKind kind, Value x, int64_t group_size,
-                    const Groups& groups) {
-  const int64_t size = b.shape(x).dims[0];
+Value OneCollective(ComputationBuilder& b, ReshardKind kind, Value x, int64_t dim,
+                    int64_t group_size, const Groups& groups) {
   switch (kind) {
     case ReshardKind::kAllReduce: {
       const Value operands[] = {x};
       return b.AllReduce(operands, Opcode::kMaximum, groups)[0];
     }
     case ReshardKind::kAllGather: {
-      const Value part = b.Slice(x, {.starts = {0}, .limits = {size / group_size}, .strides = {1}});
-      return b.AllGather(part, 0, groups);
+      SliceAttributes slice{.starts = {0, 0}, .limits = b.shape(x).dims, .strides = {1, 1}};
+      slice.limits[dim] /= group_size;
+      return b.AllGather(b.Slice(x, slice), dim, groups);
     }
     case ReshardKind::kReduceScatter:
-      return b.AllGather(b.ReduceScatter(x, 0, Opcode::kMaximum, groups), 0, groups);
+      return b.AllGather(b.ReduceScatter(x, dim, Opcode::kMaximum, groups), dim, groups);
     case ReshardKind::kAllToAll:
-      return b.AllToAll(x, 0, groups);
+      return b.AllToAll(x, dim, groups);
     case ReshardKind::kSlice:
     case ReshardKind::kMakePartial:
       break;
   }
   MINKA_CHECK(false, "{} is no collective", ToString(kind));
+}
+
+// About as many rows as columns.
+std::vector<int64_t> MatrixDims(int64_t num_elements) {
+  int64_t rows = 1;
+  while (num_elements % (2 * rows) == 0 && 4 * rows * rows <= num_elements) rows *= 2;
+  return {rows, num_elements / rows};
 }
 
 }  // namespace
@@ -48,11 +55,13 @@ absl::StatusOr<Module> DotProgram(int64_t batch, int64_t m, int64_t n, int64_t k
   ModuleBuilder module("dots");
   ComputationBuilder b = module.Entry();
   Value x = b.Parameter({ElementType::kF32, {batch, m, k}}, "x");
-  const Value w = b.Parameter({ElementType::kF32, {batch, k, n}}, "w");
-  const Value v = b.Parameter({ElementType::kF32, {batch, n, k}}, "v");
   const DotAttributes dot{
       .lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
-  for (int i = 0; i < count; ++i) x = b.Dot(b.Dot(x, w, dot), v, dot);
+  for (int i = 0; i < count; ++i) {
+    const Value w = b.Parameter({ElementType::kF32, {batch, k, n}}, fmt::format("w{}", i));
+    const Value v = b.Parameter({ElementType::kF32, {batch, n, k}}, fmt::format("v{}", i));
+    x = b.Dot(b.Dot(x, w, dot), v, dot);
+  }
   b.SetResults({x});
   return std::move(module).Finish();
 }
@@ -100,9 +109,9 @@ absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_
                                          int64_t num_devices, int count) {
   ModuleBuilder module("collectives");
   ComputationBuilder b = module.Entry();
-  Value x = b.Parameter({ElementType::kF32, {bytes / 4}}, "x");
+  Value x = b.Parameter({ElementType::kF32, MatrixDims(bytes / 4)}, "x");
   const Groups groups = NeighbourGroups(group_size, num_devices);
-  for (int i = 0; i < count; ++i) x = OneCollective(b, kind, x, group_size, groups);
+  for (int i = 0; i < count; ++i) x = OneCollective(b, kind, x, i % 2, group_size, groups);
   b.SetResults({x});
   return std::move(module).Finish();
 }

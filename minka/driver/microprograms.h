@@ -10,7 +10,8 @@
 namespace minka {
 
 // `count` times x -> x w -> (x w) v with x [batch, m, k], w [batch, k, n], v [batch, n, k]: two
-// dots of equal work each time.
+// dots of equal work each time, each with an array of its own that no cache holds, as a model's
+// layers have them.
 absl::StatusOr<Module> DotProgram(int64_t batch, int64_t m, int64_t n, int64_t k, int count);
 
 // `count` arrays of `num_elements` floats, each read, changed and written in place.
@@ -22,8 +23,9 @@ absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, int64_t num_elements, i
 // `count` kernels with next to nothing to do, one after the other.
 absl::StatusOr<Module> LaunchProgram(int count);
 
-// `count` collectives over groups of neighbouring devices, one after the other; bytes as in
-// ReshardPrice. Reduce-scatter: each followed by an all-gather, which brings the array back.
+// `count` collectives on a matrix over groups of neighbouring devices, one after the other; bytes
+// as in ReshardPrice. By turns along rows and along columns, which costs XLA a transposition before
+// and after it. Reduce-scatter: each followed by an all-gather, which brings the array back.
 absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
                                          int64_t num_devices, int count);
 
