@@ -40,8 +40,9 @@ std::string TableRow(const AcceptanceRow& row, const AcceptanceResult& result) {
     const auto found = result.collectives.find(kind);
     line += fmt::format(" {} |", found == result.collectives.end() ? 0 : found->second);
   }
-  return line +
-         (row.max_collectives ? fmt::format(" {} |\n", Total(*row.max_collectives)) : " |\n");
+  return line + fmt::format(" {} | {} |\n",
+                            row.max_collectives ? fmt::to_string(Total(*row.max_collectives)) : "-",
+                            row.why_cheaper);
 }
 
 std::string TableHead() {
@@ -53,8 +54,8 @@ std::string TableHead() {
          "below\nthe bound. Then the collectives of the lowered program without those of one "
          "scalar, and how many Alpa's program has.\n\n"
          "| row | mesh | Alpa | bound | minka | below | all-reduce | reduce-scatter | all-gather "
-         "| all-to-all | Alpa's total |\n"
-         "|---|---|---|---|---|---|---|---|---|---|---|\n";
+         "| all-to-all | Alpa's total | why cheaper |\n"
+         "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 }
 
 void ExpectShardings(const AcceptanceRow& row, const AcceptanceResult& result) {
@@ -97,6 +98,7 @@ TEST_F(Acceptance, PlansCostAtMostTheBestKnown) {
     EXPECT_LE(results_[i]->objective, rows[i].bound * (1 + kRounding));
     ExpectCollectives(rows[i], *results_[i]);
     if (!IsCheaper(rows[i], *results_[i])) ExpectShardings(rows[i], *results_[i]);
+    EXPECT_EQ(IsCheaper(rows[i], *results_[i]), !rows[i].why_cheaper.empty());
   }
 }
 
