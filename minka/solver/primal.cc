@@ -24,7 +24,7 @@ void PrimalSearch::Run(const PrimalInput& input, int64_t work, const std::functi
   }
   const int64_t end = this->work() + work;
   TryExactly(input, work / 8, stop);
-  while (this->work() < end && !complete_ && !stop()) {
+  while (this->work() < end && !complete_ && (round_ == 0 || !stop())) {
     const int64_t left = end - this->work();
     if (!best() || round_ % 3 == 0)
       Construct(input, left / 2);

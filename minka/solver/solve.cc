@@ -94,6 +94,7 @@ class Solver {
         primal.Run(input, round, stop);
         ascent.Run(round, bound_stop);
       }
+      searched_ = true;
       work_ += ascent.work() + primal.work() - before;
       quantum = std::min(kLargestRound, quantum * 3 / 2);
     }
@@ -132,7 +133,10 @@ class Solver {
       return StopWith(SolveStatus::kGapReached);
     if (parameters_.cancelled != nullptr && parameters_.cancelled->load())
       return StopWith(SolveStatus::kCancelled);
-    if (Seconds() >= parameters_.time_limit_seconds) return StopWith(SolveStatus::kTimeLimit);
+    // Not before the first look for a choice: a stalled machine should not leave the caller without
+    // one.
+    if (Seconds() >= parameters_.time_limit_seconds && searched_)
+      return StopWith(SolveStatus::kTimeLimit);
     if (parameters_.work_limit && work_ >= *parameters_.work_limit)
       return StopWith(SolveStatus::kWorkLimit);
     return false;
@@ -218,6 +222,7 @@ class Solver {
   std::optional<int64_t> best_cost_;
   std::vector<int32_t> best_choice_;
   bool complete_ = false;
+  bool searched_ = false;
   int64_t work_ = 0;
 };
 
