@@ -106,12 +106,15 @@ absl::StatusOr<Module> LaunchProgram(int count) {
 }
 
 absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
-                                         int64_t num_devices, int count) {
+                                         int64_t num_devices, CollectiveDims dims, int count) {
   ModuleBuilder module("collectives");
   ComputationBuilder b = module.Entry();
   Value x = b.Parameter({ElementType::kF32, MatrixDims(bytes / 4)}, "x");
   const Groups groups = NeighbourGroups(group_size, num_devices);
-  for (int i = 0; i < count; ++i) x = OneCollective(b, kind, x, i % 2, group_size, groups);
+  for (int i = 0; i < count; ++i) {
+    const int64_t dim = dims == CollectiveDims::kAlternating ? i % 2 : 0;
+    x = OneCollective(b, kind, x, dim, group_size, groups);
+  }
   b.SetResults({x});
   return std::move(module).Finish();
 }

@@ -23,10 +23,13 @@ absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, int64_t num_elements, i
 // `count` kernels with next to nothing to do, one after the other.
 absl::StatusOr<Module> LaunchProgram(int count);
 
+// Along which dimension collectives divide: the first, or the first and the second by turns, so
+// that the compiler cannot keep the array in the order that the second one needs.
+enum class CollectiveDims { kFirst, kAlternating };
+
 // `count` collectives on a matrix over groups of neighbouring devices, one after the other; bytes
-// as in ReshardPrice. By turns along rows and along columns, which costs XLA a transposition before
-// and after it. Reduce-scatter: each followed by an all-gather, which brings the array back.
+// as in ReshardPrice. Reduce-scatter: each followed by an all-gather, which brings the array back.
 absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
-                                         int64_t num_devices, int count);
+                                         int64_t num_devices, CollectiveDims dims, int count);
 
 }  // namespace minka
