@@ -160,6 +160,12 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
                     *report.bigram_entropy);
   }
   text += PredictedAndMeasured(report.plan, FiguresOf(report));
+  if (report.memory_limit_bytes) {
+    const bool over = report.plan.peak_memory_bytes > *report.memory_limit_bytes;
+    text +=
+        fmt::format("  memory limit   {} per device{}\n", FormatBytes(*report.memory_limit_bytes),
+                    over ? ": the plan was estimated to fit, the compiled program does not" : "");
+  }
   if (report.check) text += DescribeCheck(*report.check);
   if (!report.sample.empty()) text += "sample of generated text:\n" + Printable(report.sample);
   if (!flags.out.empty()) {
