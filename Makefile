@@ -47,7 +47,7 @@ build: build/release/build.ninja
 
 demo: build
 	build/minka train gpt-tiny --num-devices 8 --method data,shard --memory-limit 60% --cost-model measured \
-	  --minutes 2 --sample 400 --out build/plan.json
+	  --gap 0.03 --time-limit 15s --minutes 2 --sample 400 --out build/plan.json
 
 # --- testing ----------------------------------------------------------------------------------------------------------
 
