@@ -37,9 +37,9 @@ std::vector<ModelCase> ModelCases() {
       cases.push_back({model, mesh});
   for (const std::string model : {"gpt-125m", "gpt-39b"})
     for (const std::string mesh : {"x=2,y=2,z=2", "x=4,y=4,z=4"}) cases.push_back({model, mesh});
-  cases.push_back({"gpt-125m", "data=2,model=4", 0.6});
-  cases.push_back({"gpt-2.6b", "data=2,model=4", 0.6});
-  cases.push_back({"gpt-39b", "data=8,model=8", 0.6});
+  cases.push_back({"gpt-125m", "data=2,model=4", true});
+  cases.push_back({"gpt-2.6b", "data=2,model=4", true});
+  cases.push_back({"gpt-39b", "data=8,model=8", true});
   return cases;
 }
 
@@ -50,17 +50,17 @@ absl::StatusOr<NamedProblem> MakeModelProblem(const ModelCase& model_case) {
   const std::unique_ptr<CostModel> cost =
       MakeRooflineCostModel(Cluster::Local(mesh.num_devices()), mesh);
   IntraOpOptions options;
-  const bool limited = model_case.memory_fraction < 1;
-  if (limited) options.memory_limit_bytes = INT64_MAX / 4;
+  if (model_case.tight) options.memory_limit_bytes = INT64_MAX / 4;
   ASSIGN_OR_RETURN(SolverProblem problem, Pose(step, mesh, *cost, options));
   std::string name = fmt::format("{} {}", model_case.model, model_case.mesh);
-  if (limited) {
-    ASSIGN_OR_RETURN(const SolveResult loose,
-                     Solve(problem, {.gap = 0.01, .time_limit_seconds = 30}));
-    const auto limit = static_cast<int64_t>(model_case.memory_fraction *
-                                            static_cast<double>(loose.peak_usage_bytes));
-    problem.set_usage_limit(limit);
-    name += fmt::format(" memory {:.0f} %", 100 * model_case.memory_fraction);
+  if (model_case.tight) {
+    // No plan fits into nothing; the answer names a limit that works.
+    problem.set_usage_limit(0);
+    ASSIGN_OR_RETURN(const SolveResult none, Solve(problem, {}));
+    if (!none.infeasibility || !none.infeasibility->smallest_known_limit_bytes)
+      return InternalError("{}: no limit that works was found", name);
+    problem.set_usage_limit(*none.infeasibility->smallest_known_limit_bytes / 10 * 11);
+    name += " tight";
   }
   return NamedProblem{std::move(name), std::move(problem)};
 }

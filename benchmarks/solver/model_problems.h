@@ -13,8 +13,8 @@ namespace minka {
 struct ModelCase {
   std::string model;
   std::string mesh;
-  // Of the peak that the cheapest unlimited choice needs; above 1: no limit.
-  double memory_fraction = 2;
+  // Whether memory is limited, to 1.1 times the smallest limit that the solver finds a plan for.
+  bool tight = false;
 };
 
 // Every GPT size on 8 and 64 devices, 2-D and 3-D.

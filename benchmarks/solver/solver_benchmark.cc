@@ -82,12 +82,13 @@ std::vector<Case> Cases(const Flags& flags) {
          [problem = family.problem]() -> absl::StatusOr<SolverProblem> { return problem; }});
   // The planner stops at 1 %.
   for (const ModelCase& model_case : ModelCases())
-    cases.push_back(
-        {fmt::format("{} {} {}", model_case.model, model_case.mesh, model_case.memory_fraction),
-         std::min(flags.seconds, 60.0), 0.01, [model_case]() -> absl::StatusOr<SolverProblem> {
-           ASSIGN_OR_RETURN(NamedProblem named, MakeModelProblem(model_case));
-           return std::move(named.problem);
-         }});
+    cases.push_back({fmt::format("{} {}{}", model_case.model, model_case.mesh,
+                                 model_case.tight ? " tight" : ""),
+                     std::min(flags.seconds, 60.0), 0.01,
+                     [model_case]() -> absl::StatusOr<SolverProblem> {
+                       ASSIGN_OR_RETURN(NamedProblem named, MakeModelProblem(model_case));
+                       return std::move(named.problem);
+                     }});
   std::erase_if(cases, [&](const Case& c) { return c.name.find(flags.only) == std::string::npos; });
   return cases;
 }
