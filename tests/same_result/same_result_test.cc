@@ -44,6 +44,10 @@ Model SmallModel(const std::string& name) {
                                   .num_heads = 4});
 }
 
+// With an epsilon above the rounding noise of these models' gradients (1e-9): with 1e-8 single
+// elements whose gradient is almost zero decide the norm of the error.
+Optimizer WellConditionedAdamW() { return AdamW({.epsilon = 1e-5, .weight_decay = 0.01}); }
+
 const LocalDevices& Devices() {
   static const LocalDevices devices = OpenLocalDevices({.num_devices = 8}).value();
   return devices;
@@ -71,7 +75,8 @@ const Subject& SubjectOf(const std::string& model, bool rematerialize) {
   auto [it, is_new] = subjects.try_emplace({model, rematerialize});
   if (is_new) {
     Subject& subject = it->second;
-    subject.traced = Trace(SmallModel(model), AdamW(), {.rematerialize = rematerialize}).value();
+    subject.traced =
+        Trace(SmallModel(model), WellConditionedAdamW(), {.rematerialize = rematerialize}).value();
     subject.one_device =
         RunOnOneDevice(subject.traced.step, Devices().client, InputsOf(subject.traced), kSteps)
             .value();
