@@ -116,6 +116,13 @@ class Training {
                                                  Phase(fmt::format("profile: {}", what));
                                                }}));
     }
+    std::optional<Plan> data;
+    if (!request.memory_limit_bytes && options_.memory_limit_of_data) {
+      ASSIGN_OR_RETURN(data, CompiledDataPlan(request, devices));
+      request.memory_limit_bytes = static_cast<int64_t>(
+          *options_.memory_limit_of_data * static_cast<double>(data->peak_memory_bytes));
+    }
+    report_.memory_limit_bytes = request.memory_limit_bytes;
     PlanResult considered;
     const PlanSource source = [&](const Step& prepared, std::optional<int64_t> limit) {
       return Search(prepared, request, limit, considered);
@@ -136,6 +143,8 @@ class Training {
       RETURN_IF_ERROR(
           WriteFile(options_.plan_path, PlanToJson(compiled.plan, compiled.prepared.module)));
     }
+    considered.candidates[considered.best].plan = compiled.plan;
+    if (data) ShowCompiled(*data, *request.memory_limit_bytes, considered);
     if (events_.on_plan) events_.on_plan(considered, compiled.plan);
     run_.emplace(traced_.step, std::move(compiled), devices, traced_.initializers);
     if (!text_) return absl::OkStatus();
@@ -147,31 +156,49 @@ class Training {
     return absl::OkStatus();
   }
 
-  // The best plan; data parallelism is planned beside it, to compare and to take the limit from.
+  PlanRequest DataRequest(PlanRequest request) const {
+    request.methods = {Method::kData};
+    request.meshes = {Mesh({{"data", options_.num_devices}})};
+    request.pins.clear();
+    request.memory_limit_bytes.reset();
+    return request;
+  }
+
+  // What data parallelism needs, on the compiled program: a limit given as a part of it is a part
+  // of that.
+  absl::StatusOr<Plan> CompiledDataPlan(const PlanRequest& request, const LocalDevices& devices) {
+    Phase("compile data parallelism");
+    const PlanSource source = [&](const Step& prepared,
+                                  std::optional<int64_t>) -> absl::StatusOr<Plan> {
+      ASSIGN_OR_RETURN(PlanResult planned, PlanStep(prepared, DataRequest(request)));
+      return std::move(planned.candidates.front().plan);
+    };
+    ASSIGN_OR_RETURN(CompiledStep compiled, Compile(traced_.step, source, devices.client, {}));
+    return std::move(compiled.plan);
+  }
+
+  // Puts the compiled program's memory in the row of data parallelism, whose estimate stood there.
+  static void ShowCompiled(const Plan& data, int64_t limit, PlanResult& considered) {
+    for (PlanCandidate& candidate : considered.candidates) {
+      if (candidate.method != Method::kData || candidate.mesh.num_axes() != 1) continue;
+      candidate.plan.peak_memory_bytes = data.peak_memory_bytes;
+      candidate.plan.memory_tier = data.memory_tier;
+      candidate.fits = data.peak_memory_bytes <= limit;
+    }
+  }
+
+  // The best plan under the limit; data parallelism is planned beside it, to compare.
   absl::StatusOr<Plan> Search(const Step& prepared, const PlanRequest& asked,
                               std::optional<int64_t> limit, PlanResult& considered) {
-    PlanRequest data = asked;
-    data.methods = {Method::kData};
-    data.meshes = {Mesh({{"data", options_.num_devices}})};
-    data.pins.clear();
-    data.memory_limit_bytes.reset();
-    auto data_result = PlanStep(prepared, data);
     PlanRequest request = asked;
     request.memory_limit_bytes = limit;
-    if (!limit && options_.memory_limit_of_data) {
-      RETURN_IF_ERROR(data_result.status());
-      request.memory_limit_bytes = static_cast<int64_t>(
-          *options_.memory_limit_of_data *
-          static_cast<double>(data_result->candidates.front().plan.peak_memory_bytes));
-    }
-    report_.memory_limit_bytes = request.memory_limit_bytes;
     ASSIGN_OR_RETURN(considered, PlanStep(prepared, request));
     Plan best = considered.candidates[considered.best].plan;
-    const bool has_data = std::ranges::count(request.methods, Method::kData) > 0;
-    if (data_result.ok() && !has_data) {
-      PlanCandidate& candidate = data_result->candidates.front();
-      candidate.fits = !request.memory_limit_bytes ||
-                       candidate.plan.peak_memory_bytes <= *request.memory_limit_bytes;
+    if (std::ranges::count(request.methods, Method::kData) > 0) return best;
+    auto data = PlanStep(prepared, DataRequest(asked));
+    if (data.ok()) {
+      PlanCandidate& candidate = data->candidates.front();
+      candidate.fits = !limit || candidate.plan.peak_memory_bytes <= *limit;
       considered.candidates.insert(considered.candidates.begin(), std::move(candidate));
       ++considered.best;
     }
