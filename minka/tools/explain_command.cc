@@ -17,7 +17,7 @@ struct ExplainFlags {
 };
 
 // Every sharding of the shape in which each axis splits at most one dimension, replicated first.
-void AddShardings(const Shape& shape, const Mesh& mesh, int axis, Sharding sharding,
+void AddShardings(const Shape& shape, const Mesh& mesh, int axis, const Sharding& sharding,
                   std::vector<Sharding>& out) {
   if (axis == mesh.num_axes()) {
     if (Validate(sharding, shape, mesh).ok()) out.push_back(sharding);

@@ -101,7 +101,7 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
       return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);
     *limit -= memory.peak_bytes - *options.memory_limit_bytes;
     if (*limit < 0) return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);
-    formulation.problem.set_usage_limit(*limit);
+    formulation.problem.set_usage_limit(limit);
   }
   result.lower_bound = std::min(result.lower_bound, result.objective);
   result.gap =
