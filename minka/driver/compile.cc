@@ -138,6 +138,7 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
     progress.Done();
 
     const int64_t needed = out.executable->memory().total_bytes();
+    const int64_t estimated = out.plan.peak_memory_bytes;
     out.plan.peak_memory_bytes = out.plan.stages.front().peak_memory_bytes = needed;
     out.plan.memory_tier = MemoryTier::kCompiled;
     if (!options.memory_limit_bytes || needed <= *options.memory_limit_bytes) break;
@@ -147,7 +148,8 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
           "memory limit",
           plans, needed, *options.memory_limit_bytes);
     }
-    *limit -= needed - *options.memory_limit_bytes;
+    // From the estimate of this plan, which may lie far below the limit.
+    *limit = std::min(*limit, estimated) - (needed - *options.memory_limit_bytes);
   }
   RETURN_IF_ERROR(dump.Write("03-plan.json", PlanToJson(out.plan, out.prepared.module)));
   RETURN_IF_ERROR(dump.Write("memory.json", DescribeMemory(out.plan, out.executable->memory())));

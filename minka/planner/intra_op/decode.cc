@@ -34,14 +34,15 @@ class Decoder {
  public:
   Decoder(const StepFacts& facts, const ChoiceTables& tables, const Formulation& formulation,
           const ReshardCosts& reshards, const Mesh& mesh, const CostModel& cost,
-          std::span<const int32_t> choice)
+          std::span<const int32_t> choice, bool save_memory)
       : facts_(facts),
         tables_(tables),
         formulation_(formulation),
         reshards_(reshards),
         mesh_(mesh),
         cost_(cost),
-        choice_(choice) {}
+        choice_(choice),
+        save_memory_(save_memory) {}
 
   StagePlan Run() {
     const Computation& entry = facts_.entry;
@@ -211,6 +212,7 @@ class Decoder {
       if (reshard.steps.size() != 1 || !IsCollective(reshard.steps[0].kind) || read_early[i + 1])
         continue;
       if (reshard.steps[0].kind == ReshardKind::kAllToAll) continue;
+      if (save_memory_ && reshard.steps[0].kind != ReshardKind::kAllReduce) continue;
       const bool leaves_step = reshard.before == facts_.entry.num_instructions();
       groups[{reshard.steps[0].kind, reshard.steps[0].axes, facts_.entry.shape(reshard.value).type,
               leaves_step}]
@@ -244,6 +246,7 @@ class Decoder {
   const Mesh& mesh_;
   const CostModel& cost_;
   const std::span<const int32_t> choice_;
+  const bool save_memory_;
   StagePlan plan_;
   std::map<std::tuple<int, Phase, Sharding>, int> made_;  // of the value being decoded
 };
@@ -252,8 +255,9 @@ class Decoder {
 
 StagePlan DecodeChoices(const StepFacts& facts, const ChoiceTables& tables,
                         const Formulation& formulation, const ReshardCosts& reshards,
-                        const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice) {
-  return Decoder(facts, tables, formulation, reshards, mesh, cost, choice).Run();
+                        const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice,
+                        bool save_memory) {
+  return Decoder(facts, tables, formulation, reshards, mesh, cost, choice, save_memory).Run();
 }
 
 }  // namespace minka

@@ -8,9 +8,11 @@
 
 namespace minka {
 
-// Costs and times of the plan are filled, memory is not (memory_estimate.h).
+// `save_memory`: only all-reduces are combined, because other kinds are joined by copying their
+// operands together. Costs and times of the plan are filled, memory is not (memory_estimate.h).
 StagePlan DecodeChoices(const StepFacts& facts, const ChoiceTables& tables,
                         const Formulation& formulation, const ReshardCosts& reshards,
-                        const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice);
+                        const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice,
+                        bool save_memory);
 
 }  // namespace minka

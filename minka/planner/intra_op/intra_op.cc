@@ -86,7 +86,8 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
           *options.memory_limit_bytes,
           solved.infeasibility ? solved.infeasibility->smallest_known_limit_bytes : std::nullopt);
     }
-    result.stage = DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice);
+    result.stage = DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
+                                 /*save_memory=*/options.memory_limit_bytes.has_value());
     const MemoryEstimate memory = EstimateMemory(facts, result.stage);
     result.stage.peak_memory_bytes = memory.peak_bytes;
     result.objective = static_cast<double>(solved.cost) / formulation.units_per_cost;
