@@ -329,7 +329,8 @@ class Reducer {
     const std::vector<RowId> usage_rows = UsageRows(n);
     const auto costs = core_.algebra.row(nodes_[n].costs);
     const auto dominates = [&](int32_t d, int32_t k) {
-      int64_t excess = costs[d] - costs[k];
+      // An entry forbidden for k alone counts as -kForbidden: several of them exceed 64 bits.
+      __int128 excess = static_cast<__int128>(costs[d]) - costs[k];
       for (const std::vector<int64_t>* table : excesses) {
         const int64_t most = (*table)[static_cast<size_t>(k) * count + d];
         if (most == kForbidden) return false;
