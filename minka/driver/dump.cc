@@ -2,9 +2,9 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 
-#include "minka/base/check.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 
@@ -13,34 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string RoleName(ParameterRole role) {
-  switch (role) {
-    case ParameterRole::kState:
-      return "state";
-    case ParameterRole::kBatch:
-      return "batch";
-    case ParameterRole::kKey:
-      return "key";
-    case ParameterRole::kConstant:
-      return "constant";
-  }
-  MINKA_CHECK(false);
-}
-
-std::string RoleName(ResultRole role) {
-  switch (role) {
-    case ResultRole::kState:
-      return "state";
-    case ResultRole::kLoss:
-      return "loss";
-    case ResultRole::kMetric:
-      return "metric";
-  }
-  MINKA_CHECK(false);
-}
-
-std::string Line(size_t number, const std::string& name, const std::string& role,
-                 const Shape& shape, const Sharding& sharding, const Mesh& mesh) {
+std::string Line(size_t number, const std::string& name, std::string_view role, const Shape& shape,
+                 const Sharding& sharding, const Mesh& mesh) {
   const Shape local = LocalShape(shape, sharding, mesh);
   return fmt::format("{:4}  {:8}  {}  {}  {}  on each device {}, {} bytes\n", number, role, name,
                      ToString(shape), ToString(sharding, mesh), ToString(local), local.num_bytes());
@@ -68,7 +42,7 @@ std::string DescribeInputs(const Step& step, const SpmdProgram& program, const M
   std::string text;
   for (size_t i = 0; i < step.parameters.size(); ++i) {
     const ParameterInfo& info = step.parameters[i];
-    std::string role = RoleName(info.role);
+    std::string role(RoleName(info.role));
     if (info.batch_dim >= 0) role += fmt::format(":{}", info.batch_dim);
     text += Line(i, info.name, role, entry.instructions[entry.parameters[i]].shape(),
                  program.parameters[i], mesh);

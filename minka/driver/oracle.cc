@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "minka/analysis/widen.h"
 #include "minka/base/check.h"
+#include "minka/base/hash.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -20,7 +22,7 @@ Literal AsReals(const Literal& literal) {
   return real;
 }
 
-Literal Widened(const Literal& literal) {
+Literal Widened(const Literal& literal, uint64_t) {
   const ElementType type = WidenedType(literal.shape.type);
   if (type == literal.shape.type) return literal;
   const Literal wide = ConvertLiteral(AsReals(literal), ElementType::kF64);
@@ -66,8 +68,9 @@ double LargestDifference(const std::vector<double>& x, const std::vector<double>
 }
 
 void CompareNorms(const std::vector<double>& minka, const std::vector<double>& single,
-                  const std::vector<double>& reference, double epsilon, OutputComparison& out) {
-  double error = 0, single_error = 0, norm = 0;
+                  const std::vector<double>& nudged, const std::vector<double>& reference,
+                  double epsilon, OutputComparison& out) {
+  double error = 0, single_error = 0, nudged_error = 0, norm = 0;
   bool all_finite = true;
   for (size_t i = 0; i < minka.size(); ++i) {
     if (!std::isfinite(single[i]) || !std::isfinite(reference[i])) {
@@ -78,12 +81,17 @@ void CompareNorms(const std::vector<double>& minka, const std::vector<double>& s
     all_finite = all_finite && std::isfinite(minka[i]);
     error += (minka[i] - reference[i]) * (minka[i] - reference[i]);
     single_error += (single[i] - reference[i]) * (single[i] - reference[i]);
+    if (std::isfinite(nudged[i])) {
+      nudged_error += (nudged[i] - reference[i]) * (nudged[i] - reference[i]);
+    }
     norm += reference[i] * reference[i];
   }
   out.error = std::sqrt(error);
   out.single_error = std::sqrt(single_error);
+  out.nudged_error = std::sqrt(nudged_error);
   out.reference_norm = std::sqrt(norm);
-  out.allowed_error = 4 * out.single_error + 16 * epsilon * out.reference_norm;
+  out.allowed_error =
+      4 * std::max(out.single_error, out.nudged_error) + 16 * epsilon * out.reference_norm;
   out.ok = all_finite && out.error <= out.allowed_error;
 }
 
@@ -97,7 +105,7 @@ void CompareRange(const std::vector<double>& minka, const std::vector<double>& s
 }
 
 OutputComparison Compare(const ResultInfo& info, int result, bool is_random, const Literal& minka,
-                         const Literal& single, const Literal& reference) {
+                         const Literal& single, const Literal& nudged, const Literal& reference) {
   OutputComparison out{.result = result, .name = info.name, .shape = minka.shape};
   if (minka.shape != single.shape) {
     out.ok = false;
@@ -109,7 +117,8 @@ OutputComparison Compare(const ResultInfo& info, int result, bool is_random, con
     out.rule = ComparisonRule::kRange;
     CompareRange(x, y, out);
   } else if (IsFloat(minka.shape.type) || IsComplex(minka.shape.type)) {
-    CompareNorms(x, y, Elements(reference), Epsilon(AsReals(minka).shape.type), out);
+    CompareNorms(x, y, Elements(nudged), Elements(reference), Epsilon(AsReals(minka).shape.type),
+                 out);
   } else {
     out.rule = ComparisonRule::kExact;
     out.ok = *minka.bytes == *single.bytes;
@@ -119,12 +128,11 @@ OutputComparison Compare(const ResultInfo& info, int result, bool is_random, con
 
 // All results of the last of `num_steps` steps, state included.
 absl::StatusOr<std::vector<Literal>> RunSteps(const Step& step, StepRunner& runner,
-                                              const StepInputs& inputs, bool widen, int num_steps) {
+                                              const StepInputs& inputs, int num_steps) {
   State state;
   StepOutput output;
   for (int i = 0; i < num_steps; ++i) {
     ASSIGN_OR_RETURN(ParameterValues values, inputs(i));
-    if (widen) std::ranges::transform(values, values.begin(), Widened);
     if (i == 0) {
       ASSIGN_OR_RETURN(state, runner.CreateState(values));
     }
@@ -139,6 +147,18 @@ absl::StatusOr<std::vector<Literal>> RunSteps(const Step& step, StepRunner& runn
   return output.results;
 }
 
+// The inputs with a function of (value, some number) over each value.
+template <typename Function>
+StepInputs WithEach(const StepInputs& inputs, const Function& function) {
+  return [&inputs, &function](int step) -> absl::StatusOr<ParameterValues> {
+    ASSIGN_OR_RETURN(ParameterValues values, inputs(step));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = function(values[i], values.size() * static_cast<uint64_t>(step) + i);
+    }
+    return values;
+  };
+}
+
 bool CallsRng(const Module& module, const Instruction& instruction) {
   if (instruction.opcode == Opcode::kRng) return true;
   return std::ranges::any_of(instruction.called, [&](ComputationId id) {
@@ -148,6 +168,23 @@ bool CallsRng(const Module& module, const Instruction& instruction) {
 }
 
 }  // namespace
+
+Literal Nudged(const Literal& literal, uint64_t seed) {
+  const double epsilon = Epsilon(literal.shape.type);
+  if (!IsFloat(literal.shape.type) || epsilon >= 0.5) return literal;
+  std::string wide(literal.shape.num_elements() * sizeof(double), '\0');
+  uint64_t bits = 0;
+  for (int64_t i = 0; i < literal.shape.num_elements(); ++i) {
+    if (i % 64 == 0) bits = StableHash(fmt::format("{}", i), seed);
+    double value = ElementAsDouble(literal, i);
+    if (value != std::floor(value))
+      value *= (bits >> (i % 64) & 1) != 0 ? 1 + epsilon : 1 - epsilon;
+    std::memcpy(wide.data() + i * sizeof(double), &value, sizeof(double));
+  }
+  return ConvertLiteral({{ElementType::kF64, literal.shape.dims},
+                         std::make_shared<const std::string>(std::move(wide))},
+                        literal.shape.type);
+}
 
 std::vector<bool> DependsOnRng(const Step& step) {
   const Computation& entry = step.module.entry_computation();
@@ -184,10 +221,10 @@ std::string OracleReport::Failures() const {
   for (const OutputComparison& output : outputs) {
     if (output.ok) continue;
     text += fmt::format(
-        "result {} ({}, {}): error {:.3g}, allowed {:.3g} (one device's {:.3g}, norm {:.3g}); "
-        "largest difference {:.3g}\n",
+        "result {} ({}, {}): error {:.3g}, allowed {:.3g} (one device's {:.3g}, from nudged inputs "
+        "{:.3g}, norm {:.3g}); largest difference {:.3g}\n",
         output.result, output.name, ToString(output.shape), output.error, output.allowed_error,
-        output.single_error, output.reference_norm, output.largest_difference);
+        output.single_error, output.nudged_error, output.reference_norm, output.largest_difference);
   }
   return text;
 }
@@ -198,7 +235,8 @@ OracleReport CompareResults(const Step& step, const std::vector<Literal>& minka,
   OracleReport report;
   for (size_t i = 0; i < step.results.size(); ++i) {
     report.outputs.push_back(Compare(step.results[i], static_cast<int>(i), is_random[i], minka[i],
-                                     one_device.single[i], one_device.reference[i]));
+                                     one_device.single[i], one_device.nudged[i],
+                                     one_device.reference[i]));
   }
   return report;
 }
@@ -208,19 +246,20 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Cl
   OneDeviceResults results;
   ASSIGN_OR_RETURN(MeshExecutor single_executor, CompileForOneDevice(step.module, client));
   StepRunner single(step, std::move(single_executor));
-  ASSIGN_OR_RETURN(results.single, RunSteps(step, single, inputs, /*widen=*/false, num_steps));
+  ASSIGN_OR_RETURN(results.single, RunSteps(step, single, inputs, num_steps));
+  ASSIGN_OR_RETURN(results.nudged, RunSteps(step, single, WithEach(inputs, Nudged), num_steps));
   ASSIGN_OR_RETURN(MeshExecutor reference_executor,
                    CompileForOneDevice(WidenFloats(step.module), client));
   StepRunner reference(step, std::move(reference_executor));
-  ASSIGN_OR_RETURN(results.reference, RunSteps(step, reference, inputs, /*widen=*/true, num_steps));
+  ASSIGN_OR_RETURN(results.reference,
+                   RunSteps(step, reference, WithEach(inputs, Widened), num_steps));
   return results;
 }
 
 absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,
                                                   const StepInputs& inputs, int num_steps,
                                                   const OneDeviceResults& one_device) {
-  ASSIGN_OR_RETURN(const std::vector<Literal> results,
-                   RunSteps(step, minka, inputs, /*widen=*/false, num_steps));
+  ASSIGN_OR_RETURN(const std::vector<Literal> results, RunSteps(step, minka, inputs, num_steps));
   OracleReport report = CompareResults(step, results, one_device);
   report.num_steps = num_steps;
   return report;

@@ -26,8 +26,15 @@ Step StepWith(ElementType type, bool uses_rng) {
   return {.module = *std::move(module).Finish(), .parameters = {{}}, .results = {{.name = "y"}}};
 }
 
+OutputComparison Compare(const Step& step, Literal minka, Literal single, Literal nudged,
+                         Literal reference) {
+  return CompareResults(step, {minka},
+                        {.single = {single}, .nudged = {nudged}, .reference = {reference}})
+      .outputs[0];
+}
+
 OutputComparison Compare(const Step& step, Literal minka, Literal single, Literal reference) {
-  return CompareResults(step, {minka}, {.single = {single}, .reference = {reference}}).outputs[0];
+  return Compare(step, minka, single, single, reference);
 }
 
 TEST(CompareResults, AllowsFourTimesTheErrorOfOneDevice) {
@@ -39,6 +46,28 @@ TEST(CompareResults, AllowsFourTimesTheErrorOfOneDevice) {
   const Literal exact = Filled(ElementType::kF32, 1);
   EXPECT_TRUE(Compare(step, Filled(ElementType::kF32, 1.000001), exact, reference).ok);
   EXPECT_FALSE(Compare(step, Filled(ElementType::kF32, 1.00001), exact, reference).ok);
+}
+
+TEST(CompareResults, AllowsFourTimesWhatARoundingOfTheInputsDoes) {
+  const Step step = StepWith(ElementType::kF32, false);
+  const Literal reference = Filled(ElementType::kF64, 1), exact = Filled(ElementType::kF32, 1);
+  const Literal nudged = Filled(ElementType::kF32, 1.001);
+  EXPECT_TRUE(Compare(step, Filled(ElementType::kF32, 0.997), exact, nudged, reference).ok);
+  EXPECT_FALSE(Compare(step, Filled(ElementType::kF32, 0.995), exact, nudged, reference).ok);
+}
+
+TEST(Nudged, MovesFractionsByOneRoundingAndNothingElse) {
+  const Literal fractions = Filled(ElementType::kF32, 0.7);
+  const Literal nudged = Nudged(fractions, 3);
+  for (int64_t i = 0; i < 4; ++i) {
+    const double moved = ElementAsDouble(nudged, i) / ElementAsDouble(fractions, i) - 1;
+    EXPECT_GT(std::abs(moved), 0);
+    EXPECT_LT(std::abs(moved), std::ldexp(1, -22));
+  }
+  const Literal whole = Filled(ElementType::kF32, 3);
+  EXPECT_EQ(Nudged(whole, 3), whole);
+  const Literal integers = Filled(ElementType::kS32, 3);
+  EXPECT_EQ(Nudged(integers, 3), integers);
 }
 
 TEST(CompareResults, IntegersMustBeEqual) {

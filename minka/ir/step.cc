@@ -96,14 +96,13 @@ absl::StatusOr<std::vector<Mark>> RemoveMarks(Module& module) {
 std::string DescriptionJson(const Step& step) {
   Json json = {{"schema_version", 1}, {"parameters", Json::array()}, {"results", Json::array()}};
   for (const ParameterInfo& info : step.parameters) {
-    Json entry = {{"name", info.name}, {"role", kParameterRoles[static_cast<int>(info.role)]}};
+    Json entry = {{"name", info.name}, {"role", RoleName(info.role)}};
     if (info.state_result >= 0) entry["state_result"] = info.state_result;
     if (info.batch_dim >= 0) entry["batch_dim"] = info.batch_dim;
     json["parameters"].push_back(std::move(entry));
   }
   for (const ResultInfo& info : step.results) {
-    json["results"].push_back(
-        {{"name", info.name}, {"role", kResultRoles[static_cast<int>(info.role)]}});
+    json["results"].push_back({{"name", info.name}, {"role", RoleName(info.role)}});
   }
   return json.dump();
 }
@@ -288,6 +287,10 @@ class Inference {
 };
 
 }  // namespace
+
+std::string_view RoleName(ParameterRole role) { return kParameterRoles[static_cast<int>(role)]; }
+
+std::string_view RoleName(ResultRole role) { return kResultRoles[static_cast<int>(role)]; }
 
 absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
                               std::vector<std::string>* inferred) {

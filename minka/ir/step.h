@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,6 +13,10 @@ namespace minka {
 
 enum class ParameterRole { kState, kBatch, kKey, kConstant };
 enum class ResultRole { kState, kLoss, kMetric };
+
+// As in JSON and tables.
+std::string_view RoleName(ParameterRole role);
+std::string_view RoleName(ResultRole role);
 
 struct ParameterInfo {
   ParameterRole role = ParameterRole::kConstant;

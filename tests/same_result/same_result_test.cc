@@ -16,6 +16,7 @@
 #include "minka/models/bert.h"
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
+#include "tests/support/collectives.h"
 
 namespace minka {
 namespace {
@@ -43,10 +44,6 @@ Model SmallModel(const std::string& name) {
                                   .num_layers = 2,
                                   .num_heads = 4});
 }
-
-// With an epsilon above the rounding noise of these models' gradients (1e-9): with 1e-8 single
-// elements whose gradient is almost zero decide the norm of the error.
-Optimizer WellConditionedAdamW() { return AdamW({.epsilon = 1e-5, .weight_decay = 0.01}); }
 
 const LocalDevices& Devices() {
   static const LocalDevices devices = OpenLocalDevices({.num_devices = 8}).value();
@@ -76,44 +73,13 @@ const Subject& SubjectOf(const std::string& model, bool rematerialize) {
   if (is_new) {
     Subject& subject = it->second;
     subject.traced =
-        Trace(SmallModel(model), WellConditionedAdamW(), {.rematerialize = rematerialize}).value();
+        Trace(SmallModel(model), AdamW({.weight_decay = 0.01}), {.rematerialize = rematerialize})
+            .value();
     subject.one_device =
         RunOnOneDevice(subject.traced.step, Devices().client, InputsOf(subject.traced), kSteps)
             .value();
   }
   return it->second;
-}
-
-// Kind, type and bytes of a collective.
-using Collective = std::tuple<std::string, ElementType, int64_t>;
-
-std::vector<Collective> CollectivesOf(const Module& module) {
-  std::vector<Collective> collectives;
-  for (const Computation& computation : module.computations) {
-    for (const Instruction& instruction : computation.instructions) {
-      if (Family(instruction.opcode) != OpFamily::kCollective) continue;
-      if (instruction.opcode == Opcode::kReplicaId) continue;
-      int64_t bytes = 0;
-      for (const Value operand : instruction.operands)
-        bytes += computation.shape(operand).num_bytes();
-      if (instruction.opcode == Opcode::kAllGather) {
-        bytes = 0;
-        for (const Shape& shape : instruction.results) bytes += shape.num_bytes();
-      }
-      collectives.emplace_back(OpcodeName(instruction.opcode), instruction.shape().type, bytes);
-    }
-  }
-  std::ranges::sort(collectives);
-  return collectives;
-}
-
-std::vector<Collective> CollectivesOf(const Plan& plan, const Module& module) {
-  std::vector<Collective> collectives;
-  for (const PlannedCollective& planned : ListCollectives(module, plan.stages.front())) {
-    collectives.emplace_back(planned.kind, planned.type, planned.bytes);
-  }
-  std::ranges::sort(collectives);
-  return collectives;
 }
 
 using Case = std::tuple<std::string, bool, std::string, std::string>;  // model, remat, method, mesh

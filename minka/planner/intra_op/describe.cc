@@ -4,26 +4,11 @@
 #include <set>
 #include <string>
 
-#include "minka/base/check.h"
 #include "minka/base/hash.h"
 #include "minka/sharding/op_rule.h"
 
 namespace minka {
 namespace {
-
-std::string RoleName(ParameterRole role) {
-  switch (role) {
-    case ParameterRole::kState:
-      return "state";
-    case ParameterRole::kBatch:
-      return "batch";
-    case ParameterRole::kKey:
-      return "key";
-    case ParameterRole::kConstant:
-      return "constant";
-  }
-  MINKA_CHECK(false);
-}
 
 class Labeller {
  public:
@@ -102,7 +87,7 @@ std::vector<ParameterPlan> DescribeParameters(const Step& step, const StagePlan&
                    .sharding = sharding,
                    .labels = labeller.Labels(static_cast<int>(i)),
                    .bytes_per_device = LocalBytes(entry.shape(value), sharding, stage.mesh),
-                   .role = RoleName(step.parameters[i].role)});
+                   .role = std::string(RoleName(step.parameters[i].role))});
   }
   return out;
 }
