@@ -9,6 +9,9 @@
 namespace minka {
 namespace {
 
+// Of splitmix64; without it key 0 would stay 0.
+constexpr uint64_t kMixIncrement = 0x9e3779b97f4a7c15;
+
 Tensor ConstantU64(Graph& graph, uint64_t value) {
   std::string bytes(sizeof(value), '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
@@ -45,6 +48,7 @@ uint32_t SquaresBits(uint64_t counter, uint64_t key) {
 }
 
 uint64_t MixKey(uint64_t key) {
+  key += kMixIncrement;
   key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
   key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
   return key ^ (key >> 31);
@@ -59,7 +63,7 @@ Tensor MixKey(Tensor key) {
     return Convert(Reshape(Slice(key, {i}, {i + 1}), {}), ElementType::kU64);
   };
   Tensor x = word(0);
-  x = Or(x, Binary(Opcode::kShiftLeft, word(1), 32.0));
+  x = Or(x, Binary(Opcode::kShiftLeft, word(1), 32.0)) + ConstantU64(graph, kMixIncrement);
   x = Xor(x, ShiftRight(x, 30)) * ConstantU64(graph, 0xbf58476d1ce4e5b9);
   x = Xor(x, ShiftRight(x, 27)) * ConstantU64(graph, 0x94d049bb133111eb);
   return Xor(x, ShiftRight(x, 31));

@@ -4,7 +4,8 @@
 // The generator is Squares (B. Widynski, "Squares: A Fast Counter-Based RNG", arXiv:2004.06278),
 // four rounds, of which the upper half of the last square is used. The counter is the row-major
 // global index of the element. Its key is made per use site from the step's key:
-//   key64 = mix(key[0] + 2^32 key[1])        mix: the finaliser of splitmix64 (Steele et al. 2014)
+//   key64 = mix(key[0] + 2^32 key[1])        mix: increment and finaliser of splitmix64 (Steele et
+//                                            al. 2014)
 //   site_key = (key64 * site) | 1            site: an odd 64-bit constant from the site's name
 #pragma once
 

@@ -32,6 +32,14 @@ TEST(RandomTest, MaskIsTheHostGeneratorOfTheGlobalIndex) {
   }
 }
 
+TEST(RandomTest, KeyZeroIsAKeyLikeAnyOther) {
+  const uint64_t key = SiteKey(MixKey(uint64_t{0}), SiteConstant("a"));
+  int ones = 0;
+  for (int i = 0; i < 1000; ++i) ones += SquaresBits(i, key) >> 31;
+  EXPECT_GT(ones, 400);
+  EXPECT_LT(ones, 600);
+}
+
 TEST(RandomTest, BitsAreBalancedAndSitesAndNeighboursAreIndependent) {
   const int count = 1 << 16;
   const uint64_t mixed = MixKey(12345);

