@@ -27,6 +27,9 @@ Literal InitialValue(const Initializer& initializer, const Shape& shape, std::st
                      uint64_t seed) {
   if (initializer.kind == Initializer::Kind::kZeros) return FilledLiteral(shape, 0);
   if (initializer.kind == Initializer::Kind::kOnes) return FilledLiteral(shape, 1);
+  if (initializer.kind == Initializer::Kind::kConstant) {
+    return FilledLiteral(shape, initializer.scale);
+  }
   MINKA_CHECK(shape.type == ElementType::kF32, "{} is drawn in f32, not {}", name,
               TypeName(shape.type));
   const uint64_t key = SiteKey(MixKey(seed + 1), SiteConstant(name));

@@ -17,9 +17,9 @@
 namespace minka {
 
 struct Initializer {
-  enum class Kind { kZeros, kOnes, kNormal };
+  enum class Kind { kZeros, kOnes, kConstant, kNormal };
   Kind kind = Kind::kZeros;
-  double scale = 0;  // kNormal: the standard deviation
+  double scale = 0;  // kConstant: the value; kNormal: the standard deviation
   bool operator==(const Initializer&) const = default;
 };
 

@@ -116,6 +116,7 @@ inline Tensor Cosine(Tensor x) { return Unary(Opcode::kCosine, x); }
 inline Tensor Erf(Tensor x) { return Unary(Opcode::kErf, x); }
 inline Tensor Exp(Tensor x) { return Unary(Opcode::kExponential, x); }
 inline Tensor Floor(Tensor x) { return Unary(Opcode::kFloor, x); }
+inline Tensor IsFinite(Tensor x) { return Unary(Opcode::kIsFinite, x); }
 inline Tensor Log(Tensor x) { return Unary(Opcode::kLog, x); }
 inline Tensor Logistic(Tensor x) { return Unary(Opcode::kLogistic, x); }
 inline Tensor Not(Tensor x) { return Unary(Opcode::kNot, x); }
@@ -145,6 +146,7 @@ inline Tensor operator-(Tensor x, double y) { return Binary(Opcode::kSubtract, x
 inline Tensor operator*(Tensor x, double y) { return Binary(Opcode::kMultiply, x, y); }
 inline Tensor operator/(Tensor x, double y) { return Binary(Opcode::kDivide, x, y); }
 inline Tensor Max(Tensor x, double y) { return Binary(Opcode::kMaximum, x, y); }
+inline Tensor Min(Tensor x, double y) { return Binary(Opcode::kMinimum, x, y); }
 inline Tensor operator+(double x, Tensor y) { return y + x; }
 inline Tensor operator*(double x, Tensor y) { return y * x; }
 Tensor operator-(double x, Tensor y);

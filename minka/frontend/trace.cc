@@ -104,60 +104,112 @@ class StepBuilder {
   std::vector<Value> results_;
 };
 
-// State of the optimizer, in the order of the step's parameters.
-struct OptimizerState {
-  std::vector<std::vector<Tensor>> slots;  // by slot, then by parameter
+// State beside the parameters, in the order of the step's parameters.
+struct TrainingState {
+  std::vector<std::vector<Tensor>> slots;  // by slot, then by parameter; invalid: has none
   Tensor count;
+  LossScaleState loss_scale;
 };
 
-OptimizerState AddOptimizerState(StepBuilder& builder, const Optimizer& optimizer,
-                                 std::span<const ParameterSpec> parameters) {
-  OptimizerState state;
-  for (const std::string& slot : optimizer.slots) {
+Tensor AddState(StepBuilder& builder, const Shape& shape, const std::string& name,
+                const Initializer& initializer = {}) {
+  return builder.AddParameter(shape, {.role = ParameterRole::kState, .name = name}, initializer);
+}
+
+TrainingState AddTrainingState(StepBuilder& builder, const Optimizer& optimizer,
+                               std::span<const ParameterSpec> parameters,
+                               const std::optional<LossScale>& loss_scale) {
+  TrainingState state;
+  for (const OptimizerSlot& slot : optimizer.slots) {
     state.slots.emplace_back();
     for (const ParameterSpec& spec : parameters) {
-      state.slots.back().push_back(builder.AddParameter(
-          spec.shape,
-          {.role = ParameterRole::kState, .name = fmt::format("optimizer/{}/{}", slot, spec.name)},
-          Initializer{}));
+      const std::optional<Shape> shape = slot.shape ? slot.shape(spec) : spec.shape;
+      const std::string name = fmt::format("optimizer/{}/{}", slot.name, spec.name);
+      state.slots.back().push_back(shape ? AddState(builder, *shape, name) : Tensor());
     }
   }
-  if (optimizer.counts_updates) {
-    state.count = builder.AddParameter({ElementType::kS32, {}},
-                                       {.role = ParameterRole::kState, .name = "optimizer/count"},
-                                       Initializer{});
+  if (HasCount(optimizer)) {
+    state.count = AddState(builder, {ElementType::kS32, {}}, "optimizer/count");
+  }
+  if (loss_scale && loss_scale->is_dynamic()) {
+    state.loss_scale = {
+        .scale = AddState(builder, {ElementType::kF32, {}}, "loss_scale/scale",
+                          {.kind = Initializer::Kind::kConstant, .scale = loss_scale->initial}),
+        .good_updates = AddState(builder, {ElementType::kS32, {}}, "loss_scale/good_updates")};
   }
   return state;
 }
 
-// Records all updates and makes the new state the step's first results.
-void ApplyUpdates(StepBuilder& builder, const Optimizer& optimizer,
-                  std::span<const ParameterSpec> specs, std::span<const Tensor> parameters,
-                  std::span<const Tensor> gradients, const OptimizerState& state) {
-  Graph& graph = builder.graph();
-  Tensor new_count, steps;
-  if (optimizer.counts_updates) {
-    const ScopeName name(graph, "apply/count");
-    new_count = state.count + 1.0;
-    steps = Convert(new_count, ElementType::kF32);
+// Records the updates of a step and makes the new state the step's first results.
+class UpdateRecorder {
+ public:
+  UpdateRecorder(StepBuilder& builder, const Optimizer& optimizer, const TrainingState& state,
+                 ReadyGradients gradients)
+      : builder_(builder), optimizer_(optimizer), state_(state), gradients_(std::move(gradients)) {}
+
+  void Record(std::span<const ParameterSpec> specs, std::span<const Tensor> parameters,
+              const std::optional<LossScale>& loss_scale) {
+    PrepareScalars();
+    std::vector<ParameterUpdate> updates;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      updates.push_back(Update(specs[i], parameters[i], i));
+    }
+    for (const ParameterUpdate& update : updates) builder_.AddNewState(update.parameter);
+    for (size_t slot = 0; slot < state_.slots.size(); ++slot) {
+      for (size_t i = 0; i < specs.size(); ++i) {
+        if (state_.slots[slot][i].valid()) builder_.AddNewState(updates[i].slots[slot]);
+      }
+    }
+    if (state_.count.valid()) builder_.AddNewState(new_count_);
+    if (!state_.loss_scale.scale.valid()) return;
+    const ScopeName name(builder_.graph(), "apply/loss_scale");
+    const LossScaleState next = NextLossScale(*loss_scale, state_.loss_scale, gradients_.finite);
+    builder_.AddNewState(next.scale);
+    builder_.AddNewState(next.good_updates);
   }
-  std::string former = graph.SetScope("apply");
-  const std::vector<Tensor> scalars = optimizer.prepare(graph, steps);
-  graph.SetScope(former);
-  std::vector<ParameterUpdate> updates;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    const ScopeName name(graph, "apply/" + specs[i].name);
+
+ private:
+  void PrepareScalars() {
+    scalars_.constant_rate = optimizer_.learning_rate.peak;
+    if (!state_.count.valid()) return;
+    const ScopeName name(builder_.graph(), "apply/count");
+    const Tensor count = state_.count + 1.0;
+    new_count_ = Kept(count, state_.count);
+    const Tensor updates = Convert(count, ElementType::kF32);
+    if (!optimizer_.learning_rate.is_constant()) {
+      scalars_.rate = RateAt(optimizer_.learning_rate, updates);
+    }
+    if (optimizer_.prepare) scalars_.own = optimizer_.prepare(updates);
+  }
+
+  ParameterUpdate Update(const ParameterSpec& spec, Tensor parameter, size_t number) {
+    const ScopeName name(builder_.graph(), "apply/" + spec.name);
     std::vector<Tensor> slots;
-    slots.reserve(state.slots.size());
-    for (const std::vector<Tensor>& slot : state.slots) slots.push_back(slot[i]);
-    updates.push_back(optimizer.update(specs[i], parameters[i], gradients[i], slots, scalars));
+    slots.reserve(state_.slots.size());
+    for (const std::vector<Tensor>& slot : state_.slots) slots.push_back(slot[number]);
+    ParameterUpdate update = optimizer_.update({.spec = spec,
+                                                .parameter = parameter,
+                                                .gradient = gradients_.gradients[number],
+                                                .slots = slots,
+                                                .scalars = scalars_});
+    update.parameter = Kept(update.parameter, parameter);
+    for (size_t i = 0; i < slots.size(); ++i) update.slots[i] = Kept(update.slots[i], slots[i]);
+    return update;
   }
-  for (const ParameterUpdate& update : updates) builder.AddNewState(update.parameter);
-  for (size_t slot = 0; slot < optimizer.slots.size(); ++slot) {
-    for (const ParameterUpdate& update : updates) builder.AddNewState(update.slots[slot]);
+
+  // The former value where the update is skipped.
+  Tensor Kept(Tensor next, Tensor former) const {
+    if (!gradients_.finite.valid() || !next.valid()) return next;
+    return Where(Broadcast(gradients_.finite, next.dims(), {}), next, former);
   }
-  if (optimizer.counts_updates) builder.AddNewState(new_count);
-}
+
+  StepBuilder& builder_;
+  const Optimizer& optimizer_;
+  const TrainingState& state_;
+  ReadyGradients gradients_;
+  UpdateScalars scalars_;
+  Tensor new_count_;
+};
 
 std::vector<Tensor> AddParameters(StepBuilder& builder, std::span<const ParameterSpec> specs,
                                   ParameterRole role) {
@@ -179,24 +231,34 @@ GradientOptions RematOptions(const TraceOptions& options, const ParameterStore& 
   return gradient;
 }
 
+// What the loss is multiplied by; invalid: nothing.
+Tensor ScaleOf(Graph& graph, const std::optional<LossScale>& options, const LossScaleState& state) {
+  if (!options || state.scale.valid()) return state.scale;
+  return graph.Scalar(ElementType::kF32, options->initial);
+}
+
 }  // namespace
 
 absl::StatusOr<TracedStep> Trace(const Model& model, const Optimizer& optimizer,
                                  const TraceOptions& options) {
   ASSIGN_OR_RETURN(const ModelFacts facts, FindFacts(model, options.dtype, /*training=*/true));
+  const std::optional<LossScale>& loss_scale = options.scaling.loss_scale;
   StepBuilder builder(model, options, /*training=*/true);
   const std::vector<Tensor> parameters =
       AddParameters(builder, facts.parameters, ParameterRole::kState);
-  const OptimizerState state = AddOptimizerState(builder, optimizer, facts.parameters);
+  const TrainingState state = AddTrainingState(builder, optimizer, facts.parameters, loss_scale);
   builder.AddBatch();
   if (facts.uses_key) {
     builder.store().SetKey(builder.AddParameter({ElementType::kU32, {2}},
                                                 {.role = ParameterRole::kKey, .name = "key"}, {}));
   }
   ASSIGN_OR_RETURN(const ModelOutput output, builder.Forward());
+  const Tensor scale = ScaleOf(builder.graph(), loss_scale, state.loss_scale);
+  const Tensor loss =
+      scale.valid() ? output.loss * Convert(scale, output.loss.type()) : output.loss;
   ASSIGN_OR_RETURN(
       const GradientResult gradients,
-      Gradients(builder.graph(), output.loss, parameters, RematOptions(options, builder.store())));
+      Gradients(builder.graph(), loss, parameters, RematOptions(options, builder.store())));
   for (size_t i = 0; i < parameters.size(); ++i) {
     builder.AddMark(MarkKind::kGradient, gradients.gradients[i].value(), static_cast<int>(i));
   }
@@ -205,12 +267,15 @@ absl::StatusOr<TracedStep> Trace(const Model& model, const Optimizer& optimizer,
     if (barrier.instruction >= 0)
       builder.AddMark(MarkKind::kRematRegion, barrier, static_cast<int>(i));
   }
-  ApplyUpdates(builder, optimizer, facts.parameters, parameters, gradients.gradients, state);
+  const ReadyGradients ready =
+      ScaleGradients(builder.graph(), gradients.gradients, scale, options.scaling);
+  UpdateRecorder(builder, optimizer, state, ready).Record(facts.parameters, parameters, loss_scale);
   RETURN_IF_ERROR(builder.graph().status());
   builder.AddResult(ResultRole::kLoss, "loss", output.loss);
   for (const NamedTensor& metric : output.metrics) {
     builder.AddResult(ResultRole::kMetric, metric.name, metric.value);
   }
+  if (ready.norm.valid()) builder.AddResult(ResultRole::kMetric, "gradient_norm", ready.norm);
   return std::move(builder).Finish();
 }
 

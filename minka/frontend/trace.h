@@ -3,12 +3,13 @@
 //   ASSIGN_OR_RETURN(TracedStep traced, Trace(model, batch, AdamW()));
 //
 // Parameters of the step, in this order: "params/<path>" of every parameter in order of first use,
-// "optimizer/<slot>/<path>" per slot, "optimizer/count", the batch inputs, "key" (u32[2], another
-// one for every step; only if the model draws random masks). Results: the new state in the same
-// order (each may reuse its parameter's memory), "loss", the model's metrics. Instructions: forward
-// in the order of the model, backward in reverse, then all updates. Marked are the loss, the
-// gradient of each parameter as the optimizer reads it, the value between each two blocks, and per
-// recomputed block the first result of the barrier in front of the recomputation.
+// "optimizer/<slot>/<path>" per slot, "optimizer/count", "loss_scale/{scale,good_updates}", the
+// batch inputs, "key" (u32[2], another one for every step; only if the model draws random masks).
+// Results: the new state in the same order (each may reuse its parameter's memory), "loss", the
+// model's metrics, "gradient_norm" where gradients are scaled. Instructions: forward in the order
+// of the model, backward in reverse, then all updates. Marked are the loss, the gradient of each
+// parameter as the optimizer reads it, the value between each two blocks, and per recomputed block
+// the first result of the barrier in front of the recomputation.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/frontend/gradient_scaling.h"
 #include "minka/frontend/optimizer.h"
 #include "minka/frontend/parameters.h"
 #include "minka/ir/step.h"
@@ -55,6 +57,7 @@ struct Model {
 
 struct TraceOptions {
   DtypePolicy dtype;
+  GradientScaling scaling;
   bool rematerialize = false;  // recompute each block in the backward pass
 };
 

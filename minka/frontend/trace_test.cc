@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "minka/base/status.h"
 #include "minka/frontend/nn.h"
@@ -121,7 +123,9 @@ TEST(TraceTest, DescriptionTravelsInTheModule) {
 TEST(TraceTest, TrainingLowersTheLossWithEachOptimizer) {
   for (const Optimizer& optimizer :
        {Sgd({.learning_rate = 0.1}), Sgd({.learning_rate = 0.1, .momentum = 0}),
-        Adam({.learning_rate = 0.02}), AdamW({.learning_rate = 0.02, .weight_decay = 0.1})}) {
+        Adam({.learning_rate = 0.02}), AdamW({.learning_rate = 0.02, .weight_decay = 0.1}),
+        Adafactor({.learning_rate = 0.05, .min_factored_dim = 2}), Lion({.learning_rate = 0.01}),
+        Lamb({.learning_rate = 0.02})}) {
     const std::vector<double> losses = Losses(MustTrace(SmallModel(2, 0), optimizer), 20);
     EXPECT_LT(losses.back(), 0.9 * losses.front()) << optimizer.name;
   }
@@ -129,8 +133,9 @@ TEST(TraceTest, TrainingLowersTheLossWithEachOptimizer) {
 
 TEST(TraceTest, AdamsFirstStepIsTheLearningRateAndAFractionOfItWhileWarmingUp) {
   for (int64_t warmup : {0, 10}) {
-    const TracedStep traced =
-        MustTrace(SmallModel(1, 0), Adam({.learning_rate = 0.01, .warmup_updates = warmup}));
+    Schedule rate = 0.01;
+    rate.warmup_updates = warmup;
+    const TracedStep traced = MustTrace(SmallModel(1, 0), Adam({.learning_rate = rate}));
     const std::vector<Array> inputs = InitialInputs(traced);
     const std::vector<Array> results = Evaluate(traced.step.module, inputs);
     for (size_t i = 0; i < inputs[0].elements.size(); ++i) {
@@ -138,6 +143,56 @@ TEST(TraceTest, AdamsFirstStepIsTheLearningRateAndAFractionOfItWhileWarmingUp) {
                   warmup == 0 ? 0.01 : 0.001, 1e-6);
     }
   }
+}
+
+int ParameterNamed(const TracedStep& traced, const std::string& name) {
+  const auto& parameters = traced.step.parameters;
+  return static_cast<int>(std::ranges::find(parameters, name, &ParameterInfo::name) -
+                          parameters.begin());
+}
+
+TEST(TraceTest, AdafactorKeepsMeansOfMatricesAndWholeMomentsOfVectors) {
+  const TracedStep traced = MustTrace(SmallModel(1, 0), Adafactor({.min_factored_dim = 4}));
+  std::vector<std::string> slots;
+  for (const ParameterInfo& info : traced.step.parameters) {
+    if (info.name.starts_with("optimizer/")) slots.push_back(info.name);
+  }
+  EXPECT_THAT(slots,
+              ElementsAre("optimizer/v/block_0/dense/bias", "optimizer/v/block_0/norm/scale",
+                          "optimizer/v/block_0/norm/bias", "optimizer/v_row/block_0/dense/kernel",
+                          "optimizer/v_col/block_0/dense/kernel", "optimizer/count"));
+}
+
+// The scale of the loss grows after two finite updates; an update whose gradients are not finite
+// keeps all state and halves the scale.
+TEST(TraceTest, DynamicLossScaleSkipsUpdatesThatAreNotFinite) {
+  TraceOptions options;
+  options.scaling.loss_scale = LossScale{.initial = 1024, .growth_interval = 2};
+  options.scaling.clip_norm = 1;
+  const TracedStep traced = MustTrace(SmallModel(1, 0), Adam(), options);
+  const int scale = ParameterNamed(traced, "loss_scale/scale");
+  const int count = ParameterNamed(traced, "optimizer/count");
+  std::vector<Array> inputs = InitialInputs(traced);
+  const auto run = [&](long double first_target) {
+    inputs[ParameterNamed(traced, "y")].elements[0] = first_target;
+    const std::vector<Array> results = Evaluate(traced.step.module, inputs);
+    for (size_t p = 0; p < inputs.size(); ++p) {
+      const int result = traced.step.parameters[p].state_result;
+      if (result >= 0) inputs[p] = results[result];
+    }
+  };
+  run(0);
+  EXPECT_EQ(inputs[scale].elements[0], 1024);
+  run(0);
+  EXPECT_EQ(inputs[scale].elements[0], 2048);
+  const std::vector<Array> before = inputs;
+  run(std::numeric_limits<long double>::infinity());
+  EXPECT_EQ(inputs[scale].elements[0], 1024);
+  EXPECT_EQ(inputs[count].elements[0], 2);
+  for (int p = 0; p < scale; ++p) EXPECT_EQ(inputs[p].elements, before[p].elements) << p;
+  run(0);
+  EXPECT_EQ(inputs[count].elements[0], 3);
+  EXPECT_NE(inputs[0].elements, before[0].elements);
 }
 
 TEST(TraceTest, RematerialisationChangesNothingButTheInstructions) {

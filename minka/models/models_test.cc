@@ -1,6 +1,7 @@
 // Whole models on the host evaluator: they learn, their gradients are true, and they are JAX's.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -156,11 +157,15 @@ TEST(ModelsTest, GradientsOfWholeModelsEqualDifferenceQuotients) {
 }
 
 // Losses of four steps and the norms of the parameters after them must be JAX's.
-void ExpectJaxResults(const Model& model, const Optimizer& optimizer, const std::string& name) {
+void ExpectJaxResults(const Model& model, const Optimizer& optimizer, const std::string& name,
+                      const TraceOptions& options = {}) {
   std::ifstream file(std::string(MINKA_TESTDATA) + "/reference.json");
   const nlohmann::json expected = nlohmann::json::parse(file).at(name);
-  const auto traced = Trace(model, optimizer);
+  const auto traced = Trace(model, optimizer, options);
   ASSERT_TRUE(traced.ok()) << Message(traced.status());
+  const auto loss_result =
+      std::ranges::find(traced->step.results, ResultRole::kLoss, &ResultInfo::role) -
+      traced->step.results.begin();
   std::vector<Array> inputs = InitialInputs(*traced);
   const size_t num_parameters = expected.at("norms").size();
   for (size_t i = 0; i < num_parameters; ++i) {
@@ -172,7 +177,8 @@ void ExpectJaxResults(const Model& model, const Optimizer& optimizer, const std:
   }
   for (const nlohmann::json& loss : expected.at("losses")) {
     const std::vector<Array> results = Evaluate(traced->step.module, inputs);
-    EXPECT_NEAR(double(results.back().elements.front() / loss.get<double>()), 1, 1e-6);
+    EXPECT_NEAR(double(results[loss_result].elements.front() / loss.get<double>()), 1, 1e-6)
+        << name;
     inputs = NextInputs(*traced, inputs, results);
   }
   for (size_t i = 0; i < num_parameters; ++i) {
@@ -202,6 +208,40 @@ TEST(ModelsTest, FourStepsEqualThoseOfJax) {
     bert.look_up = look_up;
     ExpectJaxResults(BertMaskedLanguageModel(bert), Adam({.learning_rate = 1e-2}), "bert");
   }
+}
+
+Schedule ScheduleOf(double peak, Schedule::Decay decay, int64_t warmup, int64_t end, double last) {
+  Schedule schedule(peak);
+  schedule.decay = decay;
+  schedule.warmup_updates = warmup;
+  schedule.decay_updates = end;
+  schedule.final_fraction = last;
+  return schedule;
+}
+
+TEST(ModelsTest, OptimizersUpdateAsThoseOfOptax) {
+  const Model mlp = Mlp({.batch = 2, .hidden = 6, .num_layers = 2});
+  const auto expect = [&](const std::string& name, const Optimizer& optimizer,
+                          const GradientScaling& scaling = {}) {
+    ExpectJaxResults(mlp, optimizer, "mlp_" + name, {.scaling = scaling});
+    // A power of two multiplies the loss exactly, and is taken off again.
+    ExpectJaxResults(mlp, optimizer, "mlp_" + name,
+                     {.scaling = {.loss_scale = LossScale{}, .clip_norm = scaling.clip_norm}});
+  };
+  expect("nesterov", Sgd({.learning_rate = 0.1, .nesterov = true}));
+  expect("lion", Lion({.learning_rate = 1e-2, .weight_decay = 0.1}));
+  expect("lamb", Lamb({.learning_rate = 1e-2, .weight_decay = 0.1}));
+  expect("adafactor", Adafactor());
+  expect("adafactor_factored", Adafactor({.min_factored_dim = 4}));
+  expect(
+      "adafactor_unscaled",
+      Adafactor({.clipping_threshold = 0.5, .scales_by_parameter = false, .min_factored_dim = 4}));
+  using enum Schedule::Decay;
+  expect("cosine", Sgd({.learning_rate = ScheduleOf(0.2, kCosine, 2, 5, 0.1), .momentum = 0}));
+  expect("linear", Sgd({.learning_rate = ScheduleOf(0.2, kLinear, 0, 3, 0.25)}));
+  expect("inverse_sqrt", Adam({.learning_rate = ScheduleOf(0.2, kInverseSqrt, 0, 0, 0)}));
+  expect("clipped", Adam({.learning_rate = 1e-2}), {.clip_norm = 0.1});
+  expect("hardly_clipped", Sgd({.learning_rate = 0.1, .momentum = 0}), {.clip_norm = 1e3});
 }
 
 TEST(ModelsTest, BertLayersHaveTwelveParametersEach) {

@@ -8,6 +8,7 @@
 #include "minka/models/bert.h"
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
+#include "minka/models/optimizer_choice.h"
 
 namespace minka {
 namespace {
@@ -98,11 +99,13 @@ absl::StatusOr<Model> Configured(const BertConfig& config, const ModelOptions& o
   return BertMaskedLanguageModel(WithOptions(config, options));
 }
 
-absl::StatusOr<Optimizer> MakeOptimizer(std::string_view name, double learning_rate) {
-  if (name == "sgd") return Sgd({.learning_rate = learning_rate});
-  if (name == "adam") return Adam({.learning_rate = learning_rate});
-  if (name == "adamw") return AdamW({.learning_rate = learning_rate, .weight_decay = 0.01});
-  return InvalidArgument("no optimizer is named {}; there are sgd, adam and adamw", name);
+UpdateOptions WithDefaults(UpdateOptions options, const Entry& entry) {
+  // The model's rate fits the model's optimizer.
+  if (!options.learning_rate && options.optimizer.value_or(entry.optimizer) == entry.optimizer) {
+    options.learning_rate = entry.learning_rate;
+  }
+  if (!options.optimizer) options.optimizer = entry.optimizer;
+  return options;
 }
 
 }  // namespace
@@ -121,13 +124,12 @@ absl::StatusOr<NamedModel> MakeModel(std::string_view name, const ModelOptions& 
         Model model,
         std::visit([&](const auto& config) { return Configured(config, options); }, entry.config));
     model.name = entry.name;
-    ASSIGN_OR_RETURN(Optimizer optimizer,
-                     MakeOptimizer(options.optimizer.value_or(entry.optimizer),
-                                   options.learning_rate.value_or(entry.learning_rate)));
+    ASSIGN_OR_RETURN(Optimizer optimizer, MakeOptimizer(WithDefaults(options.update, entry)));
+    ASSIGN_OR_RETURN(const GradientScaling scaling, MakeScaling(options.update));
     const DtypePolicy dtype{.compute = options.dtype.value_or(entry.dtype)};
     return NamedModel{std::move(model),
                       std::move(optimizer),
-                      {.dtype = dtype, .rematerialize = options.rematerialize}};
+                      {.dtype = dtype, .scaling = scaling, .rematerialize = options.rematerialize}};
   }
   return InvalidArgument("no model is named {}; there are {}", name, fmt::join(ModelNames(), ", "));
 }

@@ -20,6 +20,18 @@
 
 namespace minka {
 
+// How gradients make new parameters; what is not given is the model's default.
+struct UpdateOptions {
+  std::optional<std::string> optimizer;  // one of OptimizerNames()
+  std::optional<double> learning_rate;   // the peak of the schedule
+  std::optional<double> weight_decay;    // adamw, lion, lamb
+  std::optional<std::string> schedule;   // constant, linear, cosine, inverse-sqrt
+  std::optional<int64_t> warmup_updates;
+  std::optional<int64_t> decay_updates;   // when linear and cosine reach zero, warm-up included
+  std::optional<double> clip_norm;        // largest global norm of the gradients
+  std::optional<std::string> loss_scale;  // none, dynamic, or a number
+};
+
 // Changes to a named model; what is not given stays as the name says.
 struct ModelOptions {
   std::optional<int64_t> global_batch;
@@ -27,8 +39,7 @@ struct ModelOptions {
   std::optional<int64_t> num_layers;
   std::optional<ElementType> dtype;  // to compute in: f32, bf16 or f16; state stays f32
   std::optional<double> dropout;
-  std::optional<std::string> optimizer;  // sgd, adam, adamw
-  std::optional<double> learning_rate;
+  UpdateOptions update;
   bool rematerialize = false;
 };
 
@@ -40,6 +51,7 @@ struct NamedModel {
 };
 
 std::vector<std::string> ModelNames();
+std::vector<std::string> OptimizerNames();
 // InvalidArgument lists the known names, or says which option does not fit.
 absl::StatusOr<NamedModel> MakeModel(std::string_view name, const ModelOptions& options = {});
 absl::StatusOr<TracedStep> TraceModel(std::string_view name, const ModelOptions& options = {});

@@ -66,8 +66,44 @@ TEST(RegistryTest, UnknownNamesAndOptionsThatDoNotFitAreRefused) {
             "the global batch must be at least 1, not 0");
   EXPECT_EQ(Message(MakeModel("gpt-tiny", {.dtype = ElementType::kS32}).status()),
             "models compute in f32, bf16 or f16, not s32");
-  EXPECT_EQ(Message(MakeModel("gpt-tiny", {.optimizer = "lion"}).status()),
-            "no optimizer is named lion; there are sgd, adam and adamw");
+}
+
+TEST(RegistryTest, EveryOptimizerTracesWithScheduleClippingAndLossScale) {
+  for (const std::string& name : OptimizerNames()) {
+    const ModelOptions options = {.num_layers = 1,
+                                  .dtype = ElementType::kF16,
+                                  .update = {.optimizer = name,
+                                             .schedule = "cosine",
+                                             .warmup_updates = 2,
+                                             .decay_updates = 9,
+                                             .clip_norm = 1,
+                                             .loss_scale = "dynamic"}};
+    const auto step = TraceModel("gpt-tiny", options);
+    EXPECT_TRUE(step.ok()) << name << ": " << Message(step.status());
+  }
+}
+
+TEST(RegistryTest, UpdatesThatCannotBeMadeAreRefused) {
+  const auto refusal = [](const UpdateOptions& update) {
+    return Message(MakeModel("gpt-tiny", {.update = update}).status());
+  };
+  EXPECT_EQ(refusal({.optimizer = "rmsprop"}),
+            "no optimizer is named rmsprop; there are sgd, nesterov, adam, adamw, adafactor, lion, "
+            "lamb");
+  EXPECT_EQ(refusal({.optimizer = "sgd", .weight_decay = 0.1}), "sgd has no weight decay to set");
+  EXPECT_EQ(refusal({.weight_decay = -1}), "the weight decay must be a number from 0 on, not -1");
+  EXPECT_EQ(refusal({.learning_rate = -1}), "the learning rate must be a number from 0 on, not -1");
+  EXPECT_EQ(refusal({.schedule = "step"}),
+            "no schedule is named step; there are constant, linear, cosine and inverse-sqrt");
+  EXPECT_EQ(refusal({.schedule = "linear"}),
+            "the schedule linear must know after how many updates it ends: give it the number of "
+            "updates of its decay (--decay-steps)");
+  EXPECT_EQ(refusal({.schedule = "cosine", .warmup_updates = 5, .decay_updates = 5}),
+            "the schedule cosine ends after 5 updates, within the warm-up of 5");
+  EXPECT_EQ(refusal({.warmup_updates = -1}), "a warm-up of -1 updates is less than none");
+  EXPECT_EQ(refusal({.clip_norm = 0}), "the largest norm of gradients must be above 0, not 0");
+  EXPECT_EQ(refusal({.loss_scale = "8x"}),
+            "loss scale 8x is neither none, dynamic nor a number above 0");
 }
 
 }  // namespace

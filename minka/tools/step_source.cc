@@ -29,17 +29,54 @@ absl::Status RefuseFlag(bool given, const char* flag, const std::string& model, 
                          IsModuleFile(model) ? "a file" : "a named model");
 }
 
+// The flags of named models with a value, the one list of them.
+template <typename Source, typename Visit>
+void VisitModelFlags(Source& source, Visit visit) {
+  auto& update = source.update;
+  visit("global-batch", source.global_batch, "Examples per step");
+  visit("sequence", source.sequence, "Tokens per example");
+  visit("layers", source.layers, "Number of layers");
+  visit("dtype", source.dtype, "Type to compute in: f32, bf16 or f16; state stays f32");
+  visit("dropout", source.dropout, "Rate of dropout");
+  visit(
+      "optimizer", update.optimizer,
+      "sgd (momentum 0.9), nesterov (the same by Nesterov), adam, adamw, adafactor, lion or lamb");
+  visit("learning-rate", update.learning_rate, "Learning rate of the optimizer, its peak");
+  visit("weight-decay", update.weight_decay, "Weight decay of adamw, lion and lamb");
+  visit("schedule", update.schedule,
+        "What the learning rate does after the warm-up: constant, linear or cosine (to zero at "
+        "--decay-steps), inverse-sqrt");
+  visit("warmup", update.warmup_updates, "Steps over which the learning rate rises to its peak");
+  visit("decay-steps", update.decay_updates,
+        "Steps, those of the warm-up included, after which linear and cosine are at zero");
+  visit("clip-norm", update.clip_norm,
+        "Scale gradients down where the norm of all of them together is above this");
+  visit(
+      "loss-scale", update.loss_scale,
+      "Multiply the loss by so much before it is differentiated, for f16: a number, dynamic (from "
+      "65536; halved, and the step skipped, where gradients overflow; doubled after 2000 steps) "
+      "or none");
+}
+
+// What VisitModelFlags' values are where nothing is given.
+std::string DefaultOf(std::string_view flag) {
+  if (flag == "schedule") return "constant";
+  if (flag == "warmup") return "0";
+  if (flag == "decay-steps") return "what --steps says, where there is such a flag";
+  if (flag == "clip-norm") return "no limit";
+  if (flag == "loss-scale") return "none";
+  if (flag == "weight-decay") return "the optimizer's";
+  return "the model's";
+}
+
 absl::Status CheckModuleFlags(const StepSource& source) {
   constexpr const char* kWhy = "changes a named model";
-  RETURN_IF_ERROR(
-      RefuseFlag(source.global_batch.has_value(), "--global-batch", source.model, kWhy));
-  RETURN_IF_ERROR(RefuseFlag(source.sequence.has_value(), "--sequence", source.model, kWhy));
-  RETURN_IF_ERROR(RefuseFlag(source.layers.has_value(), "--layers", source.model, kWhy));
-  RETURN_IF_ERROR(RefuseFlag(source.dtype.has_value(), "--dtype", source.model, kWhy));
-  RETURN_IF_ERROR(RefuseFlag(source.optimizer.has_value(), "--optimizer", source.model, kWhy));
-  RETURN_IF_ERROR(RefuseFlag(source.dropout.has_value(), "--dropout", source.model, kWhy));
-  RETURN_IF_ERROR(
-      RefuseFlag(source.learning_rate.has_value(), "--learning-rate", source.model, kWhy));
+  absl::Status status;
+  VisitModelFlags(source, [&](const std::string& flag, const auto& value, const char*) {
+    const std::string name = "--" + flag;
+    if (status.ok()) status = RefuseFlag(value.has_value(), name.c_str(), source.model, kWhy);
+  });
+  RETURN_IF_ERROR(status);
   return RefuseFlag(source.remat, "--remat", source.model, kWhy);
 }
 
@@ -77,6 +114,11 @@ absl::Status Take(const std::string& text, const std::string& flag, std::optiona
   return absl::OkStatus();
 }
 
+absl::Status Take(const std::string& text, const std::string&, std::optional<std::string>& out) {
+  out = text;
+  return absl::OkStatus();
+}
+
 absl::Status Take(const std::string& text, const std::string& flag, std::optional<double>& out) {
   double value = 0;
   if (!CLI::detail::lexical_cast(text, value)) {
@@ -103,25 +145,12 @@ absl::StatusOr<std::map<std::string, std::string>> OptionsOfPlan(const std::stri
 
 void AddModelFlags(CLI::App& command, StepSource& source) {
   const char* const group = "Named models";
-  command
-      .add_option("--global-batch", source.global_batch, "Examples per step. Default: the model's")
-      ->group(group);
-  command.add_option("--sequence", source.sequence, "Tokens per example. Default: the model's")
-      ->group(group);
-  command.add_option("--layers", source.layers, "Number of layers. Default: the model's")
-      ->group(group);
-  command
-      .add_option("--dtype", source.dtype,
-                  "Type to compute in: f32, bf16 or f16; state stays f32. Default: the model's")
-      ->group(group);
-  command.add_option("--optimizer", source.optimizer, "sgd, adam or adamw. Default: the model's")
-      ->group(group);
-  command.add_option("--dropout", source.dropout, "Rate of dropout. Default: the model's")
-      ->group(group);
-  command
-      .add_option("--learning-rate", source.learning_rate,
-                  "Learning rate of the optimizer. Default: the model's")
-      ->group(group);
+  VisitModelFlags(source, [&](const std::string& flag, auto& value, const char* description) {
+    command
+        .add_option("--" + flag, value,
+                    fmt::format("{}. Default: {}", description, DefaultOf(flag)))
+        ->group(group);
+  });
   command
       .add_flag("--remat", source.remat,
                 "Recompute each layer's activations in the backward pass. Default: keep them")
@@ -159,8 +188,7 @@ absl::StatusOr<ModelOptions> ModelOptionsOf(const StepSource& source) {
                        .sequence = source.sequence,
                        .num_layers = source.layers,
                        .dropout = source.dropout,
-                       .optimizer = source.optimizer,
-                       .learning_rate = source.learning_rate,
+                       .update = source.update,
                        .rematerialize = source.remat};
   if (source.dtype) {
     options.dtype = ParseType(*source.dtype);
@@ -183,13 +211,8 @@ absl::StatusOr<SourceStep> LoadStep(const StepSource& source) {
 
 std::map<std::string, std::string> ToOptions(const StepSource& source) {
   std::map<std::string, std::string> options = {{"model", source.model}};
-  Put(options, "global-batch", source.global_batch);
-  Put(options, "sequence", source.sequence);
-  Put(options, "layers", source.layers);
-  Put(options, "dtype", source.dtype);
-  Put(options, "optimizer", source.optimizer);
-  Put(options, "dropout", source.dropout);
-  Put(options, "learning-rate", source.learning_rate);
+  VisitModelFlags(
+      source, [&](const char* flag, const auto& value, const char*) { Put(options, flag, value); });
   if (source.remat) options["remat"] = "true";
   if (!source.batch_inputs.empty()) {
     options["batch-input"] = fmt::format("{}", fmt::join(source.batch_inputs, " "));
@@ -204,16 +227,14 @@ absl::StatusOr<StepSource> FromOptions(const std::map<std::string, std::string>&
   StepSource source;
   for (const auto& [flag, value] : options) {
     if (flag == "model") source.model = value;
-    if (flag == "dtype") source.dtype = value;
-    if (flag == "optimizer") source.optimizer = value;
     if (flag == "remat") source.remat = value == "true";
     if (flag == "batch-input") source.batch_inputs = SplitList(value);
     if (flag == "state") source.states = SplitList(value);
-    if (flag == "global-batch") RETURN_IF_ERROR(Take(value, flag, source.global_batch));
-    if (flag == "sequence") RETURN_IF_ERROR(Take(value, flag, source.sequence));
-    if (flag == "layers") RETURN_IF_ERROR(Take(value, flag, source.layers));
-    if (flag == "dropout") RETURN_IF_ERROR(Take(value, flag, source.dropout));
-    if (flag == "learning-rate") RETURN_IF_ERROR(Take(value, flag, source.learning_rate));
+    absl::Status status;
+    VisitModelFlags(source, [&](const std::string& name, auto& field, const char*) {
+      if (status.ok() && name == flag) status = Take(value, flag, field);
+    });
+    RETURN_IF_ERROR(status);
   }
   return source;
 }

@@ -19,8 +19,9 @@ struct StepSource {
   std::string model;  // a name of the registry, a file, or "-"
   std::vector<std::string> batch_inputs, states;
   std::optional<int64_t> global_batch, sequence, layers;
-  std::optional<std::string> dtype, optimizer;
-  std::optional<double> dropout, learning_rate;
+  std::optional<std::string> dtype;
+  std::optional<double> dropout;
+  UpdateOptions update;
   bool remat = false;
 };
 

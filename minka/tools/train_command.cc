@@ -188,7 +188,16 @@ std::string JsonOf(const TrainReport& report) {
   return DumpJson(json);
 }
 
-absl::Status RunTrain(const TrainFlags& flags) {
+// A schedule that ends does so with the training.
+void EndScheduleWithTraining(TrainFlags& flags) {
+  UpdateOptions& update = flags.source.update;
+  const std::string schedule = update.schedule.value_or("constant");
+  const bool ends = schedule == "linear" || schedule == "cosine";
+  if (ends && !update.decay_updates && flags.steps > 0) update.decay_updates = flags.steps;
+}
+
+absl::Status RunTrain(TrainFlags flags) {
+  EndScheduleWithTraining(flags);
   if (flags.json && flags.out == "-") {
     return InvalidArgument("--json and --out - both want standard output; give --out a file");
   }

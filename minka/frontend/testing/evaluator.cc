@@ -99,6 +99,8 @@ Number ApplyUnary(const Instruction& instruction, Number x) {
       return std::expm1(x);
     case Opcode::kFloor:
       return std::floor(x);
+    case Opcode::kIsFinite:
+      return std::isfinite(x);
     case Opcode::kLog:
       return std::log(x);
     case Opcode::kLogPlusOne:

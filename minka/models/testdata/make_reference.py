@@ -163,6 +163,26 @@ def main():
         "bert": train(bert_loss, bert_shapes(), (words, integers(2, *ids), integers(2, *ids), integers(SEQUENCE, *ids), words),
                       optax.adam(1e-2)),
     }
+    mlp_batch = (floats(0, BATCH, HIDDEN), floats(1, BATCH, HIDDEN))
+    # optax counts the updates made before, minka's schedules this one, too.
+    cosine = optax.warmup_cosine_decay_schedule(0, 0.2, warmup_steps=2, decay_steps=5, end_value=0.02)
+    linear = optax.linear_schedule(0.2, 0.05, 3)
+    optimizers = {
+        "nesterov": optax.sgd(1e-1, momentum=0.9, nesterov=True),
+        "lion": optax.lion(1e-2, weight_decay=0.1, mask=decays),
+        "lamb": optax.lamb(1e-2, weight_decay=0.1, mask=decays),
+        "adafactor": optax.adafactor(1e-2),
+        "adafactor_factored": optax.adafactor(1e-2, min_dim_size_to_factor=4),
+        "adafactor_unscaled": optax.adafactor(1e-2, min_dim_size_to_factor=4, multiply_by_parameter_scale=False,
+                                              clipping_threshold=0.5),
+        "cosine": optax.sgd(lambda count: cosine(count + 1)),
+        "linear": optax.sgd(lambda count: linear(count + 1), momentum=0.9),
+        "inverse_sqrt": optax.adam(lambda count: 0.2 / jnp.sqrt(count + 1)),
+        "clipped": optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-2)),
+        "hardly_clipped": optax.chain(optax.clip_by_global_norm(1e3), optax.sgd(1e-1)),
+    }
+    for name, optimizer in optimizers.items():
+        results["mlp_" + name] = train(mlp_loss, mlp_shapes(), mlp_batch, optimizer)
     path = pathlib.Path(__file__).resolve().parent / "reference.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
 
