@@ -59,13 +59,18 @@ std::vector<Array> NextInputs(const TracedStep& traced, std::vector<Array> input
   return inputs;
 }
 
+long double LossOf(const TracedStep& traced, const std::vector<Array>& results) {
+  const auto loss = std::ranges::find(traced.step.results, ResultRole::kLoss, &ResultInfo::role);
+  return results[loss - traced.step.results.begin()].elements.front();
+}
+
 double LossAfter(const TracedStep& traced, int num_steps) {
   std::vector<Array> inputs = InitialInputs(traced), results;
   for (int i = 0; i < num_steps; ++i) {
     results = Evaluate(traced.step.module, inputs);
     inputs = NextInputs(traced, inputs, results);
   }
-  return static_cast<double>(results.back().elements.front());
+  return static_cast<double>(LossOf(traced, results));
 }
 
 void ExpectLossFalls(const Model& model, double first_loss) {
@@ -90,6 +95,19 @@ TEST(ModelsTest, SmallGptLearns) {
                        .dropout = 0.1}),
                   std::log(11));
 }
+
+GptConfig SmallMoe() {
+  return {.batch = 2,
+          .sequence = 6,
+          .vocabulary = 11,
+          .hidden = 8,
+          .num_layers = 3,
+          .num_heads = 2,
+          .mlp_factor = 2,
+          .experts = GptExperts{.num_experts = 3, .group_size = 6}};
+}
+
+TEST(ModelsTest, SmallMixtureOfExpertsLearns) { ExpectLossFalls(Gpt(SmallMoe()), std::log(11)); }
 
 TEST(ModelsTest, SmallBertLearns) {
   for (LookUp look_up : {LookUp::kGather, LookUp::kOneHot}) {
@@ -129,7 +147,7 @@ void ExpectTrueGradient(const Model& model) {
           moved[i].elements[j] += step * sign(i, j);
         }
       }
-      return Evaluate(traced->step.module, moved).back().elements.front();
+      return LossOf(*traced, Evaluate(traced->step.module, moved));
     };
     const long double step = 1e-6;
     const long double quotient = (loss_at(step) - loss_at(-step)) / (2 * step);
@@ -145,6 +163,7 @@ TEST(ModelsTest, GradientsOfWholeModelsEqualDifferenceQuotients) {
                           .num_layers = 2,
                           .num_heads = 3,
                           .dropout = 0.2}));
+  ExpectTrueGradient(Gpt(SmallMoe()));
   for (LookUp look_up : {LookUp::kGather, LookUp::kOneHot}) {
     ExpectTrueGradient(BertMaskedLanguageModel({.batch = 2,
                                                 .sequence = 5,
@@ -163,9 +182,6 @@ void ExpectJaxResults(const Model& model, const Optimizer& optimizer, const std:
   const nlohmann::json expected = nlohmann::json::parse(file).at(name);
   const auto traced = Trace(model, optimizer, options);
   ASSERT_TRUE(traced.ok()) << Message(traced.status());
-  const auto loss_result =
-      std::ranges::find(traced->step.results, ResultRole::kLoss, &ResultInfo::role) -
-      traced->step.results.begin();
   std::vector<Array> inputs = InitialInputs(*traced);
   const size_t num_parameters = expected.at("norms").size();
   for (size_t i = 0; i < num_parameters; ++i) {
@@ -177,8 +193,7 @@ void ExpectJaxResults(const Model& model, const Optimizer& optimizer, const std:
   }
   for (const nlohmann::json& loss : expected.at("losses")) {
     const std::vector<Array> results = Evaluate(traced->step.module, inputs);
-    EXPECT_NEAR(double(results[loss_result].elements.front() / loss.get<double>()), 1, 1e-6)
-        << name;
+    EXPECT_NEAR(double(LossOf(*traced, results) / loss.get<double>()), 1, 1e-6) << name;
     inputs = NextInputs(*traced, inputs, results);
   }
   for (size_t i = 0; i < num_parameters; ++i) {

@@ -32,6 +32,20 @@ BertConfig BertSize(int64_t hidden, int64_t num_layers, int64_t num_heads) {
           .look_up = LookUp::kGather};
 }
 
+// Alpa's: "moe-..."; the number of experts in every other layer, feed-forward networks eight times
+// as wide as the rest.
+Entry MoeSize(const std::string& name, int64_t hidden, int64_t num_layers, int64_t num_experts) {
+  return {.name = name,
+          .config = GptConfig{.vocabulary = 32000,
+                              .hidden = hidden,
+                              .num_layers = num_layers,
+                              .num_heads = 16,
+                              .mlp_factor = 8,
+                              .experts = GptExperts{.num_experts = num_experts}},
+          .optimizer = "adafactor",
+          .learning_rate = 1e-2};
+}
+
 std::vector<Entry> Entries() {
   const GptConfig gpt_tiny = {.batch = 16,
                               .sequence = 128,
@@ -40,19 +54,41 @@ std::vector<Entry> Entries() {
                               .num_layers = 3,
                               .num_heads = 6,
                               .dropout = 0.1};
+  GptConfig moe_tiny = gpt_tiny;
+  moe_tiny.hidden = 128;
+  moe_tiny.num_layers = 4;
+  moe_tiny.num_heads = 4;
+  moe_tiny.experts = GptExperts{.num_experts = 8, .group_size = 128};
   BertConfig bert_tiny = BertSize(128, 2, 2);
   bert_tiny.batch = 16;
   bert_tiny.sequence = 128;
   bert_tiny.vocabulary = 1024;
   constexpr ElementType f32 = ElementType::kF32;
-  return {{"mlp", MlpConfig{}, f32, "adam", 1e-3},      {"gpt-tiny", gpt_tiny, f32, "adamw", 1e-3},
-          {"gpt-125m", GptSize(768, 12, 12)},           {"gpt-350m", GptSize(1024, 24, 16)},
-          {"gpt-760m", GptSize(1536, 24, 16)},          {"gpt-1.3b", GptSize(2048, 24, 32)},
-          {"gpt-2.6b", GptSize(2560, 32, 32)},          {"gpt-6.7b", GptSize(4096, 32, 32)},
-          {"gpt-15b", GptSize(5120, 48, 40)},           {"gpt-39b", GptSize(8192, 48, 64)},
-          {"gpt-76b", GptSize(10240, 60, 80)},          {"gpt-175b", GptSize(12288, 96, 96)},
-          {"bert-tiny", bert_tiny, f32, "adamw", 1e-3}, {"bert-base", BertSize(768, 12, 12)},
-          {"bert-large", BertSize(1024, 24, 16)}};
+  return {{"mlp", MlpConfig{}, f32, "adam", 1e-3},
+          {"gpt-tiny", gpt_tiny, f32, "adamw", 1e-3},
+          {"gpt-125m", GptSize(768, 12, 12)},
+          {"gpt-350m", GptSize(1024, 24, 16)},
+          {"gpt-760m", GptSize(1536, 24, 16)},
+          {"gpt-1.3b", GptSize(2048, 24, 32)},
+          {"gpt-2.6b", GptSize(2560, 32, 32)},
+          {"gpt-6.7b", GptSize(4096, 32, 32)},
+          {"gpt-15b", GptSize(5120, 48, 40)},
+          {"gpt-39b", GptSize(8192, 48, 64)},
+          {"gpt-76b", GptSize(10240, 60, 80)},
+          {"gpt-175b", GptSize(12288, 96, 96)},
+          {"bert-tiny", bert_tiny, f32, "adamw", 1e-3},
+          {"bert-base", BertSize(768, 12, 12)},
+          {"bert-large", BertSize(1024, 24, 16)},
+          {"moe-tiny", moe_tiny, f32, "adamw", 1e-3},
+          MoeSize("moe-380m", 768, 8, 8),
+          MoeSize("moe-690m", 768, 8, 16),
+          MoeSize("moe-1.3b", 768, 16, 16),
+          MoeSize("moe-2.4b", 1024, 16, 16),
+          MoeSize("moe-7.1b", 1280, 16, 32),
+          MoeSize("moe-10b", 1536, 16, 32),
+          MoeSize("moe-27b", 2048, 16, 48),
+          MoeSize("moe-70b", 2048, 32, 64),
+          MoeSize("moe-140b", 2048, 32, 128)};
 }
 
 absl::Status CheckPositive(std::string_view option, std::optional<int64_t> value) {

@@ -2,9 +2,13 @@
 //
 //   mlp            6 layers of 1024, batch 256, f32, Adam
 //   gpt-tiny       1.5 M parameters over bytes (vocabulary 256), sequence 128, batch 16, f32,
-//   dropout 0.1 gpt-125m ... gpt-76b   Alpa's sizes (OSDI'22), vocabulary 51200, sequence 1024, no
-//   dropout gpt-175b       hidden 12288, 96 layers, 96 heads (Brown et al. 2020), else as above
+//                  dropout 0.1
+//   gpt-125m ... gpt-76b   Alpa's sizes (OSDI'22), vocabulary 51200, sequence 1024, no dropout
+//   gpt-175b       hidden 12288, 96 layers, 96 heads (Brown et al. 2020), else as above
 //   bert-tiny, bert-base, bert-large       masked language models, dropout 0.1
+//   moe-tiny       as gpt-tiny, narrower, with 8 experts in every other layer
+//   moe-380m ... moe-140b  Alpa's sizes of GShard's model, vocabulary 32000, sequence 1024,
+//                  Adafactor
 //
 // Unless said otherwise: batch 32, bf16 with f32 master weights, AdamW.
 #pragma once

@@ -40,6 +40,26 @@ TEST(RegistryTest, GptSizesAreAlpasUntiedOnesWithPositionsForTheWholeSequence) {
   EXPECT_NEAR(BillionParameters("bert-large"), 0.335, 0.002);
 }
 
+TEST(RegistryTest, MoeSizesAreAlpasWithAnUntiedHead) {
+  struct Size {
+    std::string name;
+    double alpa_billions;  // with one table of words
+    double hidden;
+  };
+  for (const Size& size : std::vector<Size>{{"moe-380m", 0.384, 768},
+                                            {"moe-690m", 0.686, 768},
+                                            {"moe-1.3b", 1.347, 768},
+                                            {"moe-2.4b", 2.383, 1024},
+                                            {"moe-7.1b", 7.070, 1280},
+                                            {"moe-10b", 10.170, 1536},
+                                            {"moe-27b", 26.648, 2048},
+                                            {"moe-70b", 70.415, 2048},
+                                            {"moe-140b", 139.154, 2048}}) {
+    const double expected = size.alpa_billions + 33024e-9 * size.hidden;
+    EXPECT_NEAR(BillionParameters(size.name) / expected, 1, 0.002) << size.name;
+  }
+}
+
 TEST(RegistryTest, EveryNameTracesToAStepAndAnEvaluation) {
   for (const std::string& name : ModelNames()) {
     const ModelOptions two_layers = {.num_layers = 2, .rematerialize = true};
@@ -60,7 +80,8 @@ TEST(RegistryTest, UnknownNamesAndOptionsThatDoNotFitAreRefused) {
   EXPECT_EQ(Message(MakeModel("gpt").status()),
             "no model is named gpt; there are mlp, gpt-tiny, gpt-125m, gpt-350m, gpt-760m, "
             "gpt-1.3b, gpt-2.6b, gpt-6.7b, gpt-15b, gpt-39b, gpt-76b, gpt-175b, bert-tiny, "
-            "bert-base, bert-large");
+            "bert-base, bert-large, moe-tiny, moe-380m, moe-690m, moe-1.3b, moe-2.4b, moe-7.1b, "
+            "moe-10b, moe-27b, moe-70b, moe-140b");
   EXPECT_EQ(Message(MakeModel("mlp", {.sequence = 8}).status()), "mlp has no sequence to set");
   EXPECT_EQ(Message(MakeModel("gpt-tiny", {.global_batch = 0}).status()),
             "the global batch must be at least 1, not 0");
