@@ -35,6 +35,16 @@ Model SmallModel(const std::string& name) {
                 .num_heads = 4,
                 .dropout = 0.1});
   }
+  if (name == "moe") {
+    return Gpt({.batch = 8,
+                .sequence = 16,
+                .vocabulary = 64,
+                .hidden = 32,
+                .num_layers = 2,
+                .num_heads = 4,
+                .mlp_factor = 2,
+                .experts = GptExperts{.num_experts = 8, .group_size = 16}});
+  }
   // Not 64 words: with as many words as labels / 2 a label that occurs twice has a bias gradient of
   // almost zero by cancellation, whose rounding Adam makes as large as any update.
   return BertMaskedLanguageModel({.batch = 8,
@@ -43,6 +53,22 @@ Model SmallModel(const std::string& name) {
                                   .hidden = 32,
                                   .num_layers = 2,
                                   .num_heads = 4});
+}
+
+// The name is that of a model, or "adafactor" for the perceptron with all that can stand between
+// its gradients and its parameters.
+TracedStep TraceSmall(const std::string& name, bool rematerialize) {
+  if (name != "adafactor") {
+    return Trace(SmallModel(name), AdamW({.weight_decay = 0.01}), {.rematerialize = rematerialize})
+        .value();
+  }
+  Schedule rate = 1e-2;
+  rate.decay = Schedule::Decay::kCosine;
+  rate.warmup_updates = 2;
+  rate.decay_updates = 10;
+  return Trace(SmallModel("mlp"), Adafactor({.learning_rate = rate, .min_factored_dim = 16}),
+               {.scaling = {.loss_scale = LossScale{.growth_interval = 2}, .clip_norm = 0.1}})
+      .value();
 }
 
 const LocalDevices& Devices() {
@@ -72,9 +98,7 @@ const Subject& SubjectOf(const std::string& model, bool rematerialize) {
   auto [it, is_new] = subjects.try_emplace({model, rematerialize});
   if (is_new) {
     Subject& subject = it->second;
-    subject.traced =
-        Trace(SmallModel(model), AdamW({.weight_decay = 0.01}), {.rematerialize = rematerialize})
-            .value();
+    subject.traced = TraceSmall(model, rematerialize);
     subject.one_device =
         RunOnOneDevice(subject.traced.step, Devices().client, InputsOf(subject.traced), kSteps)
             .value();
@@ -119,6 +143,18 @@ INSTANTIATE_TEST_SUITE_P(Models, SameResult,
                          testing::Combine(testing::Values("mlp", "gpt", "bert"), testing::Bool(),
                                           testing::Values("data", "shard"),
                                           testing::Values("8", "2x4", "4x2", "2x2x2")),
+                         CaseName);
+
+INSTANTIATE_TEST_SUITE_P(Experts, SameResult,
+                         testing::Combine(testing::Values("moe"), testing::Values(false),
+                                          testing::Values("shard"),
+                                          testing::Values("8", "2x4", "2x2x2")),
+                         CaseName);
+
+INSTANTIATE_TEST_SUITE_P(Updates, SameResult,
+                         testing::Combine(testing::Values("adafactor"), testing::Values(false),
+                                          testing::Values("data", "shard"),
+                                          testing::Values("8", "2x4")),
                          CaseName);
 
 TEST(Rematerialization, LowersTemporaryBytes) {
