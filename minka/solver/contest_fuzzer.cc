@@ -5,6 +5,7 @@
 #include <string>
 
 #include "minka/base/check.h"
+#include "minka/base/gzip.h"
 #include "minka/solver/contest_reader.h"
 #include "minka/solver/evaluate.h"
 #include "minka/solver/solve.h"

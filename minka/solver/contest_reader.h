@@ -29,7 +29,4 @@ absl::StatusOr<SolverProblem> ReadContestProblem(const std::string& path);
 // "[0,0,2,1,0]"
 std::string ContestSolution(std::span<const int32_t> choice);
 
-// Unpacks a gzip stream (all its members); other bytes are returned as they are.
-absl::StatusOr<std::string> Gunzip(std::string bytes);
-
 }  // namespace minka
