@@ -24,9 +24,11 @@ export CCACHE_NOHASHDIR ?= true
 # --- what has to be installed -----------------------------------------------------------------------------------------
 
 deps: build/stamps/deps
-build/stamps/deps: scripts/packages.txt scripts/requirements.txt scripts/install_packages.sh scripts/make_venv.sh
+build/stamps/deps: scripts/packages.txt scripts/requirements.txt scripts/requirements_data.txt \
+		scripts/install_packages.sh scripts/make_venv.sh
 	scripts/install_packages.sh scripts/packages.txt
 	scripts/make_venv.sh build/venv scripts/requirements.txt
+	scripts/make_venv.sh build/venv scripts/requirements_data.txt --no-deps
 	mkdir -p $(@D) && touch $@
 
 build/stamps/deps-lint: scripts/packages_lint.txt scripts/install_packages.sh

@@ -1,5 +1,6 @@
 #!/bin/bash
-# make_venv.sh DIR REQUIREMENTS: makes the virtual environment DIR if it is not there and installs REQUIREMENTS into it.
+# make_venv.sh DIR REQUIREMENTS [PIP_OPTION...]: makes the virtual environment DIR if it is not there and installs
+# REQUIREMENTS into it.
 set -euo pipefail
 dir=$1
 requirements=$2
@@ -22,7 +23,7 @@ if [[ ! -x $dir/bin/python ]]; then
   mkdir -p "$(dirname "$dir")"
   "$python" -m venv "$dir"
 fi
-if ! "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements"; then
+if ! "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" "${@:3}"; then
   echo "error: could not install $(paste -sd' ' "$requirements") from PyPI into $dir;" \
        "check the network or pip's configuration and run the command again" >&2
   exit 1
