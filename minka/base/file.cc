@@ -1,5 +1,6 @@
 #include "minka/base/file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -70,6 +71,15 @@ absl::Status WriteFile(const std::string& path, std::span<const std::string_view
     return Unavailable("cannot write {}: {}", path, std::strerror(why));
   }
   return absl::OkStatus();
+}
+
+absl::Status SyncToDisk(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = file >= 0 && ::fsync(file) == 0;
+  const int why = errno;
+  if (file >= 0) ::close(file);
+  if (synced) return absl::OkStatus();
+  return Unavailable("cannot bring {} to the disk: {}", path, std::strerror(why));
 }
 
 }  // namespace minka

@@ -20,4 +20,7 @@ absl::Status WriteFile(const std::string& path, std::string_view contents);
 // The same for contents in pieces, one after the other.
 absl::Status WriteFile(const std::string& path, std::span<const std::string_view> pieces);
 
+// Returns when a file's contents, or a folder's entries, are on the disk.
+absl::Status SyncToDisk(const std::string& path);
+
 }  // namespace minka

@@ -12,11 +12,17 @@ StepRunner::StepRunner(const Step& step, MeshExecutor executor)
     : parameters_(step.parameters), executor_(std::move(executor)) {}
 
 absl::StatusOr<State> StepRunner::CreateState(const ParameterValues& values) const {
+  return CreateState([&](int parameter) -> absl::StatusOr<Literal> { return values[parameter]; });
+}
+
+absl::StatusOr<State> StepRunner::CreateState(
+    const std::function<absl::StatusOr<Literal>(int parameter)>& value) const {
   State state;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
     state.arrays.emplace_back();
     if (!IsResident(parameters_[i])) continue;
-    ASSIGN_OR_RETURN(state.arrays.back(), executor_.Put(i, values[i]));
+    ASSIGN_OR_RETURN(const Literal literal, value(i));
+    ASSIGN_OR_RETURN(state.arrays.back(), executor_.Put(i, literal));
   }
   return state;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -36,6 +37,9 @@ class StepRunner {
 
   // From the values of state and constant parameters.
   absl::StatusOr<State> CreateState(const ParameterValues& values) const;
+  // From a function that gives each of them, asked for in the order of the parameters.
+  absl::StatusOr<State> CreateState(
+      const std::function<absl::StatusOr<Literal>(int parameter)>& value) const;
   // From the values of batch inputs and keys. FailedPrecondition for a state that a run consumed.
   absl::StatusOr<StepOutput> Run(State state, const ParameterValues& values);
   // Values of state parameters, by parameter number.

@@ -8,7 +8,10 @@
 #include <utility>
 
 #include "minka/base/file.h"
+#include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/driver/checkpoint.h"
+#include "minka/driver/digits_data.h"
 #include "minka/driver/evaluation.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
@@ -21,6 +24,7 @@ namespace {
 
 constexpr int kHeldOutBatches = 8;
 constexpr double kTemperature = 0.8;
+constexpr uint64_t kDefaultSeed = 1;
 
 using Clock = std::chrono::steady_clock;
 
@@ -37,6 +41,11 @@ absl::Status CheckOptions(const TrainOptions& options) {
   if (options.length.num_steps <= 0 && options.length.minutes <= 0) {
     return InvalidArgument("training needs a number of steps or of minutes");
   }
+  const Checkpoints& checkpoints = options.checkpoints;
+  if (checkpoints.save_every < 0 || checkpoints.keep < 1) {
+    return InvalidArgument("checkpoints every {} steps, of which {} are kept, cannot be",
+                           checkpoints.save_every, checkpoints.keep);
+  }
   if (options.memory_limit_of_data &&
       (*options.memory_limit_of_data <= 0 || *options.memory_limit_of_data > 1)) {
     return InvalidArgument("a memory limit of {} % of data parallelism's is not in (0, 100]",
@@ -52,9 +61,11 @@ class Training {
 
   absl::StatusOr<TrainReport> Run() {
     RETURN_IF_ERROR(CheckOptions(options_));
+    seed_ = options_.data.seed.value_or(kDefaultSeed);
     ASSIGN_OR_RETURN(named_, MakeModel(options_.model, options_.model_options));
     ASSIGN_OR_RETURN(traced_, Trace(named_.model, named_.optimizer, named_.trace));
     RETURN_IF_ERROR(ReadData());
+    RETURN_IF_ERROR(OpenCheckpoints());
     RETURN_IF_ERROR(PlanAndCompile());
     RETURN_IF_ERROR(Check());
     RETURN_IF_ERROR(TrainSteps());
@@ -68,11 +79,22 @@ class Training {
   }
 
   absl::Status ReadData() {
-    if (!ReadsTokens(named_.model)) {
-      report_.data_source = "random inputs";
+    Phase("data");
+    if (ReadsTokens(named_.model)) return ReadText();
+    if (ReadsDigits(named_.model.inputs)) {
+      ASSIGN_OR_RETURN(digits_, LoadDigits(options_.data.path));
+      report_.data_source = digits_->source;
+      about_.data["hash"] = digits_->hash;
       return absl::OkStatus();
     }
-    Phase("data");
+    report_.data_source = "random inputs";
+    if (options_.data.path.empty()) return absl::OkStatus();
+    return InvalidArgument(
+        "{} reads neither text nor images; it trains on random inputs, not on {}", options_.model,
+        options_.data.path);
+  }
+
+  absl::Status ReadText() {
     ASSIGN_OR_RETURN(text_, LoadText(options_.data.path));
     const int64_t sequence = named_.model.inputs[0].shape.dims[1];
     if (text_->held_out().size() <= static_cast<size_t>(sequence)) {
@@ -81,22 +103,84 @@ class Training {
     }
     report_.data_source = text_->source;
     report_.bigram_entropy = BigramEntropy(text_->text);
+    about_.data["hash"] = HashText(StableHash(text_->text));
     return absl::OkStatus();
   }
 
-  // The batch of a step; for models that read no tokens one of eight, so that there is something to
+  // Refuses what would fail only after planning or hours of training.
+  absl::Status OpenCheckpoints() {
+    about_.model = options_.model;
+    about_.options = options_.request.options;
+    about_.data["source"] = report_.data_source;
+    const Checkpoints& checkpoints = options_.checkpoints;
+    if (!checkpoints.resume_dir.empty()) RETURN_IF_ERROR(Resume(checkpoints.resume_dir));
+    if (checkpoints.save_dir.empty()) return absl::OkStatus();
+    const std::vector<std::string> others = ListCheckpoints(checkpoints.save_dir);
+    if (others.empty() || resumed_) return absl::OkStatus();
+    return FailedPrecondition(
+        "{} is the checkpoint of another run, and this one would mix with it; resume it, or save "
+        "to another folder",
+        others.back());
+  }
+
+  absl::Status Resume(const std::string& path) {
+    ASSIGN_OR_RETURN(CheckpointReader checkpoint, CheckpointReader::Open(path));
+    const CheckpointManifest& manifest = checkpoint.manifest();
+    RETURN_IF_ERROR(CheckFits(checkpoint, traced_.step));
+    if (options_.data.seed && *options_.data.seed != manifest.seed) {
+      return InvalidArgument("{} was trained with seed {}, not {}", checkpoint.path(),
+                             manifest.seed, *options_.data.seed);
+    }
+    if (options_.length.num_steps > 0 && manifest.step >= options_.length.num_steps) {
+      return InvalidArgument("{} has {} steps behind it, so that none of {} is left",
+                             checkpoint.path(), manifest.step, options_.length.num_steps);
+    }
+    seed_ = manifest.seed;
+    report_.first_step = manifest.step;
+    report_.resumed_from = checkpoint.path();
+    NoteDifferences(manifest);
+    resumed_.emplace(std::move(checkpoint));
+    return absl::OkStatus();
+  }
+
+  // What makes the loss go on otherwise than in the run that saved.
+  void NoteDifferences(const CheckpointManifest& manifest) {
+    if (manifest.data != about_.data) {
+      report_.notes.push_back(fmt::format(
+          "the data are {}, the checkpoint's were {} or others of "
+          "that name",
+          report_.data_source,
+          manifest.data.contains("source") ? manifest.data.at("source") : std::string("unnamed")));
+    }
+    for (const char* flag :
+         {"global-batch", "dropout", "dtype", "optimizer", "learning-rate", "weight-decay",
+          "schedule", "warmup", "decay-steps", "clip-norm", "loss-scale"}) {
+      const auto text = [&](const std::map<std::string, std::string>& options) {
+        const auto found = options.find(flag);
+        return found == options.end() ? std::string("not given") : found->second;
+      };
+      const std::string now = text(about_.options), then = text(manifest.options);
+      if (now != then) {
+        report_.notes.push_back(
+            fmt::format("--{} is {}, the checkpoint was made with {}", flag, now, then));
+      }
+    }
+  }
+
+  // The batch of a step; random inputs are one of eight batches, so that there is something to
   // learn.
   absl::StatusOr<Batch> TrainingBatch(int64_t step) const {
+    const uint64_t seed = MixKey(seed_) + static_cast<uint64_t>(step);
     if (text_) {
       const Shape& shape = named_.model.inputs[0].shape;
-      return DrawTextBatch(text_->training(), shape.dims[0], shape.dims[1],
-                           MixKey(options_.data.seed) + static_cast<uint64_t>(step));
+      return DrawTextBatch(text_->training(), shape.dims[0], shape.dims[1], seed);
     }
+    if (digits_) return DrawDigitsBatch(*digits_, named_.model.inputs, seed);
     Batch batch;
     for (size_t i = 0; i < traced_.step.parameters.size(); ++i) {
       if (traced_.step.parameters[i].role != ParameterRole::kBatch) continue;
-      ASSIGN_OR_RETURN(Literal value, RandomInput(traced_.step, static_cast<int>(i),
-                                                  options_.data.seed + step % 8));
+      ASSIGN_OR_RETURN(Literal value,
+                       RandomInput(traced_.step, static_cast<int>(i), seed_ + step % 8));
       batch.push_back(std::move(value));
     }
     return batch;
@@ -147,7 +231,7 @@ class Training {
     if (data) ShowCompiled(*data, *request.memory_limit_bytes, considered);
     if (events_.on_plan) events_.on_plan(considered, compiled.plan);
     run_.emplace(traced_.step, std::move(compiled), devices, traced_.initializers);
-    if (!text_) return absl::OkStatus();
+    if (!text_ && !digits_) return absl::OkStatus();
     Phase("compile the evaluation");
     ASSIGN_OR_RETURN(const TracedStep traced, TraceEvaluation(named_.model, named_.trace));
     ASSIGN_OR_RETURN(Evaluation evaluation,
@@ -208,7 +292,7 @@ class Training {
   absl::Status Check() {
     if (options_.check_steps <= 0) return absl::OkStatus();
     Phase("check against one device");
-    const uint64_t seed = options_.data.seed;
+    const uint64_t seed = seed_;
     const StepInputs inputs = [&](int step) -> absl::StatusOr<ParameterValues> {
       ParameterValues values = InitialValues(traced_.step, traced_.initializers, seed);
       ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
@@ -247,13 +331,14 @@ class Training {
 
   absl::Status TrainSteps() {
     const auto create = Clock::now();
-    ASSIGN_OR_RETURN(state_, run_->Initialize(options_.data.seed));
+    ASSIGN_OR_RETURN(
+        state_, resumed_ ? RestoreCheckpoint(*resumed_, run_->runner()) : run_->Initialize(seed_));
     report_.create_state_seconds = SecondsSince(create);
     run_->runner().executor().ResetMeasurements();
     Phase("train");
     const auto start = Clock::now();
     double evaluation_seconds = 0, fraction = 0;
-    for (int64_t step = 0; fraction < 1;) {
+    for (int64_t step = report_.first_step; fraction < 1;) {
       ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
       ASSIGN_OR_RETURN(StepResult result, (*run_)(std::move(state_), batch));
       state_ = std::move(result.state);
@@ -264,22 +349,37 @@ class Training {
       if (ShouldEvaluate(step, fraction, last_fraction)) {
         NotePeak();
         const auto evaluation = Clock::now();
-        ASSIGN_OR_RETURN(report_.held_out_loss, HeldOutLoss());
+        RETURN_IF_ERROR(Evaluate());
         progress.held_out_loss = report_.held_out_loss;
         evaluation_seconds += SecondsSince(evaluation);
       }
       progress.seconds = SecondsSince(start);
-      progress.tokens_per_second =
-          TokensPerStep() * static_cast<double>(step) / (progress.seconds - evaluation_seconds);
+      progress.tokens_per_second = TokensPerStep() * static_cast<double>(report_.losses.size()) /
+                                   (progress.seconds - evaluation_seconds);
       report_.tokens_per_second = progress.tokens_per_second;
       report_.num_steps = step;
       if (events_.on_progress) events_.on_progress(progress);
+      if (ShouldSave(step, fraction)) RETURN_IF_ERROR(Save());
     }
     NotePeak();
     report_.seconds = SecondsSince(start);
     const RunTimes& times = run_->runner().executor().times();
     report_.measured_step_us = times.mean_us();
     report_.measured_step_std_us = times.std_us();
+    return absl::OkStatus();
+  }
+
+  bool ShouldSave(int64_t step, double fraction) const {
+    const Checkpoints& checkpoints = options_.checkpoints;
+    if (checkpoints.save_dir.empty()) return false;
+    return fraction >= 1 || (checkpoints.save_every > 0 && step % checkpoints.save_every == 0);
+  }
+
+  absl::Status Save() {
+    NotePeak();
+    const Checkpoints& checkpoints = options_.checkpoints;
+    ASSIGN_OR_RETURN(report_.saved_to, SaveCheckpoint(checkpoints.save_dir, checkpoints.keep,
+                                                      about_, run_->runner(), state_));
     return absl::OkStatus();
   }
 
@@ -295,21 +395,31 @@ class Training {
     return static_cast<double>(text_ ? shape.num_elements() : shape.dims[0]);
   }
 
-  absl::StatusOr<double> HeldOutLoss() {
-    const Shape& shape = named_.model.inputs[0].shape;
-    const int loss = evaluation_->FindResult("loss");
-    double sum = 0;
-    for (int i = 0; i < kHeldOutBatches; ++i) {
-      const Batch batch =
-          SpreadTextBatch(text_->held_out(), shape.dims[0], shape.dims[1], i, kHeldOutBatches);
-      ASSIGN_OR_RETURN(const std::vector<Literal> results, evaluation_->Run(state_, batch));
-      sum += ScalarValue(results[loss]);
+  Batch HeldOutBatch(int64_t index) const {
+    if (digits_) {
+      return HeldOutDigitsBatch(*digits_, named_.model.inputs, index, kHeldOutBatches);
     }
-    return sum / kHeldOutBatches;
+    const Shape& shape = named_.model.inputs[0].shape;
+    return SpreadTextBatch(text_->held_out(), shape.dims[0], shape.dims[1], index, kHeldOutBatches);
+  }
+
+  absl::Status Evaluate() {
+    const int loss = evaluation_->FindResult("loss");
+    const int accuracy = evaluation_->FindResult("accuracy");
+    double loss_sum = 0, accuracy_sum = 0;
+    for (int i = 0; i < kHeldOutBatches; ++i) {
+      ASSIGN_OR_RETURN(const std::vector<Literal> results,
+                       evaluation_->Run(state_, HeldOutBatch(i)));
+      loss_sum += ScalarValue(results[loss]);
+      if (accuracy >= 0) accuracy_sum += ScalarValue(results[accuracy]);
+    }
+    report_.held_out_loss = loss_sum / kHeldOutBatches;
+    if (accuracy >= 0) report_.held_out_accuracy = accuracy_sum / kHeldOutBatches;
+    return absl::OkStatus();
   }
 
   absl::Status Sample() {
-    if (!evaluation_ || options_.sample_bytes <= 0) return absl::OkStatus();
+    if (!text_ || options_.sample_bytes <= 0) return absl::OkStatus();
     Phase("generate text");
     const int logits_result = evaluation_->FindResult("logits");
     if (logits_result < 0) return absl::OkStatus();
@@ -317,7 +427,7 @@ class Training {
     const auto sequence = static_cast<size_t>(shape.dims[1]);
     std::string text(text_->held_out().substr(0, sequence / 2));
     const size_t prompt = text.size();
-    const uint64_t key = SiteKey(MixKey(options_.data.seed), SiteConstant("sample"));
+    const uint64_t key = SiteKey(MixKey(seed_), SiteConstant("sample"));
     for (int i = 0; i < options_.sample_bytes; ++i) {
       const size_t start = text.size() > sequence ? text.size() - sequence : 0;
       std::string window = text.substr(start);
@@ -354,7 +464,11 @@ class Training {
   TrainReport report_;
   NamedModel named_;
   TracedStep traced_;
+  uint64_t seed_ = kDefaultSeed;
   std::optional<TextData> text_;
+  std::optional<DigitsData> digits_;
+  CheckpointManifest about_;
+  std::optional<CheckpointReader> resumed_;
   std::optional<Parallelized> run_;
   std::optional<Evaluation> evaluation_;
   State state_;

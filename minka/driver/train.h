@@ -1,4 +1,5 @@
-// Trains a named model on local devices: plans, compiles, runs steps on real text, measures.
+// Trains a named model on local devices: plans, compiles, runs steps on real text or images,
+// measures.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,25 @@
 namespace minka {
 
 struct TrainingData {
-  std::string path;  // empty: the built-in text; models that read no tokens get random inputs
-  uint64_t seed = 0;
+  // Text for models that read tokens, digits for models that read images (see digits_data.h);
+  // empty: the built-in ones. Other models get random inputs.
+  std::string path;
+  std::optional<uint64_t> seed;  // nullopt: the resumed checkpoint's, else 1
 };
 
 struct TrainingLength {
-  int64_t num_steps = 0;       // 0: as many as the minutes allow
-  double minutes = 0;          // 0: no limit; at least one of the two is given
+  int64_t num_steps = 0;       // those before a resumed checkpoint included; 0: by the minutes
+  double minutes = 0;          // of this run; 0: no limit; at least one of the two is given
   int64_t evaluate_every = 0;  // steps; 0: ten times in all
+};
+
+// A run that resumes goes on as the one that saved would have: with the same batches and random
+// keys, on any mesh and by any method.
+struct Checkpoints {
+  std::string save_dir;    // empty: none are saved
+  int64_t save_every = 0;  // steps; 0: at the end only, where one is saved always
+  int keep = 3;            // the newest ones
+  std::string resume_dir;  // a checkpoint, or a folder of them, of which the newest is resumed
 };
 
 struct TrainOptions {
@@ -33,6 +45,7 @@ struct TrainOptions {
   ModelOptions model_options;
   TrainingData data;
   TrainingLength length;
+  Checkpoints checkpoints;
   int num_devices = 8;
   // What is asked of the plan; the cluster is the local one. A measured cost model without a
   // calibration profiles the machine or takes an earlier profile.
@@ -65,17 +78,21 @@ struct TrainReport {
   Plan plan;
   Step prepared;
   std::optional<int64_t> memory_limit_bytes;
-  int64_t num_steps = 0;
-  double seconds = 0;  // of training, evaluations included
+  int64_t first_step = 0;  // steps done before this run
+  int64_t num_steps = 0;   // done at its end
+  double seconds = 0;      // of training, evaluations included
   double tokens_per_second = 0;
-  std::vector<double> losses;  // by step
+  std::vector<double> losses;  // by step of this run
   std::optional<double> held_out_loss;
-  std::optional<double> bigram_entropy;  // of the held-out text
+  std::optional<double> held_out_accuracy;  // of classifiers
+  std::optional<double> bigram_entropy;     // of the held-out text
   double measured_step_us = 0, measured_step_std_us = 0;
   int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
   double create_state_seconds = 0, compile_seconds = 0;
   std::string data_source;
-  std::string sample;  // generated text
+  std::string resumed_from, saved_to;  // checkpoints; empty: none
+  std::vector<std::string> notes;      // what differs from the run that is resumed
+  std::string sample;                  // generated text
   std::optional<OracleReport> check;
 };
 

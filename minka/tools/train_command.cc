@@ -28,7 +28,8 @@ struct TrainFlags {
   int64_t steps = 0, evaluate_every = 0;
   double minutes = 0;
   int check_steps = 0, sample_bytes = 300;
-  uint64_t seed = 1;
+  std::optional<uint64_t> seed;
+  Checkpoints checkpoints;
   bool json = false;
 };
 
@@ -59,6 +60,7 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
                        .length = {.num_steps = flags.steps,
                                   .minutes = flags.minutes,
                                   .evaluate_every = flags.evaluate_every},
+                       .checkpoints = flags.checkpoints,
                        .check_steps = flags.check_steps,
                        .sample_bytes = flags.sample_bytes,
                        .plugin_path = flags.plugin,
@@ -145,14 +147,23 @@ RunFigures FiguresOf(const TrainReport& report) {
 
 std::string Summary(const TrainFlags& flags, const TrainReport& report) {
   const bool is_text = report.bigram_entropy.has_value();
-  std::string text = fmt::format("\ntrained {} steps in {:.0f} s on {}: {:.0f} {}/s\n",
-                                 report.num_steps, report.seconds, report.data_source,
-                                 report.tokens_per_second, is_text ? "tokens" : "examples");
+  std::string text;
+  if (!report.resumed_from.empty()) {
+    text +=
+        fmt::format("\nresumed {}, made after step {}\n", report.resumed_from, report.first_step);
+  }
+  for (const std::string& note : report.notes) text += fmt::format("  note: {}\n", note);
+  text += fmt::format("\ntrained {} steps in {:.0f} s on {}: {:.0f} {}/s\n",
+                      report.num_steps - report.first_step, report.seconds, report.data_source,
+                      report.tokens_per_second, is_text ? "tokens" : "examples");
   text += fmt::format("  training loss  {:.3f} (mean of the last {} steps)\n",
                       MeanOfLast(report.losses), std::min(report.losses.size(), kMeanOfLosses));
   if (report.held_out_loss) {
-    text += fmt::format("  held-out loss  {:.3f} nats per byte, on the last tenth of the text\n",
-                        *report.held_out_loss);
+    text += fmt::format("  held-out loss  {:.3f}{}, on the last tenth of the data\n",
+                        *report.held_out_loss, is_text ? " nats per byte" : "");
+  }
+  if (report.held_out_accuracy) {
+    text += fmt::format("  held-out accuracy  {:.1f} %\n", 100 * *report.held_out_accuracy);
   }
   if (is_text) {
     text +=
@@ -168,6 +179,10 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
   }
   if (report.check) text += DescribeCheck(*report.check);
   if (!report.sample.empty()) text += "sample of generated text:\n" + Printable(report.sample);
+  if (!report.saved_to.empty()) {
+    text += fmt::format("the last checkpoint is {0}; go on from it with: --resume {0}\n",
+                        report.saved_to);
+  }
   if (!flags.out.empty()) {
     text += fmt::format("the plan is in {0}; look at it with: minka inspect {0}\n", flags.out);
   }
@@ -176,12 +191,17 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
 
 std::string JsonOf(const TrainReport& report) {
   auto json = RunJson(report.plan, report.prepared.module, FiguresOf(report));
+  json["first_step"] = report.first_step;
   json["num_steps"] = report.num_steps;
+  if (!report.resumed_from.empty()) json["resumed_from"] = report.resumed_from;
+  if (!report.saved_to.empty()) json["saved_to"] = report.saved_to;
+  json["resume_notes"] = report.notes;
   json["training_seconds"] = report.seconds;
   json["tokens_per_second"] = report.tokens_per_second;
   json["training_loss"] = MeanOfLast(report.losses);
   json["losses"] = report.losses;
   if (report.held_out_loss) json["held_out_loss"] = *report.held_out_loss;
+  if (report.held_out_accuracy) json["held_out_accuracy"] = *report.held_out_accuracy;
   if (report.bigram_entropy) json["bigram_entropy"] = *report.bigram_entropy;
   json["data"] = report.data_source;
   if (report.memory_limit_bytes) json["memory_limit_bytes"] = *report.memory_limit_bytes;
@@ -228,17 +248,43 @@ absl::Status RunTrain(TrainFlags flags) {
 
 }  // namespace
 
+namespace {
+
+void AddCheckpointFlags(CLI::App& command, Checkpoints& checkpoints) {
+  const char* const group = "Checkpoints";
+  command
+      .add_option("--save", checkpoints.save_dir,
+                  "Folder to save checkpoints to, one at the end. Default: none are saved")
+      ->group(group);
+  command
+      .add_option("--every", checkpoints.save_every,
+                  "Save after each so many steps, too. Default: only at the end")
+      ->group(group);
+  command.add_option("--keep", checkpoints.keep, "Checkpoints that stay, the newest ones")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
+          "--resume", checkpoints.resume_dir,
+          "Checkpoint to go on from, or a folder of them, of which the newest is taken; mesh "
+          "and method may be others, --steps counts from the beginning. Default: begin anew")
+      ->group(group);
+}
+
+}  // namespace
+
 void AddTrainCommand(CLI::App& app, CommandLine& line) {
   const auto flags = std::make_shared<TrainFlags>();
   CLI::App* const command = app.add_subcommand(
-      "train", "Plan a named model and train it on this machine's devices, on real text");
+      "train", "Plan a named model and train it on this machine's devices, on real text or images");
   command
       ->add_option("model", flags->source.model,
-                   "A named model: gpt-tiny (bytes of text), mlp, bert-tiny ...")
+                   "A named model: gpt-tiny, moe-tiny (bytes of text), mlp ...")
       ->required();
   command->add_option("--data", flags->data,
-                      "File whose bytes to train on. Default: the King James text of the Debian "
-                      "package bible-kjv");
+                      "File to train on: bytes for models of text, lines of 64 pixels and a digit "
+                      "for models of images. Default: the King James text of the Debian package "
+                      "bible-kjv, the digits of the Python package scikit-learn");
   command->add_option("--steps", flags->steps, "Steps to train. Default: as --minutes says");
   command->add_option("--minutes", flags->minutes, "Minutes to train. Default: as --steps says");
   command->add_option("--evaluate-every", flags->evaluate_every,
@@ -250,8 +296,11 @@ void AddTrainCommand(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   command->add_option("--sample", flags->sample_bytes, "Bytes of text to generate at the end")
       ->capture_default_str();
-  command->add_option("--seed", flags->seed, "Seed of parameters, batches and dropout")
-      ->capture_default_str();
+  command->add_option(
+      "--seed", flags->seed,
+      "Seed of parameters, batches and dropout. Default: that of the checkpoint to resume, "
+      "else 1");
+  AddCheckpointFlags(*command, flags->checkpoints);
   AddPlanningFlags(*command, flags->planning,
                    ", or a part of what data parallelism needs, such as 60%. Default: no limit");
   AddModelFlags(*command, flags->source);

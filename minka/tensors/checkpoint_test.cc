@@ -1,0 +1,180 @@
+#include "minka/tensors/checkpoint.h"
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/file.h"
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CheckpointManifest About(int64_t step) {
+  return {.step = step,
+          .seed = UINT64_MAX,
+          .model = "mlp",
+          .options = {{"layers", "2"}},
+          .data = {{"source", "verses"}}};
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    folder_ =
+        fs::path(::testing::TempDir()) /
+        fmt::format("minka_{}", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+  }
+
+  // A tensor "w" of two bytes; returns the checkpoint's folder.
+  std::string Save(int64_t step, int keep = 9) const {
+    auto writer = CheckpointWriter::Create(folder_.string(), About(step));
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    EXPECT_TRUE(writer->Add("w", {{ElementType::kU8, {2}}, "ab"}).ok());
+    EXPECT_TRUE(writer->Add("empty", {{ElementType::kF32, {0, 3}}, ""}).ok());
+    const auto path = writer->Commit(keep);
+    EXPECT_TRUE(path.ok()) << path.status();
+    return *path;
+  }
+
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_))
+      names.push_back(entry.path().filename().string());
+    std::ranges::sort(names);
+    return names;
+  }
+
+  std::string Refusal() const {
+    const auto reader = CheckpointReader::Open(folder_.string());
+    if (!reader.ok()) return Message(reader.status());
+    return Message(reader->ReadTensorFile(0).status());
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
+  const std::string path = Save(100);
+  EXPECT_EQ(path, (folder_ / "step_00000100").string());
+  for (const std::string& opened : {path, folder_.string()}) {
+    const auto reader = CheckpointReader::Open(opened);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_EQ(reader->path(), path);
+    EXPECT_EQ(reader->manifest().seed, UINT64_MAX);
+    EXPECT_EQ(reader->manifest().step, 100);
+    EXPECT_EQ(reader->manifest().options, About(0).options);
+    const auto tensors = reader->ReadTensorFile(0);
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    EXPECT_EQ(tensors->tensors.at("w").bytes, "ab");
+    EXPECT_EQ(ToString(tensors->tensors.at("empty").shape), "f32[0,3]");
+  }
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestByNumber) {
+  for (const int64_t step : {5, 100'000'000, 20, 99'999'999}) Save(step, 3);
+  EXPECT_THAT(Names(), ElementsAre("step_00000020", "step_100000000", "step_99999999"));
+  EXPECT_EQ(CheckpointReader::Open(folder_.string())->manifest().step, 100'000'000);
+}
+
+TEST_F(CheckpointTest, ASecondSaveOfAStepReplacesTheFirst) {
+  Save(7);
+  EXPECT_EQ(Save(7), (folder_ / "step_00000007").string());
+  EXPECT_THAT(Names(), ElementsAre("step_00000007"));
+}
+
+TEST_F(CheckpointTest, WhatAnInterruptedSaveLeftIsNoCheckpointAndGoesWithTheNextSave) {
+  Save(7);
+  fs::copy(folder_ / "step_00000007", folder_ / ".partial_step_00000009");
+  fs::copy(folder_ / "step_00000007", folder_ / ".removed_step_00000008");
+  EXPECT_EQ(CheckpointReader::Open(folder_.string())->manifest().step, 7);
+  Save(10);
+  EXPECT_THAT(Names(), ElementsAre("step_00000007", "step_00000010"));
+}
+
+TEST_F(CheckpointTest, ASaveThatIsGivenUpLeavesNothing) {
+  {
+    auto writer = CheckpointWriter::Create(folder_.string(), About(1));
+    ASSERT_TRUE(writer.ok());
+    EXPECT_THAT(Names(), ElementsAre(".partial_step_00000001"));
+  }
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(CheckpointTest, DamagedFilesAreRefusedByName) {
+  const fs::path step = Save(7);
+  const std::string file = (step / "state_00000.safetensors").string();
+  const std::string contents = *ReadFile(file);
+  ASSERT_TRUE(WriteFile(file, contents.substr(0, contents.size() - 1)).ok());
+  EXPECT_EQ(Refusal(), fmt::format("{} has {} bytes, its checkpoint's manifest says {}: it is "
+                                   "damaged",
+                                   file, contents.size() - 1, contents.size()));
+  std::string changed = contents;
+  changed.back() ^= 1;
+  ASSERT_TRUE(WriteFile(file, changed).ok());
+  EXPECT_EQ(Refusal(),
+            file + " is damaged: its contents are not what the manifest has the hash of");
+  fs::remove(file);
+  EXPECT_EQ(Refusal(), "cannot open " + file + ": No such file or directory");
+  fs::remove_all(step);
+  EXPECT_EQ(Refusal(),
+            fmt::format("{} is no checkpoint (manifest.json is not there) and holds none "
+                        "(step_...)",
+                        folder_.string()));
+}
+
+TEST_F(CheckpointTest, DamagedManifestsAreRefusedByName) {
+  const std::string manifest = (fs::path(Save(7)) / "manifest.json").string();
+  const std::string json = *ReadFile(manifest);
+  for (size_t length = 0; length < json.size() - 2; length += 7) {
+    ASSERT_TRUE(WriteFile(manifest, json.substr(0, length)).ok());
+    EXPECT_EQ(Refusal(), manifest + ": the manifest is no JSON object");
+  }
+  std::string edited = json;
+  edited.replace(edited.find("\"step\": 7"), 9, "\"step\": 8");
+  ASSERT_TRUE(WriteFile(manifest, edited).ok());
+  EXPECT_EQ(Refusal(),
+            manifest + ": the checksum does not fit: the manifest was damaged or edited");
+}
+
+TEST(CheckpointManifest, RefusesWhatDoesNotFit) {
+  CheckpointManifest manifest = About(3);
+  manifest.files = {{"state.safetensors", 10, "0123"}};
+  manifest.tensors = {{"w", {ElementType::kBF16, {4, 5}}, 0}, {"s", {ElementType::kS32, {}}, 0}};
+  const std::string json = ManifestToJson(manifest);
+  ASSERT_TRUE(ParseManifest(json).ok()) << ParseManifest(json).status();
+  EXPECT_EQ(*ParseManifest(json), manifest);
+  const auto refusal = [&](const std::string& from, const std::string& to) {
+    std::string changed = json;
+    const size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return Message(ParseManifest(changed.replace(at, from.size(), to)).status());
+  };
+  EXPECT_EQ(refusal("minka-checkpoint", "other"), "the format is 'other', not 'minka-checkpoint'");
+  EXPECT_EQ(refusal("\"schema_version\": 1", "\"schema_version\": 2"),
+            "schema_version 2 is not 1, which this minka reads");
+  EXPECT_EQ(refusal("\"step\": 3", "\"step\": -3"), "the manifest has no number 'step'");
+  EXPECT_EQ(refusal("\"step\": 3", "\"step\": 18446744073709551615"),
+            "the manifest: 'step' is too large");
+  EXPECT_EQ(refusal("18446744073709551615", "18446744073709551616"),
+            "the seed '18446744073709551616' is no number below 2^64");
+  EXPECT_EQ(refusal("\"layers\": \"2\"", "\"layers\": 2"),
+            "'options' has 'layers', which is no text");
+  EXPECT_EQ(refusal("state.safetensors", "../state"),
+            "file 0: '../state' is no name of a file, or that of another");
+  EXPECT_EQ(refusal("bf16[4,5]", "bf16[4,]"), "tensor 'w': 'bf16[4,]' is no shape");
+  EXPECT_EQ(refusal("bf16[4,5]", "bf16[4294967296,4294967296]"),
+            "tensor 'w': 'bf16[4294967296,4294967296]' is no shape");
+  EXPECT_EQ(refusal("\"file\": 0", "\"file\": 1"), "tensor 'w' is in file 1 of 1");
+  EXPECT_EQ(refusal("\"s\"", "\"w\""), "tensor 'w' is listed twice");
+  EXPECT_EQ(refusal("\"checksum\"", "\"check\""), "the manifest has no text 'checksum'");
+}
+
+}  // namespace
+}  // namespace minka
