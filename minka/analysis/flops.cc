@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "minka/analysis/trip_count.h"
+#include "minka/ir/window.h"
 
 namespace minka {
 namespace {
@@ -41,11 +42,25 @@ double DotFlops(const Computation& computation, const Instruction& dot) {
 }
 
 double ConvolutionFlops(const Computation& computation, const Instruction& convolution) {
-  double product = ResultElements(convolution);
-  for (const Value operand : convolution.operands) {
-    product *= static_cast<double>(computation.shape(operand).num_elements());
+  const auto& a = convolution.As<ConvolutionAttributes>();
+  const Shape& input = computation.shape(convolution.operands[0]);
+  const Shape& kernel = computation.shape(convolution.operands[1]);
+  const Shape& result = convolution.shape();
+  double products = static_cast<double>(kernel.dims[a.kernel_input_feature]) *
+                    static_cast<double>(result.dims[a.output_batch]) *
+                    static_cast<double>(result.dims[a.output_feature]);
+  for (size_t i = 0; i < a.window.size(); ++i) {
+    products *= NumWindowTaps(input.dims[a.input_spatial[i]], a.window[i]);
   }
-  return 2 * std::sqrt(product);
+  return 2 * products;
+}
+
+// Elements that the window meets over all its positions.
+double WindowElements(const Shape& base, const std::vector<WindowDim>& window) {
+  double elements = 1;
+  for (int dim = 0; dim < base.rank(); ++dim)
+    elements *= NumWindowTaps(base.dims[dim], window[dim]);
+  return elements;
 }
 
 InstructionWork Times(InstructionWork work, double count) {
@@ -102,13 +117,21 @@ InstructionWork ComputeOf(const Module& module, const Computation& computation, 
     case Opcode::kMap:
       return ScalarRuns(module, instruction.called[0], elements_of(0));
     case Opcode::kReduceWindow:
+      return ScalarRuns(module, instruction.called[0],
+                        WindowElements(computation.shape(instruction.operands[0]),
+                                       instruction.As<WindowAttributes>().dims));
     case Opcode::kSelectAndScatter: {
-      InstructionWork work;
-      for (const ComputationId called : instruction.called) {
-        work += ScalarRuns(module, called, std::max(elements_of(0), ResultElements(instruction)));
-      }
-      return work;
+      InstructionWork work = ScalarRuns(module, instruction.called[0],
+                                        WindowElements(computation.shape(instruction.operands[0]),
+                                                       instruction.As<WindowAttributes>().dims));
+      return work += ScalarRuns(module, instruction.called[1], elements_of(1));
     }
+    case Opcode::kBatchNormInference:
+      return {.elementwise = 2 * elements_of(0)};
+    case Opcode::kBatchNormTraining:  // two sums, then (x - mean) scale + offset
+      return {.elementwise = 6 * elements_of(0)};
+    case Opcode::kBatchNormGrad:
+      return {.elementwise = 9 * elements_of(0)};
     case Opcode::kScatter:
       return ScalarRuns(module, instruction.called[0],
                         elements_of(instruction.operands.size() - 1));

@@ -9,8 +9,8 @@ namespace minka {
 
 struct InstructionWork {
   // Multiplications and additions of dots and convolutions, each counted: 2 batch m n k.
-  // Convolutions, whose window is not decoded, count 2 sqrt(|input| |kernel| |output|), which is
-  // exact for a 1x1 window and too small by sqrt(window elements / stride elements) otherwise.
+  // Convolutions count products with elements of the input alone, as XLA does: none with padding
+  // or holes of dilation.
   double flops = 0;
   // Elements computed by everything else, each times the weight of its opcode (ElementWeight).
   double elementwise = 0;

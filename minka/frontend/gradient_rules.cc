@@ -225,10 +225,16 @@ GradientRule GradientRuleFor(Opcode opcode) {
     case Opcode::kClamp:
       return Rule(ClampGradient);
 
+    case Opcode::kBatchNormInference:
+      return Rule(BatchNormInferenceGradient);
+    case Opcode::kBatchNormTraining:
+      return Rule(BatchNormTrainingGradient);
     case Opcode::kBroadcast:
       return Rule(BroadcastGradient);
     case Opcode::kConcatenate:
       return Rule(ConcatenateGradient);
+    case Opcode::kConvolution:
+      return Rule(ConvolutionGradient);
     case Opcode::kDot:
       return Rule(DotGradient);
     case Opcode::kDynamicSlice:
@@ -241,6 +247,8 @@ GradientRule GradientRuleFor(Opcode opcode) {
       return Rule(PadGradient);
     case Opcode::kReduce:
       return Rule(ReduceGradient);
+    case Opcode::kReduceWindow:
+      return Rule(ReduceWindowGradient);
     case Opcode::kScatter:
       return Rule(ScatterGradient);
     case Opcode::kSlice:
@@ -285,9 +293,8 @@ GradientRule GradientRuleFor(Opcode opcode) {
     case Opcode::kImag:
     case Opcode::kReal:
       return Refused("complex numbers have no gradient rules");
-    case Opcode::kConvolution:
+    case Opcode::kBatchNormGrad:
     case Opcode::kMap:
-    case Opcode::kReduceWindow:
     case Opcode::kSelectAndScatter:
     case Opcode::kSort:
     case Opcode::kStochasticConvert:

@@ -58,4 +58,10 @@ absl::Status ScatterGradient(Adjoint& a);
 absl::Status SliceGradient(Adjoint& a);
 absl::Status TransposeGradient(Adjoint& a);
 
+// Rules of windows and of batch normalisation.
+absl::Status BatchNormInferenceGradient(Adjoint& a);
+absl::Status BatchNormTrainingGradient(Adjoint& a);
+absl::Status ConvolutionGradient(Adjoint& a);
+absl::Status ReduceWindowGradient(Adjoint& a);
+
 }  // namespace minka

@@ -211,13 +211,48 @@ Value ComputationBuilder::Pad(Value x, Value padding, PadAttributes attributes) 
   return Append(MakeInstruction(Opcode::kPad, {x, padding}, std::move(attributes)));
 }
 
+// The dims that the operands give, with the type that the caller wants.
+Value ComputationBuilder::AppendTyped(Instruction instruction, ElementType type) {
+  if (!module_->status_.ok() || type == ElementType::kInvalid) {
+    return Append(std::move(instruction));
+  }
+  auto inferred = CheckedResults(module_->module_, computation(), instruction);
+  if (inferred.ok()) instruction.results = {{type, (*inferred)[0].dims}};
+  return Append(std::move(instruction));
+}
+
 Value ComputationBuilder::Dot(Value x, Value y, DotAttributes attributes, ElementType type) {
-  Instruction dot = MakeInstruction(Opcode::kDot, {x, y}, std::move(attributes));
-  if (!module_->status_.ok() || type == ElementType::kInvalid) return Append(std::move(dot));
-  // The dims that the operands give, with the type that the caller wants.
-  auto inferred = CheckedResults(module_->module_, computation(), dot);
-  if (inferred.ok()) dot.results = {{type, (*inferred)[0].dims}};
-  return Append(std::move(dot));
+  return AppendTyped(MakeInstruction(Opcode::kDot, {x, y}, std::move(attributes)), type);
+}
+
+Value ComputationBuilder::Convolution(Value input, Value kernel, ConvolutionAttributes attributes,
+                                      ElementType type) {
+  return AppendTyped(MakeInstruction(Opcode::kConvolution, {input, kernel}, std::move(attributes)),
+                     type);
+}
+
+Value ComputationBuilder::ReduceWindow(Value x, Value init, std::vector<WindowDim> window,
+                                       Opcode reducer) {
+  if (!module_->status_.ok()) return {};
+  Instruction reduce =
+      MakeInstruction(Opcode::kReduceWindow, {x, init}, WindowAttributes{std::move(window)});
+  reduce.called = {module_->ScalarReducer(reducer, shape(x).type)};
+  return Append(std::move(reduce));
+}
+
+Value ComputationBuilder::SelectAndScatterAdd(Value x, Value source, Value init,
+                                              std::vector<WindowDim> window,
+                                              CompareAttributes::Direction select) {
+  if (!module_->status_.ok()) return {};
+  const ElementType type = shape(x).type;
+  ComputationBuilder prefer = module_->AddComputation("select");
+  const Value first = prefer.Parameter({type, {}}, "x");
+  const Value second = prefer.Parameter({type, {}}, "y");
+  prefer.SetResults({prefer.Compare(select, first, second)});
+  Instruction scatter = MakeInstruction(Opcode::kSelectAndScatter, {x, source, init},
+                                        WindowAttributes{std::move(window)});
+  scatter.called = {module_->id(prefer), module_->ScalarReducer(Opcode::kAdd, type)};
+  return Append(std::move(scatter));
 }
 
 Value ComputationBuilder::Reduce(Value x, Value init, std::vector<int64_t> dims, Opcode reducer) {

@@ -53,6 +53,14 @@ class ComputationBuilder {
   // Reduces with a binary opcode (add, maximum, ...); the scalar reducer is made once per module
   // and type.
   Value Reduce(Value x, Value init, std::vector<int64_t> dims, Opcode reducer);
+  // As dot, the result has the operands' type unless `type` says otherwise.
+  Value Convolution(Value input, Value kernel, ConvolutionAttributes attributes,
+                    ElementType type = ElementType::kInvalid);
+  // Reduces the elements under each position of the window.
+  Value ReduceWindow(Value x, Value init, std::vector<WindowDim> window, Opcode reducer);
+  // Per position of the window on x, the element that `select` prefers gets `source` added.
+  Value SelectAndScatterAdd(Value x, Value source, Value init, std::vector<WindowDim> window,
+                            CompareAttributes::Direction select);
   Value Gather(Value x, Value indices, GatherAttributes attributes);
   Value Scatter(Value x, Value indices, Value updates, ScatterAttributes attributes,
                 Opcode combiner);
@@ -84,6 +92,7 @@ class ComputationBuilder {
  private:
   friend class ModuleBuilder;
   ComputationBuilder(ModuleBuilder* module, int index) : module_(module), index_(index) {}
+  Value AppendTyped(Instruction instruction, ElementType type);
   ModuleBuilder* module_;
   int index_;
 };

@@ -60,6 +60,63 @@ Attributes DecodeDot(hlo::HloInstructionProto& proto) {
   return a;
 }
 
+std::vector<WindowDim> DecodeWindow(hlo::HloInstructionProto& proto) {
+  std::vector<WindowDim> window;
+  for (const auto& dim : proto.window().dimensions()) {
+    window.push_back({.size = dim.size(),
+                      .stride = dim.stride(),
+                      .padding_low = dim.padding_low(),
+                      .padding_high = dim.padding_high(),
+                      .window_dilation = dim.window_dilation(),
+                      .base_dilation = dim.base_dilation(),
+                      .reversal = dim.window_reversal()});
+  }
+  proto.clear_window();
+  return window;
+}
+
+void SetWindow(const std::vector<WindowDim>& window, hlo::HloInstructionProto& proto) {
+  proto.mutable_window();
+  for (const WindowDim& dim : window) {
+    auto* entry = proto.mutable_window()->add_dimensions();
+    entry->set_size(dim.size);
+    entry->set_stride(dim.stride);
+    entry->set_padding_low(dim.padding_low);
+    entry->set_padding_high(dim.padding_high);
+    entry->set_window_dilation(dim.window_dilation);
+    entry->set_base_dilation(dim.base_dilation);
+    entry->set_window_reversal(dim.reversal);
+  }
+}
+
+Attributes DecodeConvolution(hlo::HloInstructionProto& proto) {
+  const auto& numbers = proto.convolution_dimension_numbers();
+  ConvolutionAttributes a{.input_batch = numbers.input_batch_dimension(),
+                          .input_feature = numbers.input_feature_dimension(),
+                          .kernel_input_feature = numbers.kernel_input_feature_dimension(),
+                          .kernel_output_feature = numbers.kernel_output_feature_dimension(),
+                          .output_batch = numbers.output_batch_dimension(),
+                          .output_feature = numbers.output_feature_dimension(),
+                          .input_spatial = List(numbers.input_spatial_dimensions()),
+                          .kernel_spatial = List(numbers.kernel_spatial_dimensions()),
+                          .output_spatial = List(numbers.output_spatial_dimensions()),
+                          // XLA reads counts that are left out as 1, too.
+                          .feature_group_count = std::max<int64_t>(proto.feature_group_count(), 1),
+                          .batch_group_count = std::max<int64_t>(proto.batch_group_count(), 1)};
+  a.window = DecodeWindow(proto);
+  proto.clear_convolution_dimension_numbers();
+  proto.clear_feature_group_count();
+  proto.clear_batch_group_count();
+  return a;
+}
+
+Attributes DecodeBatchNorm(hlo::HloInstructionProto& proto) {
+  const BatchNormAttributes a{.epsilon = proto.epsilon(), .feature_index = proto.feature_index()};
+  proto.clear_epsilon();
+  proto.clear_feature_index();
+  return a;
+}
+
 Attributes DecodeGather(hlo::HloInstructionProto& proto) {
   const auto& numbers = proto.gather_dimension_numbers();
   GatherAttributes a{.offset_dims = List(numbers.offset_dims()),
@@ -266,6 +323,15 @@ absl::StatusOr<Attributes> DecodeAttributes(Opcode opcode, hlo::HloInstructionPr
       return DecodePad(proto);
     case Opcode::kDot:
       return DecodeDot(proto);
+    case Opcode::kReduceWindow:
+    case Opcode::kSelectAndScatter:
+      return WindowAttributes{DecodeWindow(proto)};
+    case Opcode::kConvolution:
+      return DecodeConvolution(proto);
+    case Opcode::kBatchNormGrad:
+    case Opcode::kBatchNormInference:
+    case Opcode::kBatchNormTraining:
+      return DecodeBatchNorm(proto);
     case Opcode::kGather:
       return DecodeGather(proto);
     case Opcode::kScatter:
@@ -333,6 +399,27 @@ struct Encoder {
     SetList(a.rhs_contracting, numbers->mutable_rhs_contracting_dimensions());
     SetList(a.lhs_batch, numbers->mutable_lhs_batch_dimensions());
     SetList(a.rhs_batch, numbers->mutable_rhs_batch_dimensions());
+  }
+  void operator()(const WindowAttributes& a) const { SetWindow(a.dims, proto); }
+  void operator()(const ConvolutionAttributes& a) const {
+    SetWindow(a.window, proto);
+    auto* numbers = proto.mutable_convolution_dimension_numbers();
+    numbers->set_input_batch_dimension(a.input_batch);
+    numbers->set_input_feature_dimension(a.input_feature);
+    numbers->set_kernel_input_feature_dimension(a.kernel_input_feature);
+    numbers->set_kernel_output_feature_dimension(a.kernel_output_feature);
+    numbers->set_output_batch_dimension(a.output_batch);
+    numbers->set_output_feature_dimension(a.output_feature);
+    SetList(a.input_spatial, numbers->mutable_input_spatial_dimensions());
+    SetList(a.kernel_spatial, numbers->mutable_kernel_spatial_dimensions());
+    SetList(a.output_spatial, numbers->mutable_output_spatial_dimensions());
+    // XLA's text leaves a count of 1 out.
+    if (a.feature_group_count != 1) proto.set_feature_group_count(a.feature_group_count);
+    if (a.batch_group_count != 1) proto.set_batch_group_count(a.batch_group_count);
+  }
+  void operator()(const BatchNormAttributes& a) const {
+    proto.set_epsilon(a.epsilon);
+    proto.set_feature_index(a.feature_index);
   }
   void operator()(const GatherAttributes& a) const {
     auto* numbers = proto.mutable_gather_dimension_numbers();

@@ -1,5 +1,5 @@
 // Import from and export to XLA's HloModuleProto (serialised) and HLO text. Fields that nothing
-// decodes (shardings, windows, a custom call's backend_config ...) travel in `undecoded`.
+// decodes (shardings, precisions, a custom call's backend_config ...) travel in `undecoded`.
 #pragma once
 
 #include <string>

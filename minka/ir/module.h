@@ -12,8 +12,9 @@
 //   values as parameters,
 //          the body's results are the next carried values, the condition has one pred[] result.
 //   reduce: operands = inputs then init values; called = {reducer}.   scatter: operands, indices,
-//   updates; called = {update}. conditional: operands = predicate or index, then each branch's
-//   arguments; called = branches.
+//   updates; called = {update}.   reduce-window: as reduce.   select-and-scatter: operands =
+//   operand, source, init value; called = {select, scatter}. conditional: operands = predicate or
+//   index, then each branch's arguments; called = branches.
 #pragma once
 
 #include <compare>
@@ -75,6 +76,38 @@ struct DotAttributes {
   std::vector<int64_t> lhs_contracting, rhs_contracting, lhs_batch, rhs_batch;
   bool operator==(const DotAttributes&) const = default;
 };
+// One dimension of a sliding window. The base is dilated (base_dilation - 1 holes between
+// neighbours), padded (cropped where negative), and the window, dilated as well, is laid on it
+// every `stride` elements. Reversal: window element i meets what element size - 1 - i would.
+struct WindowDim {
+  int64_t size = 1, stride = 1;
+  int64_t padding_low = 0, padding_high = 0;
+  int64_t window_dilation = 1, base_dilation = 1;
+  bool reversal = false;
+  bool operator==(const WindowDim&) const = default;
+};
+// reduce-window, select-and-scatter: one entry per dimension.
+struct WindowAttributes {
+  std::vector<WindowDim> dims;
+  bool operator==(const WindowAttributes&) const = default;
+};
+// Which dimension of input, kernel and output is what; spatial ones in the order of the window's
+// entries. Input features lie group-major where feature_group_count > 1, batches where
+// batch_group_count > 1, and output features follow the groups.
+struct ConvolutionAttributes {
+  std::vector<WindowDim> window;
+  int64_t input_batch = 0, input_feature = 1;
+  int64_t kernel_input_feature = 0, kernel_output_feature = 1;
+  int64_t output_batch = 0, output_feature = 1;
+  std::vector<int64_t> input_spatial, kernel_spatial, output_spatial;
+  int64_t feature_group_count = 1, batch_group_count = 1;
+  bool operator==(const ConvolutionAttributes&) const = default;
+};
+struct BatchNormAttributes {
+  float epsilon = 0;
+  int64_t feature_index = 0;
+  bool operator==(const BatchNormAttributes&) const = default;
+};
 struct GatherAttributes {
   std::vector<int64_t> offset_dims, collapsed_slice_dims, start_index_map, operand_batching_dims,
       start_indices_batching_dims, slice_sizes;
@@ -131,8 +164,9 @@ struct OpaqueAttributes {
 using Attributes =
     std::variant<std::monostate, ParameterAttributes, ConstantAttributes, DimensionsAttributes,
                  SliceAttributes, DynamicSliceAttributes, PadAttributes, DotAttributes,
-                 GatherAttributes, ScatterAttributes, CompareAttributes, ReducePrecisionAttributes,
-                 RngAttributes, CollectiveAttributes, PermuteAttributes, OpaqueAttributes>;
+                 WindowAttributes, ConvolutionAttributes, BatchNormAttributes, GatherAttributes,
+                 ScatterAttributes, CompareAttributes, ReducePrecisionAttributes, RngAttributes,
+                 CollectiveAttributes, PermuteAttributes, OpaqueAttributes>;
 
 struct Instruction {
   Opcode opcode = Opcode::kOther;

@@ -239,6 +239,15 @@ bool AttributesFit(const Instruction& instruction) {
       return Has<PadAttributes>(instruction);
     case Opcode::kDot:
       return Has<DotAttributes>(instruction);
+    case Opcode::kReduceWindow:
+    case Opcode::kSelectAndScatter:
+      return Has<WindowAttributes>(instruction);
+    case Opcode::kConvolution:
+      return Has<ConvolutionAttributes>(instruction);
+    case Opcode::kBatchNormGrad:
+    case Opcode::kBatchNormInference:
+    case Opcode::kBatchNormTraining:
+      return Has<BatchNormAttributes>(instruction);
     case Opcode::kGather:
       return Has<GatherAttributes>(instruction);
     case Opcode::kScatter:
@@ -333,9 +342,16 @@ InferredShapes InferByOpcode(const ShapeContext& context) {
     case Opcode::kPartitionId:
     case Opcode::kReplicaId:
       return InferDeviceNumber(context);
+    case Opcode::kBatchNormGrad:
+    case Opcode::kBatchNormInference:
+    case Opcode::kBatchNormTraining:
+      return InferBatchNorm(context);
     case Opcode::kConvolution:
+      return InferConvolution(context);
     case Opcode::kReduceWindow:
+      return InferReduceWindow(context);
     case Opcode::kSelectAndScatter:
+      return InferSelectAndScatter(context);
     case Opcode::kCustomCall:
     case Opcode::kOther:
       return InferAsDeclared(context);

@@ -78,6 +78,23 @@ absl::Status CheckReducer(const ShapeContext& context, std::span<const ElementTy
                     types.empty() ? "none" : TypeName(types[0]));
 }
 
+absl::Status CheckBinaryCallee(const ShapeContext& context, size_t index, ElementType operand,
+                               ElementType result) {
+  const Computation& callee = Called(context, index);
+  const std::vector<Shape> parameters = ParameterShapes(callee);
+  const std::vector<Shape> results = ResultShapes(callee);
+  const auto is_scalar = [](const Shape& shape, ElementType type) {
+    return shape.rank() == 0 && SameTypeUpToPrecision(shape.type, type);
+  };
+  if (parameters.size() == 2 && is_scalar(parameters[0], operand) &&
+      is_scalar(parameters[1], operand) && results.size() == 1 && is_scalar(results[0], result)) {
+    return absl::OkStatus();
+  }
+  return DoesNotFit(context, "'{}' {} -> {} does not make one scalar {} of two {}", callee.name,
+                    ShapesText(parameters), ShapesText(results), TypeName(result),
+                    TypeName(operand));
+}
+
 InferredShapes InferCall(const ShapeContext& context) {
   RETURN_IF_ERROR(CheckNumCalled(context, 1));
   RETURN_IF_ERROR(CheckArguments(context, Called(context, 0), context.operands));
@@ -119,15 +136,13 @@ InferredShapes InferConditional(const ShapeContext& context) {
   return ResultShapes(Called(context, 0));
 }
 
-InferredShapes InferReduce(const ShapeContext& context) {
+absl::StatusOr<std::vector<ElementType>> CheckReduction(const ShapeContext& context) {
   const int num_inputs = context.num_operands() / 2;
   if (num_inputs < 1 || context.num_operands() != 2 * num_inputs) {
     return DoesNotFit(context, "has {} operands, needs inputs and as many initial values",
                       context.num_operands());
   }
-  const std::vector<int64_t>& reduced = context.instruction.As<DimensionsAttributes>().dims;
   const Shape& first = context.operand(0);
-  RETURN_IF_ERROR(CheckDimensions(context, reduced, first.rank(), "dimensions"));
   std::vector<ElementType> types;
   for (int i = 0; i < num_inputs; ++i) {
     const Shape& input = context.operand(i);
@@ -142,12 +157,25 @@ InferredShapes InferReduce(const ShapeContext& context) {
     types.push_back(input.type);
   }
   RETURN_IF_ERROR(CheckReducer(context, types));
+  std::vector<ElementType> reduced_types;
+  for (const Shape& result : ResultShapes(Called(context, 0))) {
+    reduced_types.push_back(result.type);
+  }
+  return reduced_types;
+}
+
+InferredShapes InferReduce(const ShapeContext& context) {
+  ASSIGN_OR_RETURN(const std::vector<ElementType> types, CheckReduction(context));
+  const Shape& first = context.operand(0);
+  const std::vector<int64_t>& reduced = context.instruction.As<DimensionsAttributes>().dims;
+  RETURN_IF_ERROR(CheckDimensions(context, reduced, first.rank(), "dimensions"));
   std::vector<int64_t> kept;
   for (int i = 0; i < first.rank(); ++i) {
     if (std::ranges::find(reduced, i) == reduced.end()) kept.push_back(first.dims[i]);
   }
-  std::vector<Shape> results = ResultShapes(Called(context, 0));
-  for (Shape& result : results) result.dims = kept;
+  std::vector<Shape> results;
+  results.reserve(types.size());
+  for (const ElementType type : types) results.push_back({type, kept});
   return results;
 }
 

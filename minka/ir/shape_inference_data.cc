@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "minka/ir/shape_inference_rules.h"
+#include "minka/ir/window.h"
 
 namespace minka {
 namespace {
@@ -175,14 +176,19 @@ InferredShapes InferPad(const ShapeContext& context) {
   RETURN_IF_ERROR(
       CheckOnePerDimension(context, attributes.interior, result.rank(), "interior paddings"));
   for (int i = 0; i < result.rank(); ++i) {
-    int64_t& dim = result.dims[i];
-    const int64_t gaps = std::max<int64_t>(dim - 1, 0);
-    dim += attributes.low[i] + attributes.high[i] + gaps * attributes.interior[i];
-    if (attributes.interior[i] < 0 || dim < 0) {
+    // The positions of a window of one element. Interiors that would overflow are refused, too.
+    const std::optional<int64_t> padded =
+        attributes.interior[i] < 0 || attributes.interior[i] == INT64_MAX
+            ? std::nullopt
+            : NumWindowPositions(result.dims[i], {.padding_low = attributes.low[i],
+                                                  .padding_high = attributes.high[i],
+                                                  .base_dilation = attributes.interior[i] + 1});
+    if (!padded) {
       return DoesNotFit(context, "dimension {} of {} padded by {}, {} and {} inside", i,
                         ToString(context.operand(0)), attributes.low[i], attributes.high[i],
                         attributes.interior[i]);
     }
+    result.dims[i] = *padded;
   }
   return std::vector<Shape>{std::move(result)};
 }

@@ -80,6 +80,18 @@ InferredShapes InferAllReduce(const ShapeContext& context);
 InferredShapes InferAllGather(const ShapeContext& context);
 InferredShapes InferReduceScatter(const ShapeContext& context);
 InferredShapes InferAllToAll(const ShapeContext& context);
+// Inputs of equal dims and as many scalar initial values, and a reducer for their types: reduce and
+// reduce-window. Returns the types that the reducer gives.
+absl::StatusOr<std::vector<ElementType>> CheckReduction(const ShapeContext& context);
 absl::Status CheckReducer(const ShapeContext& context, std::span<const ElementType> types);
+// Called computation `index` makes one scalar of two.
+absl::Status CheckBinaryCallee(const ShapeContext& context, size_t index, ElementType operand,
+                               ElementType result);
+
+// shape_inference_windows.cc
+InferredShapes InferBatchNorm(const ShapeContext& context);
+InferredShapes InferConvolution(const ShapeContext& context);
+InferredShapes InferReduceWindow(const ShapeContext& context);
+InferredShapes InferSelectAndScatter(const ShapeContext& context);
 
 }  // namespace minka

@@ -1,5 +1,6 @@
 #include "minka/ir/structure_key.h"
 
+#include <bit>
 #include <type_traits>
 
 #include "minka/base/hash.h"
@@ -27,6 +28,7 @@ class KeyWriter {
     Add(list.size());
     for (const T& element : list) Add(element);
   }
+  void Add(float number) { Add(std::bit_cast<uint32_t>(number)); }
   template <typename A, typename B>
   void Add(const std::pair<A, B>& pair) {
     Add(pair.first);
@@ -59,6 +61,17 @@ class KeyWriter {
   void Add(const DotAttributes& a) {
     AddAll(a.lhs_contracting, a.rhs_contracting, a.lhs_batch, a.rhs_batch);
   }
+  void Add(const WindowDim& dim) {
+    AddAll(dim.size, dim.stride, dim.padding_low, dim.padding_high, dim.window_dilation,
+           dim.base_dilation, dim.reversal);
+  }
+  void Add(const WindowAttributes& a) { Add(a.dims); }
+  void Add(const ConvolutionAttributes& a) {
+    AddAll(a.window, a.input_batch, a.input_feature, a.kernel_input_feature,
+           a.kernel_output_feature, a.output_batch, a.output_feature, a.input_spatial,
+           a.kernel_spatial, a.output_spatial, a.feature_group_count, a.batch_group_count);
+  }
+  void Add(const BatchNormAttributes& a) { AddAll(a.epsilon, a.feature_index); }
   void Add(const GatherAttributes& a) {
     AddAll(a.offset_dims, a.collapsed_slice_dims, a.start_index_map, a.operand_batching_dims,
            a.start_indices_batching_dims, a.slice_sizes, a.index_vector_dim, a.indices_are_sorted);

@@ -8,6 +8,7 @@
 
 #include "minka/base/check.h"
 #include "minka/ir/literal.h"
+#include "minka/ir/window.h"
 #include "minka/sharding/rule_builder.h"
 
 namespace minka {
@@ -67,9 +68,17 @@ Value EmitIota(const SourceOperation& source, DevicePosition& position) {
 // The operand that starts the accumulation of result `result`; -1: the operation accumulates
 // nothing.
 int StartOperand(const Instruction& instruction, int result) {
-  if (instruction.opcode == Opcode::kScatter) return 0;
-  if (instruction.opcode != Opcode::kReduce) return -1;
-  return static_cast<int>(instruction.operands.size() / 2) + result;
+  switch (instruction.opcode) {
+    case Opcode::kScatter:
+      return 0;
+    case Opcode::kSelectAndScatter:
+      return 2;
+    case Opcode::kReduce:
+    case Opcode::kReduceWindow:
+      return static_cast<int>(instruction.operands.size() / 2) + result;
+    default:
+      return -1;
+  }
 }
 
 Opcode Combiner(const SourceOperation& source) {
@@ -257,6 +266,7 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
       return AppendLocal(source, ClampStarts(source, std::move(operands), position), position,
                          called);
     case Opcode::kReduce:
+    case Opcode::kReduceWindow:
       return EmitReduce(source, std::move(operands), position, called);
     case Opcode::kGather:
       if (SplitsLookedUpDims(source)) {
@@ -281,6 +291,30 @@ ComputationId CalledComputations::Import(ComputationId source) {
   return entry->second;
 }
 
+namespace {
+
+ConvolutionAttributes LocalConvolution(const ConvolutionAttributes& whole,
+                                       std::span<const Shape> operands,
+                                       std::span<const Shape> local_operands) {
+  ConvolutionAttributes local = whole;
+  const auto share_of = [&](int64_t count, int operand, int64_t dim) {
+    const int64_t size = operands[operand].dims[dim];
+    return size == 0 ? count : count / (size / local_operands[operand].dims[dim]);
+  };
+  if (whole.feature_group_count > 1) {
+    local.feature_group_count = share_of(whole.feature_group_count, 0, whole.input_feature);
+  }
+  if (whole.batch_group_count > 1) {
+    local.batch_group_count = share_of(whole.batch_group_count, 0, whole.input_batch);
+  }
+  for (size_t i = 0; i < local.window.size(); ++i) {
+    local.window[i].size = local_operands[1].dims[whole.kernel_spatial[i]];
+  }
+  return local;
+}
+
+}  // namespace
+
 Attributes LocalAttributes(const Instruction& instruction, std::span<const Shape> operands,
                            std::span<const Shape> local_operands,
                            std::span<const Shape> local_results) {
@@ -303,6 +337,20 @@ Attributes LocalAttributes(const Instruction& instruction, std::span<const Shape
       }
     }
     return local;
+  }
+  if (const auto* window = std::get_if<WindowAttributes>(&instruction.attributes)) {
+    WindowAttributes local = *window;
+    for (size_t dim = 0; dim < local.dims.size(); ++dim) {
+      // A window that covers its dimension covers the part that is here; others keep their size.
+      const int64_t size = operands[0].dims[dim];
+      if (BlocksOf(size, local.dims[dim]).blocks == WindowBlocks::kSum) {
+        local.dims[dim].size /= size / local_operands[0].dims[dim];
+      }
+    }
+    return local;
+  }
+  if (std::holds_alternative<ConvolutionAttributes>(instruction.attributes)) {
+    return LocalConvolution(instruction.As<ConvolutionAttributes>(), operands, local_operands);
   }
   return instruction.attributes;
 }

@@ -122,6 +122,16 @@ OpRule RuleFor(const Module& module, const Computation& computation, Instruction
       return DotRule(std::move(rule));
     case Opcode::kReduce:
       return ReduceRule(std::move(rule), module);
+    case Opcode::kConvolution:
+      return ConvolutionRule(std::move(rule));
+    case Opcode::kReduceWindow:
+      return ReduceWindowRule(std::move(rule), module);
+    case Opcode::kSelectAndScatter:
+      return SelectAndScatterRule(std::move(rule), module);
+    case Opcode::kBatchNormGrad:
+    case Opcode::kBatchNormInference:
+    case Opcode::kBatchNormTraining:
+      return BatchNormRule(std::move(rule));
     case Opcode::kMap:
       return ElementwiseRule(std::move(rule));
     case Opcode::kOptBarrier:

@@ -47,6 +47,11 @@ class RuleBuilder {
 // Can a value of the type be a sum of what devices hold? Predicates and tokens cannot.
 bool IsSummable(ElementType type);
 
+// What splitting a reduced dimension means; nullopt: it must be whole.
+std::optional<Factor> ReducedDim(Opcode reducer, ElementType type);
+// The linear groups of a product: operand 0, or operand 1.
+void AddFactorGroups(RuleBuilder& rule);
+
 OpRule ElementwiseRule(RuleBuilder rule);  // also map
 OpRule BarrierRule(RuleBuilder rule);
 OpRule DotRule(RuleBuilder rule);
@@ -54,6 +59,10 @@ OpRule ReduceRule(RuleBuilder rule, const Module& module);
 OpRule DataMovementRule(RuleBuilder rule);  // what creates or moves data without looking at it
 OpRule GatherRule(RuleBuilder rule);
 OpRule ScatterRule(RuleBuilder rule, const Module& module);
+OpRule ConvolutionRule(RuleBuilder rule);
+OpRule ReduceWindowRule(RuleBuilder rule, const Module& module);
+OpRule SelectAndScatterRule(RuleBuilder rule, const Module& module);
+OpRule BatchNormRule(RuleBuilder rule);
 OpRule DynamicSliceRule(RuleBuilder rule);
 OpRule DynamicUpdateSliceRule(RuleBuilder rule);
 OpRule WhileRule(RuleBuilder rule, const Module& module);

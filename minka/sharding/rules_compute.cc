@@ -72,7 +72,8 @@ std::vector<int64_t> FreeDims(const Shape& shape, const std::vector<int64_t>& co
   return free;
 }
 
-// What splitting a reduced dimension means; nullopt: it must be whole.
+}  // namespace
+
 std::optional<Factor> ReducedDim(Opcode reducer, ElementType type) {
   Factor factor;
   factor.kind = FactorKind::kCombine;
@@ -99,7 +100,16 @@ std::optional<Factor> ReducedDim(Opcode reducer, ElementType type) {
   }
 }
 
-}  // namespace
+void AddFactorGroups(RuleBuilder& rule) {
+  for (const int index : {0, 1}) {
+    // A partial sum of a narrow integer wraps where its products in the wider result do not.
+    const ElementType type = rule.operand(index).type;
+    if (IsFloat(type) || IsComplex(type) ||
+        ElementBytes(type) >= ElementBytes(rule.result().type)) {
+      rule.AddLinearGroup({index});
+    }
+  }
+}
 
 OpRule ElementwiseRule(RuleBuilder rule) {
   for (int dim = 0; dim < rule.result().rank(); ++dim) {
@@ -163,8 +173,7 @@ OpRule DotRule(RuleBuilder rule) {
     rule.MapOperand(0, dot.lhs_contracting[i], factor);
     rule.MapOperand(1, dot.rhs_contracting[i], factor);
   }
-  rule.AddLinearGroup({0});
-  rule.AddLinearGroup({1});
+  AddFactorGroups(rule);
   return rule.Build();
 }
 

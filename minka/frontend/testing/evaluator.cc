@@ -196,6 +196,9 @@ class Evaluation {
         for (size_t i = 0; i < instruction.operands.size(); ++i) {
           values_[{id, static_cast<int32_t>(i)}] = Operand(instruction, i);
         }
+      } else if (instruction.results.size() == 3) {
+        std::vector<Array> results = NormaliseBatch(instruction);
+        for (int32_t i = 0; i < 3; ++i) values_[{id, i}] = std::move(results[i]);
       } else {
         values_[{id, 0}] = Apply(instruction);
       }
@@ -227,6 +230,17 @@ class Evaluation {
       case Opcode::kReduce:
         Reduce(instruction, result);
         return result;
+      case Opcode::kConvolution:
+        Convolve(instruction, result);
+        return result;
+      case Opcode::kReduceWindow:
+        ReduceWindows(instruction, result);
+        return result;
+      case Opcode::kSelectAndScatter:
+        SelectAndScatter(instruction, result);
+        return result;
+      case Opcode::kBatchNormInference:
+        return Normalised(instruction, Operand(instruction, 3), Operand(instruction, 4));
       case Opcode::kGather:
         Gather(instruction, result);
         return result;
@@ -406,6 +420,143 @@ class Evaluation {
       At(result, to) = ApplyBinary(Called(instruction), result.shape.type, At(result, to),
                                    At(Operand(instruction, 0), index));
     });
+  }
+
+  // The base element under window element `element` at `position`; -1: padding or a hole.
+  static int64_t BaseElement(const WindowDim& window, int64_t base_size, int64_t position,
+                             int64_t element) {
+    const int64_t place =
+        position * window.stride + element * window.window_dilation - window.padding_low;
+    if (place < 0 || place % window.base_dilation != 0) return -1;
+    return place / window.base_dilation < base_size ? place / window.base_dilation : -1;
+  }
+
+  void Convolve(const Instruction& instruction, Array& result) const {
+    const auto& a = instruction.As<ConvolutionAttributes>();
+    const Array &input = Operand(instruction, 0), &kernel = Operand(instruction, 1);
+    const int64_t inputs = kernel.shape.dims[a.kernel_input_feature];
+    const int64_t outputs = kernel.shape.dims[a.kernel_output_feature];
+    const int64_t batch = result.shape.dims[a.output_batch];
+    ForEachIndex(kernel.shape.dims, [&](const Dims& tap) {
+      const int64_t output = tap[a.kernel_output_feature];
+      Dims at(input.shape.rank());
+      at[a.input_feature] =
+          output / (outputs / a.feature_group_count) * inputs + tap[a.kernel_input_feature];
+      ForEachIndex(result.shape.dims, [&](const Dims& index) {
+        if (index[a.output_feature] != output) return;
+        at[a.input_batch] =
+            output / (outputs / a.batch_group_count) * batch + index[a.output_batch];
+        for (size_t i = 0; i < a.window.size(); ++i) {
+          const WindowDim& window = a.window[i];
+          const int64_t element = tap[a.kernel_spatial[i]];
+          at[a.input_spatial[i]] =
+              BaseElement(window, input.shape.dims[a.input_spatial[i]], index[a.output_spatial[i]],
+                          window.reversal ? window.size - 1 - element : element);
+        }
+        if (InBounds(input.shape.dims, at)) At(result, index) += At(input, at) * At(kernel, tap);
+      });
+    });
+  }
+
+  // Calls `visit` with the index of every element of the base under the window at `position`.
+  static void ForEachUnderWindow(const std::vector<WindowDim>& window, const Dims& base,
+                                 const Dims& position,
+                                 const std::function<void(const Dims&)>& visit) {
+    Dims sizes;
+    for (const WindowDim& dim : window) sizes.push_back(dim.size);
+    ForEachIndex(sizes, [&](const Dims& element) {
+      Dims at(base.size());
+      for (size_t i = 0; i < at.size(); ++i) {
+        at[i] = BaseElement(window[i], base[i], position[i], element[i]);
+      }
+      if (InBounds(base, at)) visit(at);
+    });
+  }
+
+  void ReduceWindows(const Instruction& instruction, Array& result) const {
+    const Array& base = Operand(instruction, 0);
+    std::ranges::fill(result.elements, Operand(instruction, 1).elements.front());
+    ForEachIndex(result.shape.dims, [&](const Dims& position) {
+      ForEachUnderWindow(
+          instruction.As<WindowAttributes>().dims, base.shape.dims, position, [&](const Dims& at) {
+            At(result, position) = ApplyBinary(Called(instruction), result.shape.type,
+                                               At(result, position), At(base, at));
+          });
+    });
+  }
+
+  void SelectAndScatter(const Instruction& instruction, Array& result) const {
+    const Array &base = Operand(instruction, 0), &source = Operand(instruction, 1);
+    const Computation& select = module_.computations[instruction.called[0]];
+    const auto direction =
+        select.instruction(select.results.front()).As<CompareAttributes>().direction;
+    std::ranges::fill(result.elements, Operand(instruction, 2).elements.front());
+    ForEachIndex(source.shape.dims, [&](const Dims& position) {
+      Dims chosen;
+      ForEachUnderWindow(instruction.As<WindowAttributes>().dims, base.shape.dims, position,
+                         [&](const Dims& at) {
+                           if (chosen.empty() || !Holds(direction, At(base, chosen), At(base, at)))
+                             chosen = at;
+                         });
+      if (!chosen.empty()) At(result, chosen) += At(source, position);
+    });
+  }
+
+  // (x - mean) / sqrt(variance + epsilon) scale + offset.
+  Array Normalised(const Instruction& instruction, const Array& mean, const Array& variance) const {
+    const auto& a = instruction.As<BatchNormAttributes>();
+    Array result = Operand(instruction, 0);
+    ForEachIndex(result.shape.dims, [&](const Dims& index) {
+      const int64_t f = index[a.feature_index];
+      Number& x = At(result, index);
+      x = (x - mean.elements[f]) / std::sqrt(variance.elements[f] + Number{a.epsilon});
+      x = x * Operand(instruction, 1).elements[f] + Operand(instruction, 2).elements[f];
+    });
+    return result;
+  }
+
+  // Sums over all but the features of visit(index).
+  Array FeatureSums(const Instruction& instruction,
+                    const std::function<Number(const Dims&)>& visit) const {
+    const Array& x = Operand(instruction, 0);
+    const int64_t feature = instruction.As<BatchNormAttributes>().feature_index;
+    Array sums{instruction.results[1], std::vector<Number>(x.shape.dims[feature])};
+    ForEachIndex(x.shape.dims,
+                 [&](const Dims& index) { sums.elements[index[feature]] += visit(index); });
+    return sums;
+  }
+
+  // batch-norm-training: result, mean, variance. batch-norm-grad: gradients of operand, scale and
+  // offset, by the formulas of Ioffe and Szegedy (arXiv:1502.03167, section 3).
+  std::vector<Array> NormaliseBatch(const Instruction& instruction) const {
+    const auto& a = instruction.As<BatchNormAttributes>();
+    const Array& x = Operand(instruction, 0);
+    const auto count = static_cast<Number>(x.shape.num_elements() / x.shape.dims[a.feature_index]);
+    const auto of = [&](const Array& vector, const Dims& index) {
+      return vector.elements[index[a.feature_index]];
+    };
+    if (instruction.opcode == Opcode::kBatchNormTraining) {
+      const Array mean = FeatureSums(instruction, [&](const Dims& i) { return At(x, i) / count; });
+      const Array variance = FeatureSums(instruction, [&](const Dims& i) {
+        return std::pow(At(x, i) - of(mean, i), Number{2}) / count;
+      });
+      return {Normalised(instruction, mean, variance), mean, variance};
+    }
+    const Array &scale = Operand(instruction, 1), &mean = Operand(instruction, 2),
+                &variance = Operand(instruction, 3), &g = Operand(instruction, 4);
+    const auto deviation = [&](const Dims& i) {
+      return std::sqrt(of(variance, i) + Number{a.epsilon});
+    };
+    const auto normal = [&](const Dims& i) { return (At(x, i) - of(mean, i)) / deviation(i); };
+    const Array offset = FeatureSums(instruction, [&](const Dims& i) { return At(g, i); });
+    const Array slope =
+        FeatureSums(instruction, [&](const Dims& i) { return At(g, i) * normal(i); });
+    Array gradient = x;
+    ForEachIndex(x.shape.dims, [&](const Dims& i) {
+      At(gradient, i) = of(scale, i) / deviation(i) *
+                        (At(g, i) - of(offset, i) / count - normal(i) * of(slope, i) / count);
+    });
+    return {gradient, slope, offset};
   }
 
   // The operand's index where the window of a result or update index starts.

@@ -151,7 +151,8 @@ class Enumerator {
     choices.strategies = EnumerateStrategies(rule, mesh_);
     choices.rule = std::move(rule);
     if (options_.method == Method::kData) KeepUniform(choices.strategies);
-    if (entry.instructions[id].opcode == Opcode::kDot) KeepDivided(choices.strategies);
+    const Opcode opcode = entry.instructions[id].opcode;
+    if (opcode == Opcode::kDot || opcode == Opcode::kConvolution) KeepDivided(choices.strategies);
     Cut(choices.strategies);
     FillPorts(entry.instructions[id], choices);
     return choices;

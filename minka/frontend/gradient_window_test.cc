@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include "minka/base/status.h"
+#include "minka/frontend/convolution.h"
+#include "minka/frontend/testing/gradient_check.h"
+
+namespace minka {
+namespace {
+
+using testing::ExpectTrueGradient;
+using Dims = std::vector<int64_t>;
+
+// Images [batch, height, width, features], kernels [height, width, inputs, outputs].
+ConvolutionAttributes Images(std::vector<WindowDim> window) {
+  return {.window = std::move(window),
+          .input_batch = 0,
+          .input_feature = 3,
+          .kernel_input_feature = 2,
+          .kernel_output_feature = 3,
+          .output_batch = 0,
+          .output_feature = 3,
+          .input_spatial = {1, 2},
+          .kernel_spatial = {0, 1},
+          .output_spatial = {1, 2}};
+}
+
+void ExpectConvolutionGradient(const Dims& input, const Dims& kernel,
+                               const ConvolutionAttributes& a) {
+  ExpectTrueGradient({{input}, {kernel}}, [&](auto& x) { return Convolution(x[0], x[1], a); });
+}
+
+TEST(ConvolutionGradient, StridesPaddingsAndDilations) {
+  const WindowDim same{.size = 3, .padding_low = 1, .padding_high = 1};
+  ExpectConvolutionGradient({2, 5, 6, 3}, {3, 3, 3, 4}, Images({same, same}));
+  ExpectConvolutionGradient({2, 5, 6, 3}, {3, 2, 3, 2},
+                            Images({{.size = 3, .stride = 2, .padding_low = 1},
+                                    {.size = 2, .stride = 3, .padding_high = 2}}));
+  ExpectConvolutionGradient(
+      {2, 7, 6, 2}, {3, 2, 2, 2},
+      Images({{.size = 3, .window_dilation = 2}, {.size = 2, .stride = 2, .base_dilation = 3}}));
+  ExpectConvolutionGradient({1, 4, 5, 1}, {2, 3, 1, 2},
+                            Images({{.size = 2, .stride = 2, .padding_high = -1, .reversal = true},
+                                    {.size = 3,
+                                     .padding_low = 2,
+                                     .padding_high = 1,
+                                     .window_dilation = 2,
+                                     .base_dilation = 2,
+                                     .reversal = true}}));
+}
+
+TEST(ConvolutionGradient, GroupsOfFeaturesAndBatches) {
+  const WindowDim same{.size = 3, .padding_low = 1, .padding_high = 1};
+  const WindowDim half{.size = 2, .stride = 2};
+  ConvolutionAttributes features = Images({same, half});
+  features.feature_group_count = 2;
+  ExpectConvolutionGradient({2, 3, 4, 6}, {3, 2, 3, 4}, features);
+  ConvolutionAttributes depthwise = Images({same, half});
+  depthwise.feature_group_count = 4;
+  ExpectConvolutionGradient({2, 3, 4, 4}, {3, 2, 1, 8}, depthwise);
+  ConvolutionAttributes batches = Images({same, half});
+  batches.batch_group_count = 2;
+  ExpectConvolutionGradient({4, 3, 4, 3}, {3, 2, 3, 6}, batches);
+}
+
+TEST(ConvolutionGradient, AnyOrderOfDimensions) {
+  ConvolutionAttributes a{.window = {{.size = 2, .padding_low = 1}},
+                          .input_batch = 2,
+                          .input_feature = 0,
+                          .kernel_input_feature = 1,
+                          .kernel_output_feature = 0,
+                          .output_batch = 1,
+                          .output_feature = 2,
+                          .input_spatial = {1},
+                          .kernel_spatial = {2},
+                          .output_spatial = {0},
+                          .feature_group_count = 2};
+  ExpectConvolutionGradient({4, 5, 3}, {6, 2, 2}, a);
+  a.feature_group_count = 1;
+  a.batch_group_count = 3;
+  ExpectConvolutionGradient({2, 5, 3}, {6, 2, 2}, a);
+}
+
+TEST(ReduceWindowGradient, SumsAndExtremes) {
+  const std::vector<WindowDim> window = {
+      {.size = 3, .stride = 2, .padding_low = 1, .padding_high = 1}, {}, {.size = 2}};
+  ExpectTrueGradient({{{5, 2, 6}}},
+                     [&](auto& x) { return ReduceWindow(Opcode::kAdd, x[0], 0, window); });
+  ExpectTrueGradient({{{5, 2, 6}}},
+                     [&](auto& x) { return ReduceWindow(Opcode::kMaximum, x[0], -9, window); });
+  ExpectTrueGradient({{{5, 2, 6}}},
+                     [&](auto& x) { return ReduceWindow(Opcode::kMinimum, x[0], 9, window); });
+  ExpectTrueGradient({{{5, 7}}}, [&](auto& x) {
+    return ReduceWindow(Opcode::kAdd, x[0], 0,
+                        {{.size = 2, .padding_low = 2, .window_dilation = 2, .base_dilation = 3},
+                         {.size = 3, .stride = 2, .padding_high = -1}});
+  });
+  ExpectTrueGradient({{{3, 5}}}, [](auto& x) { return CumulativeSum(x[0], 1); });
+  ExpectTrueGradient({{{3, 5}}}, [](auto& x) { return CumulativeSum(x[0], -2, true); });
+}
+
+TEST(ReduceWindowGradient, ProductsAreRefusedByName) {
+  Graph graph("test");
+  const Tensor x = graph.Parameter({ElementType::kF32, {4}}, "x");
+  const Tensor loss = Sum(ReduceWindow(Opcode::kMultiply, x, 1, {{.size = 2}}));
+  EXPECT_EQ(Message(Gradients(graph, loss, std::vector{x}).status()),
+            "gradient: a windowed reduction by \"multiply\" has no gradient rule; add, and maximum "
+            "and minimum without dilation have");
+}
+
+Tensor AppendBatchNorm(Opcode opcode, const std::vector<Tensor>& operands) {
+  Graph& graph = operands.front().graph();
+  Instruction instruction{.opcode = opcode, .attributes = BatchNormAttributes{0.01F, 1}};
+  for (const Tensor& operand : operands) instruction.operands.push_back(operand.value());
+  return graph.Record(graph.builder().Append(std::move(instruction)), operands);
+}
+
+TEST(BatchNormGradient, TrainingAndInference) {
+  ExpectTrueGradient({{{4, 3, 2}}, {{3}}, {{3}}},
+                     [](auto& x) { return AppendBatchNorm(Opcode::kBatchNormTraining, x); });
+  ExpectTrueGradient({{{4, 3, 2}}, {{3}}, {{3}}, {{3}}, {{3}, 0.5, 2}},
+                     [](auto& x) { return AppendBatchNorm(Opcode::kBatchNormInference, x); });
+}
+
+}  // namespace
+}  // namespace minka
