@@ -26,6 +26,37 @@ TEST(WorkOf, DotCountsMultiplicationsAndAdditions) {
   EXPECT_EQ(work.bytes, 4 * (30 + 70 + 42));
 }
 
+TEST(WorkOf, ConvolutionsCountProductsWithElementsOnly) {
+  ModuleBuilder builder("m");
+  ComputationBuilder b = builder.Entry();
+  const Value x = b.Parameter({kF32, {2, 4, 3}}, "x");
+  const Value w = b.Parameter({kF32, {3, 3, 5}}, "w");
+  ConvolutionAttributes a{.window = {{.size = 3, .padding_low = 1, .padding_high = 1}},
+                          .input_batch = 0,
+                          .input_feature = 2,
+                          .kernel_input_feature = 1,
+                          .kernel_output_feature = 2,
+                          .output_batch = 0,
+                          .output_feature = 2,
+                          .input_spatial = {1},
+                          .kernel_spatial = {0},
+                          .output_spatial = {1}};
+  const Value same = b.Convolution(x, w, a);
+  a.window[0].base_dilation = 2;  // 7 positions, every second element a hole
+  const Value spread = b.Convolution(x, w, a);
+  const Value pooled =
+      b.ReduceWindow(x, b.Scalar(kF32, 0), {{}, {.size = 2, .stride = 2}, {}}, Opcode::kAdd);
+  b.SetResults({same, spread, pooled});
+  const Module module = *std::move(builder).Finish();
+  const auto work = [&](Value value) {
+    return WorkOf(module, module.entry_computation(), value.instruction);
+  };
+  // Of 4 positions the outer two have 2 taps, the inner two 3.
+  EXPECT_EQ(work(same).flops, 2.0 * 2 * 3 * 5 * 10);
+  EXPECT_EQ(work(spread).flops, 2.0 * 2 * 3 * 5 * 10);
+  EXPECT_EQ(work(pooled).elementwise, 2 * 4 * 3);
+}
+
 TEST(WorkOf, ElementwiseReductionsAndMovement) {
   ModuleBuilder builder("m");
   ComputationBuilder b = builder.Entry();

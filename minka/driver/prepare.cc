@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "minka/ir/builder.h"
+#include "minka/ir/expand_batch_norm.h"
 #include "minka/ir/simplify.h"
 #include "minka/lowering/join_barriers.h"
 
@@ -167,7 +168,7 @@ class ConstantCloner {
 }  // namespace
 
 absl::StatusOr<Step> Prepare(const Step& step) {
-  Module module = InlineCalls(ToModule(step));
+  Module module = InlineCalls(ExpandBatchNorm(ToModule(step)));
   module = SplitBarriers(module);
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
   module = EliminateDeadCode(ConstantCloner(module).Run());

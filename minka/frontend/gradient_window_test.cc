@@ -3,6 +3,9 @@
 #include "minka/base/status.h"
 #include "minka/frontend/convolution.h"
 #include "minka/frontend/testing/gradient_check.h"
+#include "minka/ir/expand_batch_norm.h"
+#include "minka/ir/simplify.h"
+#include "minka/ir/verifier.h"
 
 namespace minka {
 namespace {
@@ -119,6 +122,33 @@ TEST(BatchNormGradient, TrainingAndInference) {
                      [](auto& x) { return AppendBatchNorm(Opcode::kBatchNormTraining, x); });
   ExpectTrueGradient({{{4, 3, 2}}, {{3}}, {{3}}, {{3}}, {{3}, 0.5, 2}},
                      [](auto& x) { return AppendBatchNorm(Opcode::kBatchNormInference, x); });
+}
+
+// Gradients too: the expansion of batch-norm-grad.
+TEST(ExpandBatchNorm, ComputesTheSameAsTheOperations) {
+  for (const Opcode opcode : {Opcode::kBatchNormTraining, Opcode::kBatchNormInference}) {
+    std::vector<testing::Input> inputs = {{{4, 3, 2}}, {{3}}, {{3}}};
+    if (opcode == Opcode::kBatchNormInference) {
+      inputs.push_back({{3}});
+      inputs.push_back({{3}, 0.5, 2});
+    }
+    const Module module =
+        testing::Traced(inputs, [&](auto& x) { return AppendBatchNorm(opcode, x); }, true);
+    const Module expanded = InlineCalls(ExpandBatchNorm(module));
+    EXPECT_TRUE(Verify(expanded).ok()) << Verify(expanded);
+    for (const Instruction& instruction : expanded.entry_computation().instructions) {
+      EXPECT_EQ(OpcodeName(instruction.opcode).find("batch-norm"), std::string_view::npos);
+    }
+    std::mt19937_64 random(3);
+    std::vector<testing::Array> x;
+    for (const testing::Input& input : inputs) x.push_back(testing::Random(input, random));
+    const auto want = testing::Evaluate(module, x), got = testing::Evaluate(expanded, x);
+    for (size_t i = 0; i < want.size(); ++i) {
+      for (size_t j = 0; j < want[i].elements.size(); ++j) {
+        EXPECT_NEAR(double(got[i].elements[j]), double(want[i].elements[j]), 1e-12);
+      }
+    }
+  }
 }
 
 }  // namespace

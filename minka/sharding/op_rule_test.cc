@@ -366,5 +366,119 @@ TEST(OpRule, KeysAgreeExactlyForEqualRulesAndShapes) {
   EXPECT_NE(key(Opcode::kAdd, 4), key(Opcode::kMultiply, 4));
 }
 
+// [batch, spatial, features] with kernels [spatial, inputs, outputs].
+Case ConvolutionCase(const Shape& input, const Shape& kernel, const WindowDim& window,
+                     int64_t feature_groups = 1, int64_t batch_groups = 1) {
+  return RuleOf([&](ComputationBuilder& b) {
+    const Value x = b.Parameter(input, "x");
+    return b.Convolution(x, b.Parameter(kernel, "w"),
+                         {.window = {window},
+                          .input_batch = 0,
+                          .input_feature = 2,
+                          .kernel_input_feature = 1,
+                          .kernel_output_feature = 2,
+                          .output_batch = 0,
+                          .output_feature = 2,
+                          .input_spatial = {1},
+                          .kernel_spatial = {0},
+                          .output_spatial = {1},
+                          .feature_group_count = feature_groups,
+                          .batch_group_count = batch_groups});
+  });
+}
+
+TEST(OpRule, ConvolutionSplitsBatchFeaturesAndContraction) {
+  const WindowDim same{.size = 3, .padding_low = 1, .padding_high = 1};
+  const Case same_size = ConvolutionCase({kF32, {8, 16, 4}}, {kF32, {3, 4, 6}}, same);
+  EXPECT_THAT(FactorNames(same_size.rule), ElementsAre("batch", "feature", "contraction"));
+  EXPECT_THAT(same_size.rule.operand_dims,
+              ElementsAre(ElementsAre(0, kWholeDim, 2), ElementsAre(kWholeDim, 2, 1)));
+  EXPECT_THAT(same_size.rule.result_dims, ElementsAre(ElementsAre(0, kWholeDim, 1)));
+  EXPECT_EQ(same_size.rule.factors[2].kind, FactorKind::kSum);
+  EXPECT_THAT(same_size.rule.linear_groups, ElementsAre(ElementsAre(0), ElementsAre(1)));
+}
+
+TEST(OpRule, ConvolutionSplitsSpatialDimensionsThatDoNotOverlap) {
+  const Case one = ConvolutionCase({kF32, {8, 16, 4}}, {kF32, {1, 4, 6}}, {});
+  EXPECT_THAT(one.rule.operand_dims[0], ElementsAre(0, 3, 2));
+  EXPECT_THAT(one.rule.result_dims[0], ElementsAre(0, 3, 1));
+  // The gradient by a 1x1 kernel sums over the spatial dimension.
+  const Case gradient = ConvolutionCase({kF32, {8, 16, 4}}, {kF32, {16, 4, 6}}, {.size = 16});
+  EXPECT_THAT(gradient.rule.operand_dims, ElementsAre(ElementsAre(0, 3, 2), ElementsAre(3, 2, 1)));
+  EXPECT_EQ(gradient.rule.factors[3].kind, FactorKind::kSum);
+}
+
+TEST(OpRule, ConvolutionInGroupsSplitsTheGroups) {
+  const Case features = ConvolutionCase({kF32, {8, 16, 4}}, {kF32, {3, 1, 8}}, {.size = 3}, 4);
+  EXPECT_THAT(FactorNames(features.rule), ElementsAre("batch", "group"));
+  EXPECT_EQ(features.rule.factors[1].size, 4);
+  EXPECT_THAT(features.rule.operand_dims,
+              ElementsAre(ElementsAre(0, kWholeDim, 1), ElementsAre(kWholeDim, kWholeDim, 1)));
+  const Case batches = ConvolutionCase({kF32, {8, 16, 4}}, {kF32, {3, 4, 8}}, {.size = 3}, 1, 4);
+  EXPECT_THAT(FactorNames(batches.rule), ElementsAre("group", "contraction"));
+  EXPECT_THAT(batches.rule.operand_dims,
+              ElementsAre(ElementsAre(0, kWholeDim, 1), ElementsAre(kWholeDim, 1, 0)));
+  EXPECT_THAT(batches.rule.result_dims, ElementsAre(ElementsAre(kWholeDim, kWholeDim, 0)));
+}
+
+TEST(OpRule, ProductsOfNarrowIntegersAreNotLinear) {
+  const Case dot = RuleOf([](ComputationBuilder& b) {
+    const Value x = b.Parameter({ElementType::kS8, {8, 16}}, "x");
+    return b.Dot(x, b.Parameter({ElementType::kS8, {16, 6}}, "y"), {{1}, {0}, {}, {}}, kS32);
+  });
+  EXPECT_THAT(dot.rule.linear_groups, IsEmpty());
+}
+
+TEST(OpRule, ReduceWindowSplitsWhatDoesNotOverlap) {
+  const Case pool = RuleOf([](ComputationBuilder& b) {
+    return b.ReduceWindow(b.Parameter({kF32, {8, 16, 12, 6}}, "x"), b.Scalar(kF32, 0),
+                          {{},
+                           {.size = 2, .stride = 2},
+                           {.size = 12},
+                           {.size = 3, .padding_low = 1, .padding_high = 1}},
+                          Opcode::kAdd);
+  });
+  EXPECT_THAT(pool.rule.operand_dims[0], ElementsAre(0, 1, 2, kWholeDim));
+  EXPECT_THAT(pool.rule.result_dims[0], ElementsAre(0, 1, kWholeDim, kWholeDim));
+  EXPECT_EQ(pool.rule.factors[1].size, 8);
+  EXPECT_EQ(pool.rule.factors[2].kind, FactorKind::kSum);
+  EXPECT_EQ(pool.rule.factors[2].local_form, LocalForm::kInitOnFirst);
+  EXPECT_THAT(pool.rule.linear_groups, ElementsAre(ElementsAre(0)));
+}
+
+TEST(OpRule, SelectAndScatterIsLinearInItsSource) {
+  const Case scatter = RuleOf([](ComputationBuilder& b) {
+    const Value x = b.Parameter({kF32, {8, 16}}, "x");
+    return b.SelectAndScatterAdd(x, b.Parameter({kF32, {8, 8}}, "g"), b.Scalar(kF32, 0),
+                                 {{}, {.size = 2, .stride = 2}}, CompareAttributes::Direction::kGe);
+  });
+  EXPECT_THAT(scatter.rule.operand_dims,
+              ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1), IsEmpty()));
+  EXPECT_THAT(scatter.rule.linear_groups, ElementsAre(ElementsAre(1)));
+}
+
+TEST(OpRule, BatchNormSplitsFeatures) {
+  const auto norm = [](Opcode opcode, int num_operands) {
+    return RuleOf([&](ComputationBuilder& b) {
+      Instruction instruction{.opcode = opcode, .attributes = BatchNormAttributes{0.001F, 1}};
+      for (int i = 0; i < num_operands; ++i) {
+        const bool is_vector = i != 0 && !(opcode == Opcode::kBatchNormGrad && i == 4);
+        const std::vector<int64_t> dims =
+            is_vector ? std::vector<int64_t>{6} : std::vector<int64_t>{8, 6};
+        instruction.operands.push_back(b.Parameter({kF32, dims}, "p"));
+      }
+      return b.Append(std::move(instruction));
+    });
+  };
+  const OpRule training = norm(Opcode::kBatchNormTraining, 3).rule;
+  EXPECT_THAT(training.operand_dims[0], ElementsAre(kWholeDim, 0));
+  EXPECT_THAT(training.result_dims[2], ElementsAre(0));
+  EXPECT_THAT(training.linear_groups, IsEmpty());
+  const OpRule inference = norm(Opcode::kBatchNormInference, 5).rule;
+  EXPECT_THAT(inference.operand_dims[0], ElementsAre(1, 0));
+  EXPECT_THAT(inference.linear_groups, ElementsAre(ElementsAre(0, 2, 3), ElementsAre(1, 2)));
+  EXPECT_THAT(norm(Opcode::kBatchNormGrad, 5).rule.linear_groups, ElementsAre(ElementsAre(4)));
+}
+
 }  // namespace
 }  // namespace minka

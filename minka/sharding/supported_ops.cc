@@ -204,6 +204,75 @@ void AddDataExamples(std::vector<Example>& examples) {
   examples.push_back({"rng-bit-generator", BuildRandomBits});
 }
 
+// Images [batch, height, width, features] under a kernel [height, width, inputs, outputs].
+Value BuildConvolution(ComputationBuilder& b, const WindowDim& window, int64_t feature_groups,
+                       int64_t batch_groups) {
+  const Value x = Array(b, kF32, {8, 16, 16, 32});
+  const Value w = Array(b, kF32, {window.size, window.size, 32 / feature_groups, 64});
+  return b.Convolution(x, w,
+                       {.window = {window, window},
+                        .input_batch = 0,
+                        .input_feature = 3,
+                        .kernel_input_feature = 2,
+                        .kernel_output_feature = 3,
+                        .output_batch = 0,
+                        .output_feature = 3,
+                        .input_spatial = {1, 2},
+                        .kernel_spatial = {0, 1},
+                        .output_spatial = {1, 2},
+                        .feature_group_count = feature_groups,
+                        .batch_group_count = batch_groups});
+}
+
+Value BuildSelectAndScatter(ComputationBuilder& b) {
+  const Value x = Matrix(b);
+  const Value source = Array(b, kF32, {8, 8});
+  return b.SelectAndScatterAdd(x, source, Array(b, kF32, {}), {{}, {.size = 2, .stride = 2}},
+                               CompareAttributes::Direction::kGe);
+}
+
+Value BuildBatchNorm(ComputationBuilder& b, Opcode opcode) {
+  Instruction norm{
+      .opcode = opcode, .operands = {Matrix(b)}, .attributes = BatchNormAttributes{0.001F, 1}};
+  const int num_operands = opcode == Opcode::kBatchNormTraining ? 3 : 5;
+  for (int i = 1; i < num_operands; ++i) {
+    const bool is_vector = opcode != Opcode::kBatchNormGrad || i < 4;
+    norm.operands.push_back(is_vector ? Array(b, kF32, {16}) : Matrix(b));
+  }
+  return b.Append(std::move(norm));
+}
+
+void AddWindowExamples(std::vector<Example>& examples) {
+  const WindowDim overlapping{.size = 3, .padding_low = 1, .padding_high = 1};
+  const auto convolution = [&](std::string label, WindowDim window, int64_t feature_groups,
+                               int64_t batch_groups) {
+    examples.push_back({std::move(label), [=](ComputationBuilder& b) {
+                          return BuildConvolution(b, window, feature_groups, batch_groups);
+                        }});
+  };
+  convolution("convolution", overlapping, 1, 1);
+  convolution("convolution (windows side by side, 1x1 kernels)", {.size = 2, .stride = 2}, 1, 1);
+  convolution("convolution (window as large as the input)", {.size = 16}, 1, 1);
+  convolution("convolution (feature groups)", overlapping, 8, 1);
+  convolution("convolution (batch groups)", overlapping, 1, 4);
+  for (const Opcode reducer : {Opcode::kAdd, Opcode::kMaximum}) {
+    examples.push_back({fmt::format("reduce-window ({}; side by side, overlapping, covering)",
+                                    OpcodeName(reducer)),
+                        [=](ComputationBuilder& b) {
+                          const Value x = Array(b, kF32, {8, 16, 16, 16});
+                          return b.ReduceWindow(
+                              x, Array(b, kF32, {}),
+                              {{}, {.size = 2, .stride = 2}, overlapping, {.size = 16}}, reducer);
+                        }});
+  }
+  examples.push_back({"select-and-scatter", BuildSelectAndScatter});
+  for (const Opcode opcode :
+       {Opcode::kBatchNormTraining, Opcode::kBatchNormInference, Opcode::kBatchNormGrad}) {
+    examples.push_back({std::string(OpcodeName(opcode)),
+                        [=](ComputationBuilder& b) { return BuildBatchNorm(b, opcode); }});
+  }
+}
+
 void AddReducingExamples(std::vector<Example>& examples) {
   examples.push_back({"dot", BuildDot});
   for (const Opcode reducer :
@@ -243,6 +312,7 @@ std::vector<Example> Examples() {
 #undef MINKA_OPCODE
   AddDataExamples(examples);
   AddReducingExamples(examples);
+  AddWindowExamples(examples);
   return examples;
 }
 

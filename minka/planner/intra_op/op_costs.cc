@@ -1,5 +1,7 @@
 #include "minka/planner/intra_op/op_costs.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
 #include "minka/analysis/flops.h"
 #include "minka/planner/intra_op/formulation.h"
@@ -21,7 +23,20 @@ std::vector<int64_t> DotSizes(const DotAttributes& dot, const Shape& lhs, const 
   int64_t batch = 1, k = 1;
   for (int64_t dim : dot.lhs_batch) batch *= lhs.dims[dim];
   for (int64_t dim : dot.lhs_contracting) k *= lhs.dims[dim];
-  return {batch, lhs.num_elements() / batch / k, rhs.num_elements() / batch / k, k};
+  const int64_t whole = std::max<int64_t>(batch * k, 1);  // empty operands: no work
+  return {batch, lhs.num_elements() / whole, rhs.num_elements() / whole, k};
+}
+
+// The same of the matrix multiplication that a convolution on local shapes is: per group, positions
+// times features, over as many inputs under the window as `flops` says.
+std::vector<int64_t> ConvolutionSizes(const ConvolutionAttributes& convolution, const Shape& result,
+                                      double flops) {
+  const int64_t elements = std::max<int64_t>(result.num_elements(), 1);
+  const int64_t features = std::max<int64_t>(result.dims[convolution.output_feature], 1);
+  const int64_t groups =
+      std::min(features, std::max(convolution.feature_group_count, convolution.batch_group_count));
+  const auto inputs = static_cast<int64_t>(flops / 2 / static_cast<double>(elements));
+  return {groups, elements / features, features / groups, std::max<int64_t>(inputs, 1)};
 }
 
 }  // namespace
@@ -64,6 +79,12 @@ double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) 
                         OperandSharding(choices.rule, strategy, operand), mesh_);
     };
     local.dot_sizes = DotSizes(instruction.As<DotAttributes>(), local_operand(0), local_operand(1));
+  }
+  if (instruction.opcode == Opcode::kConvolution) {
+    local.dot_sizes = ConvolutionSizes(
+        instruction.As<ConvolutionAttributes>(),
+        LocalShape(instruction.shape(), ResultSharding(choices.rule, strategy, 0), mesh_),
+        work.flops / parts);
   }
   double cost = cost_.Operation(local);
   if (const AxisSet axes = CombineAxes(choices.rule, strategy); !axes.empty()) {
