@@ -1,9 +1,11 @@
 #include "minka/cost/calibration.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
@@ -12,6 +14,8 @@ namespace minka {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kSchemaVersion = 2;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -33,24 +37,62 @@ double Interpolate(const std::vector<std::pair<double, double>>& points, double 
   return std::max(0.0, y0 + (y1 - y0) * (x - x0) / (x1 - x0));
 }
 
+// What the parts of DotModel are multiplied with.
+std::array<double, 3> DotTerms(const DotPoint& dot) {
+  const auto batch = static_cast<double>(dot.batch), m = static_cast<double>(dot.m);
+  const auto n = static_cast<double>(dot.n), k = static_cast<double>(dot.k);
+  return {1, batch * m * n * k, batch * (m * k + k * n + m * n)};
+}
+
+// Relative errors beyond this weigh as their first power, not their square.
+constexpr double kOrdinaryNoise = 0.1;
+
+// Weighted least squares of relative errors without negative parts, one part after the other.
+std::array<double, 3> FitRelative(std::span<const DotPoint> dots,
+                                  const std::vector<double>& weights) {
+  constexpr int kSweeps = 500;
+  std::array<double, 3> solution = {};
+  std::array<std::array<double, 3>, 3> gram = {};
+  std::array<double, 3> right = {};
+  for (size_t j = 0; j < dots.size(); ++j) {
+    std::array<double, 3> row = DotTerms(dots[j]);
+    for (double& term : row) term /= dots[j].us;
+    for (int a = 0; a < 3; ++a) {
+      right[a] += weights[j] * row[a];
+      for (int b = 0; b < 3; ++b) gram[a][b] += weights[j] * row[a] * row[b];
+    }
+  }
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    for (int a = 0; a < 3; ++a) {
+      double rest = right[a];
+      for (int b = 0; b < 3; ++b) rest -= a == b ? 0 : gram[a][b] * solution[b];
+      solution[a] = std::max(0.0, rest / gram[a][a]);
+    }
+  }
+  return solution;
+}
+
 }  // namespace
 
-double CalibratedDotUs(const Calibration& calibration, int64_t batch, int64_t m, int64_t n,
-                       int64_t k) {
-  MINKA_CHECK(!calibration.dots.empty());
-  const auto log_distance = [](int64_t a, int64_t b) {
-    return std::log2(static_cast<double>(a) / static_cast<double>(b));
-  };
-  double weights = 0, rate = 0;
-  for (const DotPoint& point : calibration.dots) {
-    const double db = log_distance(batch, point.batch), dm = log_distance(m, point.m);
-    const double dn = log_distance(n, point.n), dk = log_distance(k, point.k);
-    const double distance = 0.25 * db * db + dm * dm + dn * dn + dk * dk;
-    const double weight = 1 / (0.01 + distance * distance);
-    weights += weight;
-    rate += weight * static_cast<double>(point.batch * point.m * point.n * point.k) / point.us;
+double DotModel::Us(int64_t batch, int64_t m, int64_t n, int64_t k) const {
+  const auto terms = DotTerms({.batch = batch, .m = m, .n = n, .k = k});
+  return fixed_us * terms[0] + us_per_multiply_add * terms[1] + us_per_element * terms[2];
+}
+
+DotModel FitDots(std::span<const DotPoint> dots) {
+  MINKA_CHECK(!dots.empty());
+  constexpr int kReweightings = 20;
+  std::vector<double> weights(dots.size(), 1);
+  std::array<double, 3> solution = {};
+  for (int i = 0; i < kReweightings; ++i) {
+    solution = FitRelative(dots, weights);
+    for (size_t j = 0; j < dots.size(); ++j) {
+      const auto terms = DotTerms(dots[j]);
+      const double fitted = std::inner_product(terms.begin(), terms.end(), solution.begin(), 0.0);
+      weights[j] = std::min(1.0, kOrdinaryNoise / std::abs(fitted / dots[j].us - 1));
+    }
   }
-  return static_cast<double>(batch * m * n * k) / (rate / weights);
+  return {solution[0], solution[1], solution[2]};
 }
 
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
@@ -70,7 +112,7 @@ double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, 
 }
 
 std::string Calibration::ToJson() const {
-  Json json = {{"schema_version", 1},
+  Json json = {{"schema_version", kSchemaVersion},
                {"processor", processor},
                {"cores", cores},
                {"plugin", plugin},
@@ -79,6 +121,7 @@ std::string Calibration::ToJson() const {
                {"step_us", step_us},
                {"elementwise_per_us", elementwise_per_us},
                {"bytes_per_us", bytes_per_us},
+               {"synchronise_us", synchronise_us},
                {"dots", Json::array()},
                {"collectives", Json::array()}};
   for (const DotPoint& dot : dots) {
@@ -98,8 +141,9 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return InvalidArgument("calibration: not JSON");
   try {
-    if (json.at("schema_version") != 1)
-      return InvalidArgument("calibration: schema_version is not 1; profile again");
+    if (json.at("schema_version") != kSchemaVersion)
+      return InvalidArgument("calibration: schema_version is not {}; profile again",
+                             kSchemaVersion);
     Calibration out{.processor = json.at("processor"),
                     .cores = json.at("cores"),
                     .plugin = json.at("plugin"),
@@ -107,7 +151,8 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .launch_us = json.at("launch_us"),
                     .step_us = json.at("step_us"),
                     .elementwise_per_us = json.at("elementwise_per_us"),
-                    .bytes_per_us = json.at("bytes_per_us")};
+                    .bytes_per_us = json.at("bytes_per_us"),
+                    .synchronise_us = json.at("synchronise_us")};
     for (const Json& dot : json.at("dots")) {
       out.dots.push_back({dot.at("batch"), dot.at("m"), dot.at("n"), dot.at("k"), dot.at("us")});
     }

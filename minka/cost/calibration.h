@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,7 @@ struct Calibration {
   double step_us = 0;             // one launch of a program over all devices
   double elementwise_per_us = 1;  // weighted elementwise operations per device
   double bytes_per_us = 1;        // streamed through memory per device
+  double synchronise_us = 0;      // a collective between other work, beyond its own time
   std::vector<DotPoint> dots;
   std::vector<CollectivePoint> collectives;
 
@@ -43,10 +45,20 @@ struct Calibration {
   std::string ToJson() const;
 };
 
-// Microseconds of a dot, from the measured ones nearest in the logarithms of batch, m, n and k
-// (inverse distance weights on the rate). Precondition: calibration.dots is not empty.
-double CalibratedDotUs(const Calibration& calibration, int64_t batch, int64_t m, int64_t n,
-                       int64_t k);
+// Microseconds of a dot as a fixed part, one for its multiply-adds and one for the elements that it
+// reads and writes.
+struct DotModel {
+  double fixed_us = 0;
+  double us_per_multiply_add = 0;
+  double us_per_element = 0;
+  double Us(int64_t batch, int64_t m, int64_t n, int64_t k) const;
+};
+
+// The model nearest to the measured dots in relative error, no part below zero. A measurement
+// disturbed by others on the machine counts little (iteratively reweighted least squares with
+// Huber's weights: Holland and Welsch 1977), where interpolation would make one shape look twice as
+// dear as its neighbours. Precondition: dots is not empty.
+DotModel FitDots(std::span<const DotPoint> dots);
 
 // Microseconds of a collective, linear between the measured sizes and beyond them, group sizes
 // interpolated likewise. Zero when nothing of the kind was measured.

@@ -27,7 +27,10 @@ class RooflineCostModel final : public CostModel {
  public:
   RooflineCostModel(const Cluster& cluster, const Mesh& mesh, const Calibration* calibration)
       : cluster_(cluster), mesh_(mesh) {
-    if (calibration) calibration_ = *calibration;
+    if (calibration) {
+      calibration_ = *calibration;
+      if (!calibration->dots.empty()) dots_ = FitDots(calibration->dots);
+    }
     const int on_one_host =
         static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
     sharing_ = !cluster.shared_compute_pool ? 1.0
@@ -45,8 +48,8 @@ class RooflineCostModel final : public CostModel {
     const int64_t n = mesh_.size(axes);
     if (n == 1) return 0;
     if (calibration_) {
-      const double us = CalibratedCollectiveUs(*calibration_, kind, n, bytes) * sharing_;
-      if (us > 0) return us;
+      const double us = CalibratedCollectiveUs(*calibration_, kind, n, bytes);
+      if (us > 0) return (us + calibration_->synchronise_us) * sharing_;
     }
     return CollectiveUs(kind, bytes, static_cast<double>(n), LinkFor(axes)) + LaunchUs();
   }
@@ -89,9 +92,9 @@ class RooflineCostModel final : public CostModel {
     return peak / sharing_;
   }
   double DotUs(const LocalWork& work) const {
-    if (calibration_ && !calibration_->dots.empty()) {
+    if (dots_) {
       const auto& s = work.dot_sizes;
-      return CalibratedDotUs(*calibration_, s[0], s[1], s[2], s[3]) * sharing_;
+      return dots_->Us(s[0], s[1], s[2], s[3]) * sharing_;
     }
     return work.flops / FlopsPerUs(work.type);
   }
@@ -114,6 +117,7 @@ class RooflineCostModel final : public CostModel {
   const Cluster cluster_;
   const Mesh mesh_;
   std::optional<Calibration> calibration_;
+  std::optional<DotModel> dots_;
   double sharing_ =
       1;  // how much slower a device is than its rates, because others use the same cores
 };

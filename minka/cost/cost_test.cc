@@ -74,10 +74,23 @@ TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
   EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 2, 2000), 20, 1e-9);
   EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 5, 1000), 25, 1e-9);
   EXPECT_EQ(CalibratedCollectiveUs(calibration, ReshardKind::kAllToAll, 2, 2000), 0);
-  EXPECT_NEAR(CalibratedDotUs(calibration, 1, 64, 64, 64), 10, 0.1);
-  const double between = CalibratedDotUs(calibration, 1, 128, 128, 128);
-  EXPECT_GT(between, 10);
-  EXPECT_LT(between, 300);
+}
+
+TEST(FitDots, FindsThePartsInSpiteOfDisturbedMeasurements) {
+  const DotModel real = {.fixed_us = 2, .us_per_multiply_add = 1e-4, .us_per_element = 1e-3};
+  std::vector<DotPoint> points;
+  for (const int64_t m : {32, 128, 512}) {
+    for (const int64_t n : {32, 80, 320, 1024}) {
+      for (const int64_t k : {32, 80, 320, 1024}) {
+        points.push_back({.m = m, .n = n, .k = k, .us = real.Us(1, m, n, k)});
+      }
+    }
+  }
+  for (size_t i = 0; i < points.size(); i += 7) points[i].us *= 1.8;
+  const DotModel fitted = FitDots(points);
+  EXPECT_NEAR(fitted.Us(4, 64, 64, 64) / real.Us(4, 64, 64, 64), 1, 0.1);
+  EXPECT_NEAR(fitted.Us(1, 256, 256, 1024) / real.Us(1, 256, 256, 1024), 1, 0.03);
+  EXPECT_GE(fitted.fixed_us, 0);
 }
 
 TEST(Calibration, RoundTripsAndRefusesNonsense) {

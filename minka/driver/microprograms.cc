@@ -119,4 +119,31 @@ absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_
   return std::move(module).Finish();
 }
 
+namespace {
+constexpr int64_t kSynchronisedRows = 64, kSynchronisedColumns = 320;
+}  // namespace
+
+int64_t SynchronisedBytes() { return 4 * kSynchronisedRows * kSynchronisedColumns; }
+
+absl::StatusOr<Module> SynchronisedProgram(bool synchronised, int64_t num_devices, int count) {
+  ModuleBuilder module("synchronised");
+  ComputationBuilder b = module.Entry();
+  Value x = b.Parameter({ElementType::kF32, {1, kSynchronisedRows, kSynchronisedColumns}}, "x");
+  const DotAttributes dot{
+      .lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
+  const Groups groups = NeighbourGroups(num_devices, num_devices);
+  for (int i = 0; i < count; ++i) {
+    const Value w =
+        b.Parameter({ElementType::kF32, {1, kSynchronisedColumns, 640}}, fmt::format("w{}", i));
+    const Value v =
+        b.Parameter({ElementType::kF32, {1, 640, kSynchronisedColumns}}, fmt::format("v{}", i));
+    x = b.Dot(b.Dot(x, w, dot), v, dot);
+    if (synchronised) {
+      x = OneCollective(b, ReshardKind::kAllReduce, x, /*dim=*/1, num_devices, groups);
+    }
+  }
+  b.SetResults({x});
+  return std::move(module).Finish();
+}
+
 }  // namespace minka

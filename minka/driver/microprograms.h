@@ -32,4 +32,10 @@ enum class CollectiveDims { kFirst, kAlternating };
 absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
                                          int64_t num_devices, CollectiveDims dims, int count);
 
+// `count` times the two dots of DotProgram on a small matrix, behind each pair an all-reduce over
+// all devices if `synchronised`: devices that share cores wait there for the last one.
+absl::StatusOr<Module> SynchronisedProgram(bool synchronised, int64_t num_devices, int count);
+// Bytes of each of its all-reduces.
+int64_t SynchronisedBytes();
+
 }  // namespace minka

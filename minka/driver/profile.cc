@@ -78,7 +78,7 @@ class Profiler {
                     .plugin = devices_.version(),
                     .num_devices = options_.num_devices};
     const std::vector<DotShape> grid = DotGrid();
-    total_ = static_cast<int>(grid.size()) + 4;
+    total_ = static_cast<int>(grid.size()) + 6;
     for (const int64_t group : GroupSizes()) {
       total_ +=
           group > 0 ? static_cast<int>(std::size(kCollectives) * std::size(kCollectiveBytes)) : 0;
@@ -91,6 +91,7 @@ class Profiler {
         RETURN_IF_ERROR(MeasureCollectives(group_size, bytes, out));
       }
     }
+    RETURN_IF_ERROR(MeasureSynchronisation(out));
     return out;
   }
 
@@ -186,6 +187,22 @@ class Profiler {
       out.dots.push_back(
           {.batch = shape.batch, .m = shape.m, .n = shape.k, .k = shape.n, .us = us});
     }
+    return absl::OkStatus();
+  }
+
+  // What a collective between other work costs beyond what it costs among collectives: the end of a
+  // phase in which some of the cores that devices share have nothing to do.
+  absl::Status MeasureSynchronisation(Calibration& out) {
+    constexpr int kCount = 16;
+    const auto program = [&](bool synchronised) {
+      return SynchronisedProgram(synchronised, options_.num_devices, kCount);
+    };
+    ASSIGN_OR_RETURN(const double together_us, LaunchUs("synchronisation", program(true)));
+    ASSIGN_OR_RETURN(const double apart_us, LaunchUs("no synchronisation", program(false)));
+    const double collective_us =
+        CalibratedCollectiveUs(out, ReshardKind::kAllReduce, options_.num_devices,
+                               static_cast<double>(SynchronisedBytes()));
+    out.synchronise_us = std::max(0.0, (together_us - apart_us) / kCount - collective_us);
     return absl::OkStatus();
   }
 

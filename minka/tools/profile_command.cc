@@ -41,11 +41,13 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       "launch of a program       {}\n"
       "launch of a fusion group  {}\n"
       "elementwise               {:.0f} operations per us and device\n"
-      "memory                    {}/s per device\n\n",
+      "memory                    {}/s per device\n"
+      "waiting at a collective   {}, beyond its own time\n\n",
       calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices,
       FormatTime(calibration.step_us), FormatTime(calibration.launch_us),
       calibration.elementwise_per_us,
-      FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)));
+      FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
+      FormatTime(calibration.synchronise_us));
   Table dots({{"dot (batch x m x n x k)"}, {"time", Align::kRight}, {"GFLOP/s", Align::kRight}});
   for (const DotPoint& dot : calibration.dots) {
     const double flops = 2.0 * static_cast<double>(dot.batch) * static_cast<double>(dot.m) *
