@@ -104,12 +104,30 @@ Tensor OverFeatures(Tensor x, const Dims& dims) {
 
 // x scale + bias, one number per feature.
 Tensor Affine(const Scope& scope, Tensor x, bool zero_scale) {
+  if (!x.valid()) return x;
   const Dims dims = x.dims();
   const auto kind = zero_scale ? Initializer::Kind::kZeros : Initializer::Kind::kOnes;
   const Tensor scale = scope.Parameter("scale", {dims.back()}, {.initializer = {kind}});
   const Tensor bias = scope.Parameter("bias", {dims.back()}, {});
   return x * OverFeatures(Convert(scale, x.type()), dims) +
          OverFeatures(Convert(bias, x.type()), dims);
+}
+
+struct Moments {
+  Tensor mean, variance;
+};
+
+// Training: the batch's, which the averages take in. Evaluation: the averages.
+Moments Averaged(const Scope& scope, const Moments& batch, int64_t features, double momentum) {
+  const Moments before = {scope.State("mean", {features}, {Initializer::Kind::kZeros}),
+                          scope.State("variance", {features}, {Initializer::Kind::kOnes})};
+  if (!scope.training()) return {Convert(before.mean, kF32), Convert(before.variance, kF32)};
+  const auto average = [&](Tensor old, Tensor now) {
+    return old * momentum + Convert(now, old.type()) * (1 - momentum);
+  };
+  scope.SetState("mean", average(before.mean, batch.mean));
+  scope.SetState("variance", average(before.variance, batch.variance));
+  return batch;
 }
 
 }  // namespace
@@ -238,10 +256,14 @@ Tensor BatchNorm(const Scope& scope, Tensor x, const BatchNormOptions& options) 
   Dims leading(dims.size() - 1);
   std::iota(leading.begin(), leading.end(), 0);
   x = Convert(x, kF32);
-  const Tensor mean = Mean(x, leading);
-  const Tensor variance = Max(Mean(x * x, leading) - mean * mean, 0.0);
-  const Tensor normal =
-      (x - OverFeatures(mean, dims)) * OverFeatures(Rsqrt(variance + options.epsilon), dims);
+  Moments moments;
+  if (scope.training() || !options.momentum) {
+    moments.mean = Mean(x, leading);
+    moments.variance = Max(Mean(x * x, leading) - moments.mean * moments.mean, 0.0);
+  }
+  if (options.momentum) moments = Averaged(scope, moments, dims.back(), *options.momentum);
+  const Tensor normal = (x - OverFeatures(moments.mean, dims)) *
+                        OverFeatures(Rsqrt(moments.variance + options.epsilon), dims);
   return Convert(Affine(scope, normal, options.zero_scale), type);
 }
 

@@ -57,10 +57,14 @@ Tensor Upsample(Tensor x, int64_t factor);
 
 struct BatchNormOptions {
   double epsilon = 1e-5;
+  // States "mean" and "variance" keep momentum times themselves plus the rest of the batch's in
+  // each step, and serve in evaluation. Without: evaluation takes the batch's own.
+  std::optional<double> momentum = 0.9;
   bool zero_scale = false;  // start with scale 0: the last one of a residual block
 };
-// (x - mean) / sqrt(variance + epsilon) * scale + bias over all dims but the last; statistics of
-// the batch, in f32. The variance is E[x^2] - E[x]^2, so that one pass over x gives both sums.
+// (x - mean) / sqrt(variance + epsilon) * scale + bias over all dims but the last; in training with
+// the statistics of the batch, in f32. The variance is E[x^2] - E[x]^2, so that one pass over x
+// gives both sums.
 Tensor BatchNorm(const Scope& scope, Tensor x, const BatchNormOptions& options = {});
 
 // Normalises, per example, each group of features over group and spatial dims; statistics in f32.

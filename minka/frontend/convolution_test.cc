@@ -7,6 +7,7 @@
 #include "minka/base/status.h"
 #include "minka/frontend/testing/evaluator.h"
 #include "minka/frontend/testing/gradient_check.h"
+#include "minka/frontend/trace.h"
 
 namespace minka {
 namespace {
@@ -107,13 +108,53 @@ TEST(Upsample, RepeatsEveryElement) {
 
 TEST(BatchNorm, NormalisesEachFeatureOverTheBatch) {
   const Array y = Apply(Counting({4, 1, 2}), [](const Scope& scope, Tensor t) {
-    return BatchNorm(scope, t, {.epsilon = 0});
+    return BatchNorm(scope, t, {.epsilon = 0, .momentum = std::nullopt});
   });
   // 0, 2, 4, 6: mean 3, variance 5.
   for (int i = 0; i < 4; ++i) {
     EXPECT_NEAR(double(y.elements[2 * i]), (2 * i - 3) / std::sqrt(5.0), 1e-6);
     EXPECT_NEAR(double(y.elements[2 * i + 1]), (2 * i - 3) / std::sqrt(5.0), 1e-6);
   }
+}
+
+Model NormModel() {
+  return {.name = "norm",
+          .inputs = {{.name = "x", .shape = {ElementType::kF32, {4, 2}}}},
+          .forward = [](const Scope& scope, std::span<const Tensor> inputs) -> ModelOutput {
+            const Tensor y = BatchNorm(scope / "norm", inputs[0], {.epsilon = 0, .momentum = 0.75});
+            return {.loss = Mean(y * y), .outputs = {{"y", y}}};
+          }};
+}
+
+TEST(BatchNorm, AveragesAreStateThatEvaluationReads) {
+  const auto step = Trace(NormModel(), Sgd({.momentum = 0}));
+  ASSERT_TRUE(step.ok()) << step.status();
+  std::vector<std::string> names;
+  for (const ParameterInfo& parameter : step->step.parameters) names.push_back(parameter.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"params/norm/scale", "params/norm/bias",
+                                             "state/norm/mean", "state/norm/variance", "x"}));
+  const Array x = Counting({4, 2});
+  const auto vector = [](Numbers numbers) { return Array{{ElementType::kF32, {2}}, numbers}; };
+  const std::vector<Array> after = Evaluate(
+      step->step.module, {vector({1, 1}), vector({0, 0}), vector({0, 4}), vector({1, 1}), x});
+  EXPECT_EQ(after[2].elements, (Numbers{0.75L, 4})) << "means 3 and 4";
+  EXPECT_EQ(after[3].elements, (Numbers{2, 2})) << "variance 5";
+  EXPECT_EQ(step->step.parameters[2].state_result, 2);
+  const auto evaluation = TraceEvaluation(NormModel());
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  const std::vector<Array> results = Evaluate(
+      evaluation->step.module, {vector({2, 2}), vector({1, 1}), vector({3, 4}), vector({1, 4}), x});
+  EXPECT_EQ(results[1].elements, (Numbers{-5, -2, -1, 0, 3, 2, 7, 4}));
+}
+
+TEST(BatchNorm, TwoOfOneScopeAreRefused) {
+  Graph graph("test");
+  ParameterStore store(graph, {}, true);
+  const Tensor x = graph.Parameter({ElementType::kF32, {4, 2}}, "x");
+  const Scope scope(store, "norm");
+  BatchNorm(scope, BatchNorm(scope, x));
+  EXPECT_EQ(Message(graph.status()),
+            "norm: state norm/mean is set twice in a step; give each its own scope");
 }
 
 TEST(GroupNorm, NormalisesEachGroupOfAnExample) {

@@ -46,6 +46,16 @@ void ParameterStore::Declare(const ParameterSpec& spec, Tensor value) {
   masters_[spec.name] = value;
 }
 
+void ParameterStore::DeclareState(const ParameterSpec& spec, Tensor value) {
+  states_.push_back(spec);
+  state_values_[spec.name] = value;
+}
+
+Tensor ParameterStore::NewState(const std::string& name) const {
+  const auto found = new_states_.find(name);
+  return found == new_states_.end() ? Tensor() : found->second;
+}
+
 void ParameterStore::SetKey(Tensor key) {
   const ScopeName name(graph_, "dropout_key");
   mixed_key_ = MixKey(key);
@@ -74,6 +84,34 @@ Tensor Scope::Parameter(std::string_view name, std::vector<int64_t> dims,
                                      .initializer = options.initializer,
                                      .decays = options.decays});
   return options.master ? master : Convert(master, compute_type());
+}
+
+Tensor Scope::State(std::string_view name, std::vector<int64_t> dims,
+                    const Initializer& initializer) const {
+  const ParameterSpec spec{.name = (*this / name).path(),
+                           .shape = {store_->dtype().parameter, std::move(dims)},
+                           .initializer = initializer};
+  const auto [it, is_new] = store_->state_values_.try_emplace(spec.name);
+  if (is_new) {
+    store_->states_.push_back(spec);
+    it->second = graph().Parameter(spec.shape, spec.name);
+  } else if (it->second.valid() && it->second.shape() != spec.shape) {
+    return graph().Fail(InvalidArgument("state {} is used as {} and as {}", spec.name,
+                                        ToString(it->second.shape()), ToString(spec.shape)));
+  }
+  return StopGradient(it->second);
+}
+
+void Scope::SetState(std::string_view name, Tensor value) const {
+  if (!training() || !value.valid()) return;
+  const std::string path = (*this / name).path();
+  const Tensor before = store_->state_values_[path];
+  if (!before.valid() || before.shape() != value.shape()) {
+    graph().Fail(InvalidArgument("state {} is {}, not {}", path, ToString(before.shape()),
+                                 ToString(value.shape())));
+  } else if (!store_->new_states_.emplace(path, value).second) {
+    graph().Fail(InvalidArgument("state {} is set twice in a step; give each its own scope", path));
+  }
 }
 
 Tensor Scope::RandomMask(const std::vector<int64_t>& dims, double probability) const {

@@ -61,6 +61,8 @@ class ParameterStore {
       : graph_(graph), dtype_(dtype), training_(training) {}
 
   void Declare(const ParameterSpec& spec, Tensor value);
+  // A state that no gradient reaches, such as an average over steps.
+  void DeclareState(const ParameterSpec& spec, Tensor value);
   // Key of this step's random masks, u32[2]. Without one dropout is off.
   void SetKey(Tensor key);
 
@@ -69,6 +71,10 @@ class ParameterStore {
   bool training() const { return training_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const std::vector<BlockRegion>& blocks() const { return blocks_; }
+  const std::vector<ParameterSpec>& states() const { return states_; }
+  // The value after the step of each of states(), by name; invalid: as before.
+  Tensor NewState(const std::string& name) const;
+  Tensor StateValue(const std::string& name) const { return state_values_.at(name); }
   // Did the model ask for random masks?
   bool uses_key() const { return uses_key_; }
 
@@ -83,6 +89,8 @@ class ParameterStore {
   Tensor mixed_key_;
   std::vector<ParameterSpec> specs_;
   std::map<std::string, Tensor> masters_;  // by name
+  std::vector<ParameterSpec> states_;
+  std::map<std::string, Tensor> state_values_, new_states_;  // by name
   std::set<std::string> random_sites_;
   std::vector<BlockRegion> blocks_;
 };
@@ -102,6 +110,13 @@ class Scope {
   // say otherwise.
   Tensor Parameter(std::string_view name, std::vector<int64_t> dims,
                    const ParameterOptions& options) const;
+  // The value at the start of the step of a state `name` below this path, in the type of
+  // parameters. It is no parameter: the optimizer does not see it, and no gradient passes through
+  // it.
+  Tensor State(std::string_view name, std::vector<int64_t> dims,
+               const Initializer& initializer) const;
+  // Its value after the step, once per step; without effect in evaluation.
+  void SetState(std::string_view name, Tensor value) const;
   // A mask that is true with the probability; invalid where dropout is off. The path must be used
   // for one mask only.
   Tensor RandomMask(const std::vector<int64_t>& dims, double probability) const;

@@ -11,7 +11,7 @@ namespace {
 
 // What a dry run of the model finds out.
 struct ModelFacts {
-  std::vector<ParameterSpec> parameters;
+  std::vector<ParameterSpec> parameters, states;
   bool uses_key = false;
 };
 
@@ -25,7 +25,7 @@ absl::StatusOr<ModelFacts> FindFacts(const Model& model, const DtypePolicy& dtyp
   }
   model.forward(Scope(store, ""), inputs);
   RETURN_IF_ERROR(graph.status());
-  return ModelFacts{store.specs(), store.uses_key()};
+  return ModelFacts{store.specs(), store.states(), store.uses_key()};
 }
 
 // A step under construction: module and description side by side.
@@ -222,6 +222,23 @@ std::vector<Tensor> AddParameters(StepBuilder& builder, std::span<const Paramete
   return parameters;
 }
 
+void AddModelStates(StepBuilder& builder, std::span<const ParameterSpec> states,
+                    ParameterRole role) {
+  for (const ParameterSpec& spec : states) {
+    builder.store().DeclareState(
+        spec, builder.AddParameter(spec.shape, {.role = role, .name = "state/" + spec.name},
+                                   spec.initializer));
+  }
+}
+
+// The states after the step; what the model left alone stays as it is.
+void KeepModelStates(StepBuilder& builder, std::span<const ParameterSpec> states) {
+  for (const ParameterSpec& spec : states) {
+    const Tensor value = builder.store().NewState(spec.name);
+    builder.AddNewState(value.valid() ? value : builder.store().StateValue(spec.name));
+  }
+}
+
 GradientOptions RematOptions(const TraceOptions& options, const ParameterStore& store) {
   GradientOptions gradient;
   if (!options.rematerialize) return gradient;
@@ -247,6 +264,7 @@ absl::StatusOr<TracedStep> Trace(const Model& model, const Optimizer& optimizer,
   const std::vector<Tensor> parameters =
       AddParameters(builder, facts.parameters, ParameterRole::kState);
   const TrainingState state = AddTrainingState(builder, optimizer, facts.parameters, loss_scale);
+  AddModelStates(builder, facts.states, ParameterRole::kState);
   builder.AddBatch();
   if (facts.uses_key) {
     builder.store().SetKey(builder.AddParameter({ElementType::kU32, {2}},
@@ -270,6 +288,7 @@ absl::StatusOr<TracedStep> Trace(const Model& model, const Optimizer& optimizer,
   const ReadyGradients ready =
       ScaleGradients(builder.graph(), gradients.gradients, scale, options.scaling);
   UpdateRecorder(builder, optimizer, state, ready).Record(facts.parameters, parameters, loss_scale);
+  KeepModelStates(builder, facts.states);
   RETURN_IF_ERROR(builder.graph().status());
   builder.AddResult(ResultRole::kLoss, "loss", output.loss);
   for (const NamedTensor& metric : output.metrics) {
@@ -283,6 +302,7 @@ absl::StatusOr<TracedStep> TraceEvaluation(const Model& model, const TraceOption
   ASSIGN_OR_RETURN(const ModelFacts facts, FindFacts(model, options.dtype, /*training=*/false));
   StepBuilder builder(model, options, /*training=*/false);
   AddParameters(builder, facts.parameters, ParameterRole::kConstant);
+  AddModelStates(builder, facts.states, ParameterRole::kConstant);
   builder.AddBatch();
   ASSIGN_OR_RETURN(const ModelOutput output, builder.Forward());
   builder.AddResult(ResultRole::kLoss, "loss", output.loss);

@@ -3,7 +3,8 @@
 //   ASSIGN_OR_RETURN(TracedStep traced, Trace(model, batch, AdamW()));
 //
 // Parameters of the step, in this order: "params/<path>" of every parameter in order of first use,
-// "optimizer/<slot>/<path>" per slot, "optimizer/count", "loss_scale/{scale,good_updates}", the
+// "optimizer/<slot>/<path>" per slot, "optimizer/count", "loss_scale/{scale,good_updates}",
+// "state/<path>" of every state of the model that is no parameter (averages of statistics), the
 // batch inputs, "key" (u32[2], another one for every step; only if the model draws random masks).
 // Results: the new state in the same order (each may reuse its parameter's memory), "loss", the
 // model's metrics, "gradient_norm" where gradients are scaled. Instructions: forward in the order
@@ -71,8 +72,8 @@ struct TracedStep {
 // The training step.
 absl::StatusOr<TracedStep> Trace(const Model& model, const Optimizer& optimizer,
                                  const TraceOptions& options = {});
-// Loss, metrics and outputs without an update and without dropout. Parameters: "params/<path>" as
-// constants, in the same order as in the training step, then the batch inputs.
+// Loss, metrics and outputs without an update and without dropout. Parameters: "params/<path>" and
+// "state/<path>" as constants, in the same order as in the training step, then the batch inputs.
 absl::StatusOr<TracedStep> TraceEvaluation(const Model& model, const TraceOptions& options = {});
 // What Trace declares as "params/...".
 absl::StatusOr<std::vector<ParameterSpec>> ParametersOf(const Model& model,

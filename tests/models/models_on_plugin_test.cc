@@ -9,6 +9,7 @@
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/frontend/convolution.h"
 #include "minka/frontend/testing/evaluator.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/models/bert.h"
@@ -142,6 +143,25 @@ GptConfig SmallGpt() {
           .dropout = 0.1};
 }
 
+// Every form of convolution and pooling, with gradients by inputs and kernels.
+Model SmallConvolutions() {
+  return {.name = "convolutions",
+          .inputs = {{.name = "images", .shape = {ElementType::kF32, {4, 9, 8, 4}}}},
+          .forward = [](const Scope& scope, std::span<const Tensor> inputs) -> ModelOutput {
+            Tensor x = Conv(scope / "strided", inputs[0],
+                            {.features = 8, .kernel = {3, 3}, .strides = {2, 1}});
+            x = BatchNorm(scope / "norm", x);
+            x = MaxPool(Tanh(x), {.window = {3, 2}, .strides = {1, 2}, .padding = Padding::kSame});
+            x = Conv(scope / "grouped", x,
+                     {.features = 8, .kernel = {3, 3}, .dilations = {1, 2}, .groups = 4});
+            x = ConvTranspose(scope / "spread", x,
+                              {.features = 4, .kernel = {3, 2}, .strides = {2, 2}});
+            x = GroupNorm(scope / "group_norm", x, 2) + CumulativeSum(x, 1);
+            x = Upsample(AveragePool(x, {.window = {2, 4}}), 2);
+            return {.loss = Mean(x * x)};
+          }};
+}
+
 TEST(ModelsOnPluginTest, StepsEqualTheExactEvaluatorDropoutIncluded) {
   ExpectSameAsEvaluator(Mlp({.batch = 8, .hidden = 8, .num_layers = 2}), /*rematerialize=*/false);
   for (bool rematerialize : {false, true}) ExpectSameAsEvaluator(Gpt(SmallGpt()), rematerialize);
@@ -152,6 +172,7 @@ TEST(ModelsOnPluginTest, StepsEqualTheExactEvaluatorDropoutIncluded) {
                                                  .num_layers = 1,
                                                  .num_heads = 4}),
                         /*rematerialize=*/true);
+  ExpectSameAsEvaluator(SmallConvolutions(), /*rematerialize=*/false);
 }
 
 TEST(ModelsOnPluginTest, NarrowTypesLearn) {

@@ -206,6 +206,13 @@ class Generator {
                                           Opcode::kRoundNearestAfz,
                                           Opcode::kRoundNearestEven};
     const Known x = Pick(kF32);
+    if (Chance(10)) {
+      Keep(builder_.Append({.opcode = Opcode::kReducePrecision,
+                            .operands = {x.value},
+                            .attributes = ReducePrecisionAttributes{6, 4}}),
+           2 * x.bound);
+      return;
+    }
     Keep(builder_.Unary(OneOf(kOpcodes), x.value), x.bound);
   }
 
