@@ -94,6 +94,28 @@ TEST_F(BadInputTest, NoPluginOrAFileThatIsNone) {
                         Path("")));
 }
 
+// In a mount namespace of its own in which the virtual environment is empty.
+TEST_F(BadInputTest, NoPluginAnywhere) {
+  const std::string hidden =
+      fmt::format("unshare --map-root-user --mount sh -c 'mount --bind {} \"{}\" && exec env {}",
+                  Path(""), MINKA_VENV, "PATH=/nowhere \"$0\" \"$@\"'");
+  if (std::system((hidden + " /bin/true").c_str()) != 0) {
+    GTEST_SKIP() << "mount namespaces are not allowed here";
+  }
+  Write("dot.hlo.txt", kDotModule);
+  EXPECT_EQ(ErrorOf("run dot.hlo.txt --mesh 2 --random-inputs 0 --cost-model roofline", hidden),
+            fmt::format("minka: no PJRT plugin for cpu; tried\n"
+                        "  --plugin: not given\n"
+                        "  MINKA_PJRT_PLUGIN: not set\n"
+                        "  {}/lib/python3*/site-packages/xla_plugins/xla_cpu_pjrt*/"
+                        "xla_cpu_pjrt.so: no such file\n"
+                        "  xla_plugins/xla_cpu_pjrt*/xla_cpu_pjrt.so in the module path of "
+                        "python3: no such file\n"
+                        "Run 'make deps', or 'pip install xla-cpu-pjrt', or name the file with "
+                        "--plugin.\n",
+                        MINKA_VENV));
+}
+
 TEST_F(BadInputTest, OutputThatCannotBeWritten) {
   Write("dot.hlo.txt", kDotModule);
   EXPECT_EQ(ErrorOf("plan dot.hlo.txt --mesh 2 --out missing/plan.json"),
