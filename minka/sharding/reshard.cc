@@ -7,7 +7,6 @@
 #include <queue>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "minka/base/check.h"
 
 namespace minka {
@@ -147,6 +146,25 @@ class Search {
         divides_.push_back(size % parts == 0);
       }
     }
+  }
+
+  // To every sharding that is partial at most where `to` is.
+  absl::flat_hash_map<State, double> Distances() {
+    bound_ = std::numeric_limits<double>::infinity();
+    nodes_.reserve(kUsualStates);
+    index_.reserve(kUsualStates);
+    Relax(Encode(from_), 0, 0, -1, {});
+    while (!queue_.empty()) {
+      const int nearest = queue_.top().node;
+      queue_.pop();
+      if (nodes_[nearest].is_done) continue;
+      nodes_[nearest].is_done = true;
+      Expand(nearest);
+    }
+    absl::flat_hash_map<State, double> distances;
+    distances.reserve(nodes_.size());
+    for (const Node& node : nodes_) distances.emplace(node.state, node.cost);
+    return distances;
   }
 
   ReshardPath Run() {
@@ -380,6 +398,28 @@ ReshardPath CheapestReshard(const Shape& shape, const Sharding& from, const Shar
   MINKA_CHECK(shape.rank() <= kMaxRank, "{} has too many dimensions", ToString(shape));
   if (from == to) return {};
   return Search(shape, from, to, mesh, price).Run();
+}
+
+bool SearchesEveryAxis(const Mesh& mesh) {
+  int num_axes = 0;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) num_axes += mesh.size(axis) > 1;
+  return num_axes <= kMaxSearchedAxesWithHelpers;
+}
+
+ReshardDistances::ReshardDistances(const Shape& shape, const Sharding& from, const Mesh& mesh,
+                                   const ReshardPrice& price) {
+  MINKA_CHECK(shape.rank() <= kMaxRank, "{} has too many dimensions", ToString(shape));
+  Sharding anywhere = Sharding::Replicated(shape.rank());
+  for (int axis = 0; axis < mesh.num_axes(); ++axis)
+    if (mesh.size(axis) > 1) anywhere.partial.Insert(axis);
+  cost_of_state_ = Search(shape, from, anywhere, mesh, price).Distances();
+}
+
+double ReshardDistances::To(const Sharding& to) const {
+  const auto found = cost_of_state_.find(Encode(to));
+  MINKA_CHECK(found != cost_of_state_.end(), "no path to a sharding of {} dimensions",
+              to.dims.size());
+  return found->second;
 }
 
 int64_t StepBytes(const Shape& shape, const Sharding& before, const ReshardStep& step,

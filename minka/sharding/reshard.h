@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "minka/ir/shape.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/sharding.h"
@@ -53,6 +54,22 @@ struct ReshardPath {
 // valid.
 ReshardPath CheapestReshard(const Shape& shape, const Sharding& from, const Sharding& to,
                             const Mesh& mesh, const ReshardPrice& price);
+
+// What CheapestReshard costs from one sharding to every other, found by one search.
+class ReshardDistances {
+ public:
+  // Preconditions: SearchesEveryAxis(mesh), and no sharding splits over axes of size 1.
+  ReshardDistances(const Shape& shape, const Sharding& from, const Mesh& mesh,
+                   const ReshardPrice& price);
+  // Precondition: `to` is valid.
+  double To(const Sharding& to) const;
+
+ private:
+  absl::flat_hash_map<uint64_t, double> cost_of_state_;  // looked up only, never iterated
+};
+
+// Whether so few axes take part that CheapestReshard leaves no splits out.
+bool SearchesEveryAxis(const Mesh& mesh);
 
 // Bytes that the price of the step is asked for, see ReshardPrice.
 int64_t StepBytes(const Shape& shape, const Sharding& before, const ReshardStep& step,

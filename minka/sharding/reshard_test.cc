@@ -249,6 +249,8 @@ TEST(Reshard, RandomPathsEndAtTheGoalAndAreAsCheapAsBruteForce) {
     const double best = BruteForce(shape, mesh).Cheapest(from, to);
     EXPECT_NEAR(path.cost, best, 1e-9 * best) << Describe(path, mesh);
     EXPECT_EQ(path.steps, CheapestReshard(shape, from, to, mesh, AlphaBetaOn(mesh)).steps);
+    ASSERT_TRUE(SearchesEveryAxis(mesh));
+    EXPECT_EQ(ReshardDistances(shape, from, mesh, AlphaBetaOn(mesh)).To(to), path.cost);
   }
 }
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace minka {
 namespace {
 
 constexpr int kFirstSweeps = 10;  // without prices, to learn the scale of costs
+constexpr int kSweepsPerDecoding = 4;
 constexpr int kSweepsPerTemperature = 10;
 constexpr double kCooling = 0.8;
 constexpr double kColdest = 1e-5;  // of the first temperature
@@ -17,8 +19,8 @@ constexpr int kMaxCollapsed = 3;    // sweeps in a row that may stay that low
 constexpr double kStepShrink = 0.5;
 constexpr double kSmallExcess = 0.01;   // of the limit: below this, steps shrink in proportion
 constexpr double kAddedExcess = 0.002;  // of the limit: above this, a time may join the working set
-constexpr int32_t kApart =
-    50;  // times closer than this to a member need a clearly larger excess to join
+constexpr int32_t kApart = 50;  // times closer than this to a member need a larger excess to join
+constexpr double kClearlyLarger = 0.7;  // the member's part of it
 
 // Mean over nodes of the largest spread of one usage, in bytes.
 double MeanUsageSpread(const Core& core) {
@@ -70,6 +72,14 @@ void BoundAscent::StartFrom(std::span<const double> prices) {
   messages_.SetPrices(prices_);
 }
 
+void BoundAscent::StartFromMessages(std::vector<double> messages) {
+  messages_.SetMessages(std::move(messages));
+  certified_ = messages_.Certify();
+  best_ = static_cast<double>(certified_);
+  best_prices_.assign(messages_.prices().begin(), messages_.prices().end());
+  work_ += messages_.sweep_work() / 2;
+}
+
 void BoundAscent::BeginAnnealing(double temperature) {
   temperature_ = temperature;
   iterations_here_ = 0;
@@ -93,6 +103,7 @@ void BoundAscent::Run(int64_t work, const std::function<bool()>& stop) {
     work_ += messages_.sweep_work();
     ++iteration_;
     CertifyIfBetter(bound);
+    if (iteration_ % kSweepsPerDecoding == 0) DecodeGreedily();
     if (stop()) return;
   }
 }
@@ -110,22 +121,55 @@ void BoundAscent::CertifyIfBetter(double bound) {
   }
 }
 
+// Node by node, each given those before it and the messages from those behind it (Kolmogorov 2006).
+void BoundAscent::DecodeGreedily() {
+  const CoreGraph& graph = messages_.graph();
+  std::vector<int32_t> choice(graph.num_nodes());
+  std::vector<double> scores;
+  for (int32_t node = 0; node < graph.num_nodes(); ++node) {
+    const std::span<const double> priced = messages_.PricedCosts(node);
+    scores.assign(priced.begin(), priced.end());
+    for (const CoreGraph::Arc& arc : graph.arcs(node)) {
+      const double* const add =
+          arc.other < node ? arc.to_here + static_cast<size_t>(choice[arc.other]) * scores.size()
+                           : messages_.Incoming(arc);
+      for (size_t k = 0; k < scores.size(); ++k) scores[k] += add[k];
+    }
+    choice[node] = static_cast<int32_t>(std::ranges::min_element(scores) - scores.begin());
+  }
+  work_ += graph.num_message_entries() + static_cast<int64_t>(graph.core().edges.size());
+  const std::optional<int64_t> cost = CoreCost(graph.core(), choice);
+  if (!cost || (decoded_ && decoded_->cost <= *cost)) return;
+  if (!FitsLimit(graph.core(), choice)) return;
+  decoded_ = {std::move(choice), *cost};
+}
+
 void BoundAscent::GrowWorkingSet(std::span<const double> excess) {
-  const auto crowded = [&](int32_t t) {
-    return std::ranges::any_of(working_set_, [&](int32_t member) {
-      return member == t || (std::abs(member - t) < kApart && excess[member] > 0.7 * excess[t]);
-    });
+  const auto num_times = static_cast<int32_t>(excess.size());
+  // At each time the excess that would have to be exceeded to join: that of members nearby.
+  std::vector<double> needed(excess.size(), kAddedExcess * limit_);
+  const auto block = [&](int32_t member) {
+    const int32_t end = std::min(num_times, member + kApart);
+    for (int32_t t = std::max(0, member - kApart + 1); t < end; ++t)
+      needed[t] = std::max(needed[t], excess[member] / kClearlyLarger);
+    needed[member] = HUGE_VAL;
   };
-  int32_t worst = -1;
-  for (int32_t t = 0; t < static_cast<int32_t>(excess.size()); ++t)
-    if (excess[t] > kAddedExcess * limit_ && (worst < 0 || excess[t] > excess[worst]) &&
-        !crowded(t))
-      worst = t;
-  if (worst < 0) return;
-  working_set_.push_back(worst);
-  step_[worst] = first_step_;
-  for (const int32_t t : working_set_) step_[worst] = std::max(step_[worst], 0.05 * prices_[t]);
-  direction_[worst] = 0;
+  for (const int32_t member : working_set_) block(member);
+  std::vector<int32_t> candidates;
+  for (int32_t t = 0; t < num_times; ++t)
+    if (excess[t] > needed[t]) candidates.push_back(t);
+  std::ranges::stable_sort(candidates, std::greater<>(), [&](int32_t t) { return excess[t]; });
+  const size_t most = working_set_.size() + 1 + working_set_.size() / 4;
+  double dearest = 0;
+  for (const int32_t t : working_set_) dearest = std::max(dearest, prices_[t]);
+  for (const int32_t t : candidates) {
+    if (working_set_.size() == most) return;
+    if (excess[t] <= needed[t]) continue;
+    working_set_.push_back(t);
+    step_[t] = std::max(first_step_, 0.05 * dearest);
+    direction_[t] = 0;
+    block(t);
+  }
 }
 
 // Steps that were too long for the present temperature are undone and shortened.

@@ -10,9 +10,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "minka/solver/local_search.h"
 #include "minka/solver/message_passing.h"
 #include "minka/solver/random.h"
 
@@ -26,16 +28,22 @@ class BoundAscent {
   // Prices of an earlier solve, one per core time.
   void StartFrom(std::span<const double> prices);
 
+  // Messages of another solve, num_message_entries() of them; their bound is certified at once.
+  void StartFromMessages(std::vector<double> messages);
+
   // Sweeps and steps for about `work` units, or until `stop` says so after a sweep.
   void Run(int64_t work, const std::function<bool()>& stop);
 
   // Proved by integer arithmetic; at least the sum of what the reductions paid and each term's
   // minimum.
   int64_t bound() const { return certified_; }
+  bool has_bound() const { return certified_ != INT64_MIN; }
   // Prices of the certified bound.
   const std::vector<double>& best_prices() const { return best_prices_; }
   const MessagePassing& messages() const { return messages_; }
   int64_t work() const { return work_; }
+  // The cheapest feasible choice that the sweeps' messages led to by themselves.
+  const std::optional<CoreAnswer>& decoded() const { return decoded_; }
   // Whether the last annealing ended without raising the bound noticeably.
   bool stalled() const { return stalled_; }
 
@@ -45,6 +53,7 @@ class BoundAscent {
   void StepPrices();
   void GrowWorkingSet(std::span<const double> excess);
   void CertifyIfBetter(double bound);
+  void DecodeGreedily();
 
   MessagePassing messages_;
   std::vector<double> prices_;
@@ -64,6 +73,7 @@ class BoundAscent {
   int64_t certified_before_annealing_ = INT64_MIN;
   bool stalled_ = false;
   std::vector<double> best_prices_;
+  std::optional<CoreAnswer> decoded_;
   int64_t work_ = 0;
 };
 

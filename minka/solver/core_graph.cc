@@ -45,6 +45,7 @@ void CoreGraph::LayOutTables() {
   const TableAlgebra& algebra = core_.algebra;
   first_cell_.assign(algebra.num_tables(), -1);
   first_transposed_cell_.assign(algebra.num_tables(), -1);
+  first_exact_transposed_.assign(algebra.num_tables(), -1);
   int64_t total = 0;
   for (const CoreEdge& edge : core_.edges) {
     const std::span<const int64_t> cells = algebra.table(edge.table).cells;
@@ -54,15 +55,19 @@ void CoreGraph::LayOutTables() {
     if (first_cell_[edge.table] >= 0) continue;
     first_cell_[edge.table] = total;
     first_transposed_cell_[edge.table] = total + size;
+    first_exact_transposed_[edge.table] = total / 2;
     total += 2 * size;
   }
   cells_.resize(total);
+  exact_transposed_.resize(total / 2);
   for (TableId id = 0; id < algebra.num_tables(); ++id) {
     if (first_cell_[id] < 0) continue;
     const CostTable t = algebra.table(id);
     for (int32_t i = 0; i < t.num_rows; ++i) {
       for (int32_t j = 0; j < t.num_columns; ++j) {
         const double cost = ToDouble(t.at(i, j));
+        exact_transposed_[first_exact_transposed_[id] + static_cast<int64_t>(j) * t.num_rows + i] =
+            t.at(i, j);
         cells_[first_cell_[id] + static_cast<int64_t>(i) * t.num_columns + j] = cost;
         cells_[first_transposed_cell_[id] + static_cast<int64_t>(j) * t.num_rows + i] = cost;
       }
@@ -82,8 +87,11 @@ void CoreGraph::LayOutArcs() {
     const double* const cells = cells_.data() + first_cell_[edge.table];
     const double* const transposed = cells_.data() + first_transposed_cell_[edge.table];
     edge_messages_.push_back({to_a, to_b});
-    forward[edge.a].push_back({edge.b, e, cells, transposed, to_a, to_b});
-    backward[edge.b].push_back({edge.a, e, transposed, cells, to_b, to_a});
+    const int64_t* const exact = core_.algebra.table(edge.table).cells.data();
+    const int64_t* const exact_transposed =
+        exact_transposed_.data() + first_exact_transposed_[edge.table];
+    forward[edge.a].push_back({edge.b, e, cells, transposed, exact, exact_transposed, to_a, to_b});
+    backward[edge.b].push_back({edge.a, e, transposed, cells, exact_transposed, exact, to_b, to_a});
   }
   first_arc_.push_back(0);
   for (int32_t node = 0; node < num_nodes(); ++node) {

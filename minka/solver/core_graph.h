@@ -24,9 +24,11 @@ class CoreGraph {
   // An edge as one of its nodes ("here") sees it. Forbidden cells are infinite.
   struct Arc {
     int32_t other = 0;
-    int32_t edge = 0;                   // in core().edges
-    const double* from_here = nullptr;  // cells with this node's choices as rows
-    const double* to_here = nullptr;    // the same, transposed
+    int32_t edge = 0;                          // in core().edges
+    const double* from_here = nullptr;         // cells with this node's choices as rows
+    const double* to_here = nullptr;           // the same, transposed
+    const int64_t* exact_from_here = nullptr;  // as from_here, in integers; kForbidden stays
+    const int64_t* exact_to_here = nullptr;
     int64_t in = 0;   // first entry of the message to this node, of num_message_entries()
     int64_t out = 0;  // and of the message to the other
   };
@@ -69,8 +71,10 @@ class CoreGraph {
   std::vector<int32_t> first_choice_;
   std::vector<double> costs_;
   std::vector<double> cells_;
-  std::vector<int64_t> first_cell_;             // per table, -1 if unused
-  std::vector<int64_t> first_transposed_cell_;  // per table
+  std::vector<int64_t> exact_transposed_;
+  std::vector<int64_t> first_cell_;              // per table, -1 if unused
+  std::vector<int64_t> first_transposed_cell_;   // per table
+  std::vector<int64_t> first_exact_transposed_;  // per table
   std::vector<Arc> arcs_;
   std::vector<int32_t> first_arc_;
   std::vector<int32_t> num_backward_;

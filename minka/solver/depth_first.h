@@ -48,6 +48,10 @@ inline constexpr int64_t kNever = int64_t{1} << 60;
 
 inline int64_t AddCapped(int64_t a, int64_t b) { return std::min(kNever, a + b); }
 
+// costs[j] += (cells[j] << shift) - messages[j] - constant, capped at kNever.
+void AddTerms(const int64_t* cells, const int64_t* messages, int32_t count, int shift,
+              int64_t constant, int64_t* costs);
+
 class BoundTerms {
  public:
   explicit BoundTerms(const MessagePassing& messages)
@@ -60,12 +64,26 @@ class BoundTerms {
   }
 
   int64_t EdgeTerm(const CoreGraph::Arc& arc, int32_t here, int32_t there) const {
-    const CoreEdge& edge = graph_.core().edges[arc.edge];
-    const CostTable t = graph_.core().algebra.table(edge.table);
-    const int64_t cell = edge.b == arc.other ? t.at(here, there) : t.at(there, here);
+    const int64_t cell =
+        arc.exact_from_here[static_cast<size_t>(here) * graph_.num_choices(arc.other) + there];
     if (cell == kForbidden) return kNever;
     return (cell << terms_.shift) - terms_.messages[arc.in + here] -
            terms_.messages[arc.out + there] - terms_.edge_minimum[arc.edge];
+  }
+
+  // Adds the edge's terms to the costs of the other node's choices, given the choice here.
+  void AddTermsThere(const CoreGraph::Arc& arc, int32_t here, int64_t* costs) const {
+    const int32_t count = graph_.num_choices(arc.other);
+    AddTerms(arc.exact_from_here + static_cast<size_t>(here) * count,
+             terms_.messages.data() + arc.out, count, terms_.shift,
+             terms_.messages[arc.in + here] + terms_.edge_minimum[arc.edge], costs);
+  }
+  // Adds them to the costs of this node's choices, given the choice there.
+  void AddTermsHere(const CoreGraph::Arc& arc, int32_t node, int32_t there, int64_t* costs) const {
+    const int32_t count = graph_.num_choices(node);
+    AddTerms(arc.exact_to_here + static_cast<size_t>(there) * count,
+             terms_.messages.data() + arc.in, count, terms_.shift,
+             terms_.messages[arc.out + there] + terms_.edge_minimum[arc.edge], costs);
   }
 
   // What the node and its edges add to the bound.

@@ -23,6 +23,23 @@ std::optional<int64_t> CoreCost(const Core& core, std::span<const int32_t> choic
   return cost;
 }
 
+bool FitsLimit(const Core& core, std::span<const int32_t> choice) {
+  std::vector<int64_t> change(core.limit_bytes.size() + 1, 0);
+  for (int32_t node = 0; node < core.num_nodes(); ++node) {
+    for (const CoreUsage& usage : core.usages[node]) {
+      const int64_t bytes = core.algebra.row(usage.row)[choice[node]];
+      for (const TimeRange& range : usage.ranges) {
+        change[range.begin] += bytes;
+        change[range.end] -= bytes;
+      }
+    }
+  }
+  int64_t bytes = 0;
+  for (size_t t = 0; t < core.limit_bytes.size(); ++t)
+    if ((bytes += change[t]) > core.limit_bytes[t]) return false;
+  return true;
+}
+
 LocalSearch::LocalSearch(const CoreGraph& graph, uint64_t seed)
     : graph_(graph),
       random_(seed),

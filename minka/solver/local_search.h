@@ -22,6 +22,9 @@ struct CoreAnswer {
 // The exact cost of a core choice; nothing if it uses a forbidden entry.
 std::optional<int64_t> CoreCost(const Core& core, std::span<const int32_t> choice);
 
+// Whether its memory is within the limit at every time.
+bool FitsLimit(const Core& core, std::span<const int32_t> choice);
+
 class LocalSearch {
  public:
   // `graph` must outlive this.

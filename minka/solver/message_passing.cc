@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/container/flat_hash_map.h"
+#include "minka/base/hash.h"
+
 namespace minka {
 namespace {
 
@@ -14,6 +17,23 @@ int64_t Quantize(double value, int shift) {
   const double scaled = std::ldexp(value, shift);
   const auto largest = static_cast<double>(kLargestQuantity);
   return static_cast<int64_t>(std::clamp(scaled, -largest, largest));
+}
+
+// The least of cells << shift - to_a - to_b, over allowed cells.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+int64_t
+LeastOfRow(const int64_t* __restrict cells, const int64_t* __restrict to_b, int32_t count,
+           int64_t to_a, int shift) {
+  int64_t least = INT64_MAX;
+  for (int32_t j = 0; j < count; ++j) {
+    const int64_t scaled = cells[j] == kForbidden ? 0 : cells[j] << shift;
+    const int64_t rest = cells[j] == kForbidden ? INT64_MAX : scaled - to_a - to_b[j];
+    least = rest < least ? rest : least;
+  }
+  return least;
 }
 
 }  // namespace
@@ -128,11 +148,41 @@ IntegerTerms MessagePassing::Terms() const {
   for (const double message : messages_) terms.messages.push_back(Quantize(message, shift_));
   terms.node_costs.resize(graph_.total_choices());
   for (int32_t node = 0; node < graph_.num_nodes(); ++node) ReduceNode(node, price_sums, terms);
+  absl::flat_hash_map<uint64_t, int32_t> edge_of_hash;
+  edge_of_hash.reserve(core.edges.size());
   for (int32_t edge = 0; edge < static_cast<int32_t>(core.edges.size()); ++edge) {
-    terms.edge_minimum.push_back(EdgeMinimum(terms, edge));
+    const auto [known, added] = edge_of_hash.try_emplace(HashOfEdge(terms, edge), edge);
+    const bool repeated = !added && EdgesAreEqual(terms, edge, known->second);
+    terms.first_equal.push_back(repeated ? known->second : edge);
+    terms.edge_minimum.push_back(repeated ? terms.edge_minimum[known->second]
+                                          : EdgeMinimum(terms, edge));
     terms.bound += terms.edge_minimum.back();
   }
   return terms;
+}
+
+uint64_t MessagePassing::HashOfEdge(const IntegerTerms& terms, int32_t edge) const {
+  const CoreEdge& ends = graph_.core().edges[edge];
+  const EdgeMessages at = graph_.edge_messages(edge);
+  const auto hash = [&](int64_t begin, int32_t count) {
+    return StableHash({reinterpret_cast<const char*>(terms.messages.data() + begin),
+                       static_cast<size_t>(count) * sizeof(int64_t)});
+  };
+  return hash(at.to_a, graph_.num_choices(ends.a)) * 3 +
+         hash(at.to_b, graph_.num_choices(ends.b)) * 5 + static_cast<uint64_t>(ends.table);
+}
+
+bool MessagePassing::EdgesAreEqual(const IntegerTerms& terms, int32_t edge, int32_t other) const {
+  const CoreEdge& ends = graph_.core().edges[edge];
+  const CoreEdge& others = graph_.core().edges[other];
+  const EdgeMessages at = graph_.edge_messages(edge);
+  const EdgeMessages there = graph_.edge_messages(other);
+  const int64_t* const messages = terms.messages.data();
+  return ends.table == others.table &&
+         std::equal(messages + at.to_a, messages + at.to_a + graph_.num_choices(ends.a),
+                    messages + there.to_a) &&
+         std::equal(messages + at.to_b, messages + at.to_b + graph_.num_choices(ends.b),
+                    messages + there.to_b);
 }
 
 // The node's exact min-marginals; what a backward sweep gave its edges to earlier nodes moves back
@@ -178,13 +228,10 @@ int64_t MessagePassing::EdgeMinimum(const IntegerTerms& terms, int32_t edge) con
   const CostTable t = graph_.core().algebra.table(ends.table);
   const EdgeMessages at = graph_.edge_messages(edge);
   int64_t least = INT64_MAX;
-  for (int32_t i = 0; i < t.num_rows; ++i) {
-    const int64_t to_a = terms.messages[at.to_a + i];
-    const int64_t* const row = t.cells.data() + static_cast<size_t>(i) * t.num_columns;
-    const int64_t* const to_b = terms.messages.data() + at.to_b;
-    for (int32_t j = 0; j < t.num_columns; ++j)
-      if (row[j] != kForbidden) least = std::min(least, (row[j] << shift_) - to_a - to_b[j]);
-  }
+  for (int32_t i = 0; i < t.num_rows; ++i)
+    least = std::min(least, LeastOfRow(t.cells.data() + static_cast<size_t>(i) * t.num_columns,
+                                       terms.messages.data() + at.to_b, t.num_columns,
+                                       terms.messages[at.to_a + i], shift_));
   return least;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "minka/solver/core_graph.h"
@@ -24,6 +25,7 @@ struct IntegerTerms {
   std::vector<int64_t> node_costs;    // per choice
   std::vector<int64_t> messages;      // as CoreGraph numbers them
   std::vector<int64_t> edge_minimum;  // per core edge
+  std::vector<int32_t> first_equal;   // per core edge: the first with equal table and messages
 };
 
 // Copies are cheap (messages, not tables); a copy is a snapshot for another thread.
@@ -36,12 +38,16 @@ class MessagePassing {
   void SetPrices(std::span<const double> prices);
   std::span<const double> prices() const { return prices_; }
 
+  // Messages of another solve, num_message_entries() of them; any values are valid.
+  void SetMessages(std::vector<double> messages) { messages_ = std::move(messages); }
+
   // One sweep over all nodes in order and back. Returns the bound of the priced core in floating
   // point.
   double Sweep();
 
   // The bound of the current messages and prices, proved: no choice of the core within the limit
-  // costs less. Reads every cell once.
+  // costs less. Reads the cells of every edge once, of edges with equal tables and messages once
+  // together.
   int64_t Certify() const;
   IntegerTerms Terms() const;
 
@@ -67,6 +73,8 @@ class MessagePassing {
   double Send(int32_t node, bool forward);
   void ReduceNode(int32_t node, const std::vector<__int128>& price_sums, IntegerTerms& terms) const;
   int64_t EdgeMinimum(const IntegerTerms& terms, int32_t edge) const;
+  uint64_t HashOfEdge(const IntegerTerms& terms, int32_t edge) const;
+  bool EdgesAreEqual(const IntegerTerms& terms, int32_t edge, int32_t other) const;
 
   const CoreGraph& graph_;
   std::vector<double> priced_;

@@ -9,6 +9,7 @@ namespace minka {
 PrimalSearch::PrimalSearch(const CoreGraph& graph, uint64_t seed)
     : graph_(graph),
       random_(seed),
+      seed_(seed),
       search_(graph, seed + 1),
       neighbourhoods_(graph),
       hard_first_(graph.num_nodes()) {
@@ -30,6 +31,8 @@ void PrimalSearch::Run(const PrimalInput& input, int64_t work, const std::functi
       Construct(input, left / 2);
     else
       search_.Start(best()->choice);
+    // Where prices do not lead to a choice within the limit, memory alone may.
+    if (!best() && !tried_for_memory_) ConstructForMemory(left / 2);
     ++round_;
     if (best()) {
       const std::optional<CoreAnswer> better =
@@ -62,6 +65,13 @@ void PrimalSearch::Construct(const PrimalInput& input, int64_t work) {
   search_.Start(decoded.choice);
   search_.SetPrices(input.prices);
   if (!search_.feasible()) search_.Repair(work);
+}
+
+void PrimalSearch::ConstructForMemory(int64_t work) {
+  tried_for_memory_ = true;
+  const std::optional<std::vector<int32_t>> choice = SmallestExcess(graph_, seed_, work);
+  other_work_ += work;
+  if (choice) search_.Start(*choice);
 }
 
 void PrimalSearch::Anneal(const PrimalInput& input, int64_t work,

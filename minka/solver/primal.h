@@ -32,6 +32,9 @@ class PrimalSearch {
   // A choice of an earlier solve, feasible or not.
   void StartFrom(std::span<const int32_t> choice);
 
+  // A feasible choice that somebody else found.
+  void Offer(const CoreAnswer& answer) { search_.Offer(answer); }
+
   // About `work` units, or until `stop` says so between two steps.
   void Run(const PrimalInput& input, int64_t work, const std::function<bool()>& stop);
 
@@ -43,14 +46,17 @@ class PrimalSearch {
  private:
   void TryExactly(const PrimalInput& input, int64_t work, const std::function<bool()>& stop);
   void Construct(const PrimalInput& input, int64_t work);
+  void ConstructForMemory(int64_t work);
   void Anneal(const PrimalInput& input, int64_t work, const std::function<bool()>& stop);
 
   const CoreGraph& graph_;
   Random random_;
+  const uint64_t seed_;
   LocalSearch search_;
   NeighbourhoodSearch neighbourhoods_;
   std::vector<int32_t> hard_first_;  // decoding order, learned from failures
   int round_ = 0;
+  bool tried_for_memory_ = false;
   bool complete_ = false;
   int64_t other_work_ = 0;  // of decoding and exact search
 };

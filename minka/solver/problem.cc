@@ -26,13 +26,19 @@ bool HasNegative(std::span<const int64_t> values) {
 
 RowId RowPool::Intern(std::span<const int64_t> row) {
   const uint64_t hash = StableHash({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
-  const auto [first, last] = ids_by_hash_.equal_range(hash);
-  for (auto it = first; it != last; ++it)
-    if (std::ranges::equal((*this)[it->second], row)) return it->second;
   const RowId id = size();
+  const auto [first, added] = first_of_hash_.try_emplace(hash, id);
+  RowId last = -1;
+  for (RowId known = first->second; !added && known >= 0; known = next_of_hash_[known]) {
+    const std::span<const int64_t> values = (*this)[known];
+    if (values.size() == row.size() && std::equal(values.begin(), values.end(), row.begin()))
+      return known;
+    last = known;
+  }
+  if (last >= 0) next_of_hash_[last] = id;
+  next_of_hash_.push_back(-1);
   values_.insert(values_.end(), row.begin(), row.end());
   begins_.push_back(static_cast<int64_t>(values_.size()));
-  ids_by_hash_.emplace(hash, id);
   return id;
 }
 

@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 
 namespace minka {
@@ -54,7 +55,8 @@ class RowPool {
  private:
   std::vector<int64_t> values_;
   std::vector<int64_t> begins_ = {0};
-  std::unordered_multimap<uint64_t, RowId> ids_by_hash_;
+  absl::flat_hash_map<uint64_t, RowId> first_of_hash_;
+  std::vector<RowId> next_of_hash_;  // by row: the next one with the same hash, or -1
 };
 
 // The cost of every pair of choices of two nodes, row major: the cell of (i, j) is cells[i *

@@ -1,6 +1,7 @@
 #include "minka/solver/reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <limits>
 #include <map>
@@ -34,61 +35,139 @@ struct WorkNode {
 
 class Reducer {
  public:
-  Reducer(const SolverProblem& problem, const ReduceOptions& options)
-      : problem_(problem), options_(options) {}
+  explicit Reducer(const ReduceOptions& options) : options_(options) {}
+
+  void Load(const SolverProblem& problem) {
+    AddTimes(problem);
+    AddNodes(problem);
+    AddEdges(problem);
+  }
+
+  void Load(const Core& core, const std::vector<std::vector<int64_t>>& choices) {
+    core_.base_cost = core.base_cost;
+    const std::vector<int32_t> time_of_time = AddTimes(core, choices);
+    AddNodes(core, choices, time_of_time);
+    AddEdges(core, choices);
+  }
 
   Reduction Run() {
-    AddTimes();
-    AddNodes();
-    AddEdges();
-    for (NodeId n = 0; n < problem_.num_nodes(); ++n) Enqueue(n);
+    const auto num_nodes = static_cast<NodeId>(nodes_.size());
+    for (NodeId n = 0; n < num_nodes; ++n) Enqueue(n);
     Drain(/*eliminate=*/false);
     // Elimination hides what dominance and followers would still find, so it comes after they came
     // to rest.
     if (options_.elimination && !core_.infeasible) {
-      for (NodeId n = 0; n < problem_.num_nodes(); ++n) Enqueue(n);
+      for (NodeId n = 0; n < num_nodes; ++n) Enqueue(n);
       Drain(/*eliminate=*/true);
     }
     return Finish();
   }
 
  private:
-  void AddTimes() {
-    if (!problem_.usage_limit()) return;
+  void AddTimes(const SolverProblem& problem) {
+    if (!problem.usage_limit()) return;
     std::vector<UsageBounds> bounds;
-    for (const NodeUsage& usage : problem_.usages()) {
-      const auto [least, most] = std::ranges::minmax(problem_.usage_row(usage.row));
+    for (const NodeUsage& usage : problem.usages()) {
+      const auto [least, most] = std::ranges::minmax(problem.usage_row(usage.row));
       bounds.push_back({usage.interval, least, most});
     }
-    core_.times = BindingTimes(bounds, *problem_.usage_limit());
-    core_.limit_bytes.assign(core_.times.size(), *problem_.usage_limit());
+    core_.times = BindingTimes(bounds, *problem.usage_limit());
+    core_.limit_bytes.assign(core_.times.size(), *problem.usage_limit());
   }
 
-  void AddNodes() {
+  void AddNodes(const SolverProblem& problem) {
     TableAlgebra& algebra = core_.algebra;
-    nodes_.resize(problem_.num_nodes());
-    for (NodeId n = 0; n < problem_.num_nodes(); ++n) {
-      nodes_[n].costs =
-          algebra.ScaleRow(algebra.AddRow(problem_.costs(n)), problem_.multiplicity(n));
-      nodes_[n].choices = AllChoices(problem_.num_choices(n));
+    nodes_.resize(problem.num_nodes());
+    for (NodeId n = 0; n < problem.num_nodes(); ++n) {
+      nodes_[n].costs = algebra.ScaleRow(algebra.AddRow(problem.costs(n)), problem.multiplicity(n));
+      nodes_[n].choices = AllChoices(problem.num_choices(n));
     }
     if (core_.times.empty()) return;
     std::vector<RowId> rows;
-    for (RowId r = 0; r < problem_.num_usage_rows(); ++r)
-      rows.push_back(algebra.AddRow(problem_.usage_row(r)));
-    for (size_t u = 0; u < problem_.usages().size(); ++u) {
-      const TimeRange range = RangeOfTimes(core_.times, problem_.usages()[u].interval);
+    for (RowId r = 0; r < problem.num_usage_rows(); ++r)
+      rows.push_back(algebra.AddRow(problem.usage_row(r)));
+    for (size_t u = 0; u < problem.usages().size(); ++u) {
+      const TimeRange range = RangeOfTimes(core_.times, problem.usages()[u].interval);
       if (range.begin < range.end)
-        nodes_[problem_.usage_node(u)].usages.emplace_back(rows[problem_.usages()[u].row], range);
+        nodes_[problem.usage_node(u)].usages.emplace_back(rows[problem.usages()[u].row], range);
     }
   }
 
-  void AddEdges() {
+  // Keeps the times that the choices left can still exceed; the new position of each time, or of
+  // the next one kept.
+  std::vector<int32_t> AddTimes(const Core& core,
+                                const std::vector<std::vector<int64_t>>& choices) {
+    std::vector<int64_t> change(core.limit_bytes.size() + 1, 0);
+    for (int32_t n = 0; n < core.num_nodes(); ++n) {
+      for (const CoreUsage& usage : core.usages[n]) {
+        int64_t most = 0;
+        for (const int64_t k : choices[n]) most = std::max(most, core.algebra.row(usage.row)[k]);
+        for (const TimeRange& range : usage.ranges) {
+          change[range.begin] += most;
+          change[range.end] -= most;
+        }
+      }
+    }
+    std::vector<int32_t> time_of_time(change.size(), 0);
+    int64_t most = 0;
+    for (size_t t = 0; t < core.limit_bytes.size(); ++t) {
+      most += change[t];
+      if (most > core.limit_bytes[t]) {
+        core_.times.push_back(core.times[t]);
+        core_.limit_bytes.push_back(core.limit_bytes[t]);
+      }
+      time_of_time[t + 1] = static_cast<int32_t>(core_.times.size());
+    }
+    return time_of_time;
+  }
+
+  void AddNodes(const Core& core, const std::vector<std::vector<int64_t>>& choices,
+                const std::vector<int32_t>& time_of_time) {
+    nodes_.resize(core.num_nodes());
+    const auto picked = [&](RowId row, int32_t n) {
+      std::vector<int64_t> values;
+      for (const int64_t k : choices[n]) values.push_back(core.algebra.row(row)[k]);
+      return core_.algebra.AddRow(values);
+    };
+    for (int32_t n = 0; n < core.num_nodes(); ++n) {
+      if (choices[n].empty()) core_.infeasible = true;
+      nodes_[n].costs = picked(core.cost_rows[n], n);
+      nodes_[n].choices = core_.algebra.AddRow(choices[n]);
+      for (const CoreUsage& usage : core.usages[n]) {
+        const RowId row = picked(usage.row, n);
+        for (const TimeRange& range : usage.ranges) {
+          const TimeRange left = {time_of_time[range.begin], time_of_time[range.end]};
+          if (left.begin < left.end) nodes_[n].usages.emplace_back(row, left);
+        }
+      }
+    }
+  }
+
+  void AddEdges(const Core& core, const std::vector<std::vector<int64_t>>& choices) {
+    absl::flat_hash_map<std::array<int32_t, 3>, TableId> known;
+    std::vector<int64_t> cells;
+    for (const CoreEdge& edge : core.edges) {
+      const auto [found, added] = known.try_emplace(
+          std::array{edge.table, nodes_[edge.a].choices, nodes_[edge.b].choices}, -1);
+      if (added) {
+        const CostTable t = core.algebra.table(edge.table);
+        cells.clear();
+        for (const int64_t i : choices[edge.a])
+          for (const int64_t j : choices[edge.b])
+            cells.push_back(t.at(static_cast<int32_t>(i), static_cast<int32_t>(j)));
+        found->second = core_.algebra.AddTable(static_cast<int32_t>(choices[edge.a].size()),
+                                               static_cast<int32_t>(choices[edge.b].size()), cells);
+      }
+      Connect(edge.a, edge.b, found->second);
+    }
+  }
+
+  void AddEdges(const SolverProblem& problem) {
     TableAlgebra& algebra = core_.algebra;
-    std::vector<TableId> tables(problem_.num_tables(), -1);
-    for (const ProblemEdge& edge : problem_.edges()) {
+    std::vector<TableId> tables(problem.num_tables(), -1);
+    for (const ProblemEdge& edge : problem.edges()) {
       if (tables[edge.table] < 0) {
-        const CostTable t = problem_.table(edge.table);
+        const CostTable t = problem.table(edge.table);
         tables[edge.table] = algebra.AddTable(t.num_rows, t.num_columns, t.cells);
       }
       TableId table = algebra.Scale(tables[edge.table], edge.multiplicity);
@@ -144,7 +223,7 @@ class Reducer {
     edges_.push_back({a, b, table, true});
   }
 
-  std::vector<int32_t> LiveEdges(NodeId n) {
+  const std::vector<int32_t>& LiveEdges(NodeId n) {
     std::erase_if(nodes_[n].edges, [&](int32_t e) { return !edges_[e].alive; });
     return nodes_[n].edges;
   }
@@ -317,34 +396,19 @@ class Reducer {
     return rows;
   }
 
-  // k goes if some kept d never costs more, whatever the neighbours do, and never uses more memory.
   bool DropDominated(NodeId n) {
     const int32_t count = NumChoices(n);
     if (count > kMaxDominanceChoices) return false;
-    std::vector<const std::vector<int64_t>*> excesses;
+    std::vector<TableId> tables;
     for (const int32_t e : LiveEdges(n)) {
       if (NumChoices(Other(edges_[e], n)) > kMaxDominanceChoices) return false;
-      excesses.push_back(&core_.algebra.RowExcess(TableFrom(edges_[e], n)));
+      tables.push_back(TableFrom(edges_[e], n));
     }
-    const std::vector<RowId> usage_rows = UsageRows(n);
-    const auto costs = core_.algebra.row(nodes_[n].costs);
-    const auto dominates = [&](int32_t d, int32_t k) {
-      // An entry forbidden for k alone counts as -kForbidden: several of them exceed 64 bits.
-      __int128 excess = static_cast<__int128>(costs[d]) - costs[k];
-      for (const std::vector<int64_t>* table : excesses) {
-        const int64_t most = (*table)[static_cast<size_t>(k) * count + d];
-        if (most == kForbidden) return false;
-        excess += most;
-      }
-      return excess <= 0 && std::ranges::all_of(usage_rows, [&](RowId row) {
-               return core_.algebra.row(row)[d] <= core_.algebra.row(row)[k];
-             });
-    };
-    std::vector<bool> kept(count, true);
-    for (int32_t k = count - 1; k >= 0; --k)
-      for (int32_t d = 0; d < count && kept[k]; ++d)
-        if (d != k && kept[d] && dominates(d, k)) kept[k] = false;
-    return KeepIfFewer(n, kept);
+    const RowId kept = core_.algebra.Undominated(nodes_[n].costs, tables, UsageRows(n));
+    const std::span<const int64_t> positions = core_.algebra.row(kept);
+    if (static_cast<int32_t>(positions.size()) == count) return false;
+    Keep(n, {positions.begin(), positions.end()});
+    return true;
   }
 
   bool ChoiceMovesMemory(NodeId n) const {
@@ -355,7 +419,7 @@ class Reducer {
   }
 
   void Eliminate(NodeId n) {
-    const std::vector<int32_t> live = LiveEdges(n);
+    const std::vector<int32_t>& live = LiveEdges(n);
     if (live.size() > 2 || ChoiceMovesMemory(n)) return;
     TableAlgebra& algebra = core_.algebra;
     std::vector<Undo::Neighbour> neighbours;
@@ -394,7 +458,7 @@ class Reducer {
       if (edge.alive) core_.edges.push_back({core_node[edge.a], core_node[edge.b], edge.table});
     reduction.core = std::move(core_);
     reduction.undos = std::move(undos_);
-    reduction.num_problem_nodes = problem_.num_nodes();
+    reduction.num_problem_nodes = static_cast<int32_t>(nodes_.size());
     return reduction;
   }
 
@@ -426,7 +490,6 @@ class Reducer {
     return usages;
   }
 
-  const SolverProblem& problem_;
   const ReduceOptions& options_;
   Core core_;
   std::vector<WorkNode> nodes_;
@@ -465,7 +528,16 @@ int32_t Decide(const TableAlgebra& algebra, const Undo& undo, const std::vector<
 }  // namespace
 
 Reduction Reduce(const SolverProblem& problem, const ReduceOptions& options) {
-  return Reducer(problem, options).Run();
+  Reducer reducer(options);
+  reducer.Load(problem);
+  return reducer.Run();
+}
+
+Reduction ReduceFurther(const Core& core, const std::vector<std::vector<int64_t>>& choices,
+                        const ReduceOptions& options) {
+  Reducer reducer(options);
+  reducer.Load(core, choices);
+  return reducer.Run();
 }
 
 std::vector<int32_t> Expand(const Reduction& reduction, std::span<const int32_t> core_choice) {

@@ -57,6 +57,11 @@ struct Reduction {
 // no role.
 Reduction Reduce(const SolverProblem& problem, const ReduceOptions& options = {});
 
+// Reduces a core in which nodes may take only the listed choices (ascending, by node). "Problem" in
+// the result means `core`: its nodes, choices and costs.
+Reduction ReduceFurther(const Core& core, const std::vector<std::vector<int64_t>>& choices,
+                        const ReduceOptions& options = {});
+
 // The problem's choice from the core's.
 std::vector<int32_t> Expand(const Reduction& reduction, std::span<const int32_t> core_choice);
 

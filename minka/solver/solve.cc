@@ -7,11 +7,12 @@
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
-#include "minka/solver/bound_ascent.h"
-#include "minka/solver/core_graph.h"
+#include "minka/solver/core_search.h"
 #include "minka/solver/evaluate.h"
+#include "minka/solver/lift.h"
 #include "minka/solver/primal.h"
 #include "minka/solver/reduce.h"
+#include "minka/solver/repeated_layers.h"
 
 namespace minka {
 namespace {
@@ -19,33 +20,48 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kFirstRound = 2'000'000;
+constexpr int64_t kSmallestRound = 50'000;
+constexpr int64_t kFirstSweeps = 60;
 constexpr int64_t kMostWorkToExplain = 200'000'000;
 constexpr int64_t kLargestRound = 60'000'000;
 
-double Gap(int64_t cost, int64_t lower_bound) {
-  if (cost <= lower_bound) return 0;
-  return (static_cast<double>(cost) - static_cast<double>(lower_bound)) / static_cast<double>(cost);
-}
+// A problem of repeated layers is solved with few of them first.
+constexpr int32_t kFewestNodesToShorten = 3000;
+constexpr int32_t kShortLayers = 6;
+constexpr double kShortGapShare = 0.3;
+constexpr double kLeastShortGap = 1e-4;
+constexpr double kShortTimeShare = 0.25;
+constexpr int64_t kMostWorkOnShort = 2'000'000'000;
 
-// One solve: rounds in which one thread raises the bound and another looks for choices, with all
-// exchange between rounds.
+// One solve: reduce, search the core in rounds, expand.
 class Solver {
  public:
   Solver(const SolverProblem& problem, const SolveParameters& parameters, Clock::time_point start)
       : problem_(problem), parameters_(parameters), start_(start) {}
 
   absl::StatusOr<SolveResult> Run() {
-    reduction_ = Reduce(problem_);
-    work_ = reduction_.core.algebra.work();
-    DescribeCore();
+    std::optional<ShortenedProblem> shortened = ShortenIfWorthwhile();
+    std::optional<Solver> short_solver;
+    SolveParameters short_parameters;
+    if (shortened) {
+      short_parameters = ParametersForShort();
+      short_solver.emplace(shortened->problem(), short_parameters, start_);
+    }
+    // Both are functions of the problem alone, so the answer does not depend on their pace.
+    std::thread short_thread;
+    if (short_solver && parameters_.num_threads > 1)
+      short_thread = std::thread([&] { short_solver->ReduceAndSearch(); });
+    ReduceProblem();
+    if (short_thread.joinable())
+      short_thread.join();
+    else if (short_solver)
+      short_solver->ReduceAndSearch();
     if (reduction_.core.infeasible) return WithoutChoice();
-    const CoreGraph graph(reduction_.core);
-    BoundAscent ascent(graph);
-    PrimalSearch primal(graph, parameters_.seed);
-    WarmStart(ascent, primal);
-    SearchInRounds(ascent, primal);
-    if (result_.status == SolveStatus::kInfeasible) return ExplainInfeasible(graph);
-    return Finish(ascent);
+    WarmStart();
+    if (shortened) StartFromShort(*shortened, *short_solver);
+    SearchInRounds();
+    if (result_.status == SolveStatus::kInfeasible) return ExplainInfeasible(search_->graph());
+    return Finish();
   }
 
  private:
@@ -57,62 +73,93 @@ class Solver {
            Seconds() >= parameters_.time_limit_seconds;
   }
 
-  void WarmStart(BoundAscent& ascent, PrimalSearch& primal) {
-    const Core& core = reduction_.core;
-    if (static_cast<int32_t>(parameters_.initial_choice.size()) == problem_.num_nodes())
-      primal.StartFrom(Restrict(reduction_, parameters_.initial_choice));
-    if (parameters_.initial_prices.empty() || core.times.empty()) return;
-    std::vector<double> prices(core.times.size(), 0);
-    for (const TimePrice& at : parameters_.initial_prices) {
-      const auto it = std::ranges::lower_bound(core.times, at.time);
-      if (it != core.times.end()) prices[it - core.times.begin()] += std::max(0.0, at.price);
-    }
-    ascent.StartFrom(prices);
+  void ReduceProblem() {
+    reduction_ = Reduce(problem_);
+    work_ = reduction_.core.algebra.work();
+    DescribeCore();
+    if (!reduction_.core.infeasible) search_.emplace(reduction_.core, parameters_.seed);
   }
 
-  void SearchInRounds(BoundAscent& ascent, PrimalSearch& primal) {
+  void ReduceAndSearch() {
+    ReduceProblem();
+    if (!reduction_.core.infeasible) SearchInRounds();
+  }
+
+  // Memory couples all layers, so problems with a limit are searched as they are.
+  std::optional<ShortenedProblem> ShortenIfWorthwhile() const {
+    if (problem_.usage_limit() || problem_.num_nodes() < kFewestNodesToShorten ||
+        !parameters_.initial_choice.empty())
+      return std::nullopt;
+    return CutRepeatedLayers(problem_, kShortLayers);
+  }
+
+  SolveParameters ParametersForShort() const {
+    SolveParameters parameters = parameters_;
+    parameters.gap = std::max(kLeastShortGap, kShortGapShare * parameters_.gap);
+    parameters.time_limit_seconds = kShortTimeShare * parameters_.time_limit_seconds;
+    parameters.work_limit = kMostWorkOnShort;
+    if (parameters_.work_limit)
+      parameters.work_limit = std::min(kMostWorkOnShort, *parameters_.work_limit / 4);
+    parameters.num_threads = 1;
+    parameters.on_progress = nullptr;
+    return parameters;
+  }
+
+  void StartFromShort(const ShortenedProblem& shortened, const Solver& solved) {
+    work_ += solved.work_;
+    if (solved.reduction_.core.infeasible) return;
+    search_->StartFromMessages(LiftMessages(shortened, solved.reduction_,
+                                            solved.search_->ascent().messages(), reduction_,
+                                            search_->graph()));
+    if (!solved.search_->best()) return;
+    const std::vector<int32_t> choice =
+        LiftChoice(problem_, shortened, Expand(solved.reduction_, solved.search_->best()->choice));
+    if (!choice.empty()) search_->StartFrom(Restrict(reduction_, choice));
+  }
+
+  void WarmStart() {
+    const Core& core = reduction_.core;
+    if (static_cast<int32_t>(parameters_.initial_choice.size()) == problem_.num_nodes())
+      search_->StartFrom(Restrict(reduction_, parameters_.initial_choice));
+    if (parameters_.initial_prices.empty() || core.times.empty()) return;
+    std::vector<int64_t> times;
+    std::vector<double> prices;
+    for (const TimePrice& at : parameters_.initial_prices) {
+      times.push_back(at.time);
+      prices.push_back(at.price);
+    }
+    search_->StartFromPrices(PricesAtTimes(core.times, times, prices));
+  }
+
+  void SearchInRounds() {
     const auto stop = [this] { return Interrupted(); };
-    int64_t quantum = kFirstRound;
-    ascent.Run(quantum, stop);
+    int64_t quantum = std::clamp(kFirstSweeps * search_->ascent().messages().sweep_work(),
+                                 kSmallestRound, kFirstRound);
+    const int64_t before = search_->work();
+    const int64_t work_before = work_;
+    search_->FirstBound(quantum, stop);
     while (true) {
-      Report(ascent, primal);
+      work_ = work_before + search_->work() - before;
+      Report();
       if (ShouldStop()) return;
-      const PrimalInput input = {ascent.messages(), ascent.best_prices(), lower_bound_};
       const int64_t left = parameters_.work_limit ? *parameters_.work_limit - work_ : INT64_MAX;
-      const int64_t round = std::max<int64_t>(1, std::min(quantum, left / 2));
-      const int64_t before = ascent.work() + primal.work();
-      // Only what this round began with may decide, so that the answer does not depend on the
-      // threads' pace.
-      const auto bound_stop = [&, cost = best_cost_] {
-        return Interrupted() || (cost && Gap(*cost, ascent.bound()) <= parameters_.gap);
-      };
-      if (parameters_.num_threads > 1) {
-        std::thread bound_thread([&] { ascent.Run(round, bound_stop); });
-        primal.Run(input, round, stop);
-        bound_thread.join();
-      } else {
-        primal.Run(input, round, stop);
-        ascent.Run(round, bound_stop);
-      }
+      search_->Round({.work = std::max<int64_t>(1, std::min(quantum, left / 2)),
+                      .in_parallel = parameters_.num_threads > 1,
+                      .gap = parameters_.gap},
+                     stop);
       searched_ = true;
-      work_ += ascent.work() + primal.work() - before;
       quantum = std::min(kLargestRound, quantum * 3 / 2);
     }
   }
 
-  void Report(const BoundAscent& ascent, const PrimalSearch& primal) {
+  void Report() {
     bool improved = false;
-    if (ascent.bound() > lower_bound_) {
-      lower_bound_ = ascent.bound();
+    if (search_->bound() > lower_bound_) {
+      lower_bound_ = search_->bound();
       improved = true;
     }
-    if (primal.complete()) {
-      complete_ = true;
-      if (primal.best()) lower_bound_ = primal.best()->cost;
-    }
-    if (primal.best() && (!best_cost_ || primal.best()->cost < *best_cost_)) {
-      best_cost_ = primal.best()->cost;
-      best_choice_ = primal.best()->choice;
+    if (search_->best() && (!best_cost_ || search_->best()->cost < *best_cost_)) {
+      best_cost_ = search_->best()->cost;
       result_.seconds_to_best = Seconds();
       if (!result_.seconds_to_first) result_.seconds_to_first = Seconds();
       improved = true;
@@ -122,14 +169,14 @@ class Solver {
                              .work = work_,
                              .cost = best_cost_,
                              .lower_bound = static_cast<double>(lower_bound_),
-                             .gap = best_cost_ ? Gap(*best_cost_, lower_bound_) : 1});
+                             .gap = best_cost_ ? RelativeGap(*best_cost_, lower_bound_) : 1});
   }
 
   bool ShouldStop() {
-    if (!best_cost_ && (complete_ || LimitIsBelowLeastUsage()))
+    if (!best_cost_ && (search_->complete() || LimitIsBelowLeastUsage()))
       return StopWith(SolveStatus::kInfeasible);
     if (best_cost_ && *best_cost_ <= lower_bound_) return StopWith(SolveStatus::kOptimal);
-    if (best_cost_ && Gap(*best_cost_, lower_bound_) <= parameters_.gap)
+    if (best_cost_ && RelativeGap(*best_cost_, lower_bound_) <= parameters_.gap)
       return StopWith(SolveStatus::kGapReached);
     if (parameters_.cancelled != nullptr && parameters_.cancelled->load())
       return StopWith(SolveStatus::kCancelled);
@@ -190,23 +237,23 @@ class Solver {
     return std::move(result_);
   }
 
-  absl::StatusOr<SolveResult> Finish(const BoundAscent& ascent) {
+  absl::StatusOr<SolveResult> Finish() {
     const Core& core = reduction_.core;
     result_.lower_bound = lower_bound_;
     for (size_t t = 0; t < core.times.size(); ++t) {
-      const double price = ascent.best_prices()[t];
+      const double price = search_->ascent().best_prices()[t];
       if (price <= 0) continue;
       result_.prices.push_back({core.times[t], price});
       result_.memory_price = std::max(result_.memory_price, price);
     }
     if (best_cost_) {
-      result_.choice = Expand(reduction_, best_choice_);
+      result_.choice = Expand(reduction_, search_->best()->choice);
       ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(problem_, result_.choice));
       MINKA_CHECK(evaluation.feasible() && evaluation.cost <= *best_cost_,
                   "the core's answer costs {}, the problem's {}", *best_cost_, evaluation.cost);
       result_.cost = evaluation.cost;
       result_.peak_usage_bytes = evaluation.peak_usage_bytes;
-      result_.gap = Gap(result_.cost, lower_bound_);
+      result_.gap = RelativeGap(result_.cost, lower_bound_);
     }
     result_.work = work_;
     result_.seconds = Seconds();
@@ -217,11 +264,10 @@ class Solver {
   const SolveParameters& parameters_;
   const Clock::time_point start_;
   Reduction reduction_;
+  std::optional<CoreSearch> search_;  // of reduction_.core
   SolveResult result_;
   int64_t lower_bound_ = 0;
   std::optional<int64_t> best_cost_;
-  std::vector<int32_t> best_choice_;
-  bool complete_ = false;
   bool searched_ = false;
   int64_t work_ = 0;
 };

@@ -5,7 +5,10 @@
 #include <functional>
 
 #include "minka/base/status.h"
+#include "minka/solver/core_graph.h"
 #include "minka/solver/evaluate.h"
+#include "minka/solver/message_passing.h"
+#include "minka/solver/prune.h"
 #include "minka/solver/random_problem.h"
 #include "minka/solver/reduce.h"
 
@@ -82,6 +85,26 @@ TEST(ReduceTest, EveryReductionKeepsTheOptimum) {
       EXPECT_EQ(OptimumOfCore(reduction.core), optimum) << "problem " << i;
     }
   }
+}
+
+TEST(PruneTest, ChoicesThatBeatAnAnswerAreKept) {
+  Random random(23);
+  int64_t num_dropped = 0;
+  for (int i = 0; i < 300; ++i) {
+    const SolverProblem problem = MakeRandomProblem({.with_limit = i % 2 == 0}, random);
+    const Reduction reduction = Reduce(problem, {.dominance = false, .elimination = false});
+    const std::optional<int64_t> optimum = OptimumOfCore(reduction.core);
+    if (!optimum) continue;
+    const CoreGraph graph(reduction.core);
+    MessagePassing messages(graph);
+    messages.SetPrices(std::vector<double>(reduction.core.times.size(), 0.01 * random.Below(9)));
+    for (int sweep = 0; sweep < 5; ++sweep) messages.Sweep();
+    const auto kept = ChoiceExcess(messages).Within(*optimum + random.Below(3));
+    for (int32_t n = 0; n < graph.num_nodes(); ++n)
+      num_dropped += graph.num_choices(n) - static_cast<int64_t>(kept[n].size());
+    EXPECT_EQ(OptimumOfCore(ReduceFurther(reduction.core, kept).core), optimum) << "problem " << i;
+  }
+  EXPECT_GT(num_dropped, 300);
 }
 
 TEST(SolveTest, SmallProblemsAreSolvedToTheOptimum) {

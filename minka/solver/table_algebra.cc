@@ -165,8 +165,8 @@ void FindParts(const CostTable& t, TableTraits& traits) {
 }  // namespace
 
 const TableTraits& TableAlgebra::Traits(TableId id) {
-  const auto it = traits_.find(id);
-  if (it != traits_.end()) return it->second;
+  if (traits_.size() < shapes_.size()) traits_.resize(shapes_.size());
+  if (traits_[id]) return *traits_[id];
   const CostTable t = table(id);
   work_ += static_cast<int64_t>(t.cells.size());
   TableTraits traits;
@@ -179,26 +179,101 @@ const TableTraits& TableAlgebra::Traits(TableId id) {
     traits.row_has_support.push_back(supported);
     traits.all_rows_supported &= supported;
   }
-  return traits_.emplace(id, std::move(traits)).first->second;
+  traits_[id] = std::make_unique<TableTraits>(std::move(traits));
+  return *traits_[id];
 }
 
+namespace {
+
+// Above every difference of costs, and small enough to be subtracted from one another.
+constexpr int64_t kForbiddenDearer = int64_t{1} << 60;
+constexpr int64_t kForbiddenCheaper = int64_t{1} << 61;
+
+// The largest of dearer[j] - cheaper[j].
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+int64_t
+LargestDifference(const int64_t* __restrict dearer, const int64_t* __restrict cheaper,
+                  int32_t count) {
+  int64_t most = INT64_MIN;
+  for (int32_t j = 0; j < count; ++j) {
+    const int64_t difference = dearer[j] - cheaper[j];
+    most = difference > most ? difference : most;
+  }
+  return most;
+}
+
+}  // namespace
+
 const std::vector<int64_t>& TableAlgebra::RowExcess(TableId id) {
-  const auto it = excess_.find(id);
-  if (it != excess_.end()) return it->second;
+  if (excess_.size() < shapes_.size()) excess_.resize(shapes_.size());
+  if (excess_[id]) return *excess_[id];
   const CostTable t = table(id);
   const int32_t n = t.num_rows;
-  work_ += static_cast<int64_t>(t.cells.size()) * n;
-  std::vector<int64_t> excess(static_cast<size_t>(n) * n, -kForbidden);
+  work_ += static_cast<int64_t>(t.cells.size()) * n / 4;
+  std::vector<int64_t> dearer(t.cells.begin(), t.cells.end());
+  std::vector<int64_t> cheaper = dearer;
+  for (size_t c = 0; c < dearer.size(); ++c) {
+    if (t.cells[c] != kForbidden) continue;
+    dearer[c] = kForbiddenDearer;
+    cheaper[c] = kForbiddenCheaper;
+  }
+  std::vector<int64_t> excess(static_cast<size_t>(n) * n);
   for (int32_t k = 0; k < n; ++k) {
     for (int32_t d = 0; d < n; ++d) {
-      int64_t& most = excess[static_cast<size_t>(k) * n + d];
-      for (int32_t j = 0; j < t.num_columns && most != kForbidden; ++j) {
-        if (t.at(k, j) == kForbidden) continue;
-        most = t.at(d, j) == kForbidden ? kForbidden : std::max(most, t.at(d, j) - t.at(k, j));
-      }
+      const int64_t most =
+          LargestDifference(dearer.data() + static_cast<size_t>(d) * t.num_columns,
+                            cheaper.data() + static_cast<size_t>(k) * t.num_columns, t.num_columns);
+      int64_t& entry = excess[static_cast<size_t>(k) * n + d];
+      entry = most;
+      if (most > kForbiddenDearer / 2) entry = kForbidden;
+      if (most < -kForbiddenDearer / 2) entry = -kForbidden;
     }
   }
-  return excess_.emplace(id, std::move(excess)).first->second;
+  excess_[id] = std::make_unique<std::vector<int64_t>>(std::move(excess));
+  return *excess_[id];
+}
+
+RowId TableAlgebra::Undominated(RowId costs, std::span<const TableId> tables,
+                                std::span<const RowId> usages) {
+  std::vector<int32_t> key = {costs, -1};
+  key.insert(key.end(), usages.begin(), usages.end());
+  std::sort(key.begin() + 2, key.end());
+  key.push_back(-1);
+  const auto first_table = static_cast<int64_t>(key.size());
+  key.insert(key.end(), tables.begin(), tables.end());
+  std::sort(key.begin() + first_table, key.end());
+  const auto known = undominated_.find(key);
+  if (known != undominated_.end()) return known->second;
+
+  const std::vector<int64_t> own(rows_[costs].begin(), rows_[costs].end());
+  const auto count = static_cast<int32_t>(own.size());
+  std::vector<const int64_t*> excesses;
+  for (const TableId id : tables) excesses.push_back(RowExcess(id).data());
+  const auto dominates = [&](int32_t d, int32_t k) {
+    // An entry forbidden for k alone counts as -kForbidden: several of them exceed 64 bits.
+    __int128 excess = static_cast<__int128>(own[d]) - own[k];
+    for (const int64_t* const table : excesses) {
+      const int64_t most = table[static_cast<size_t>(k) * count + d];
+      if (most == kForbidden) return false;
+      excess += most;
+    }
+    return excess <= 0 &&
+           std::ranges::all_of(usages, [&](RowId row) { return rows_[row][d] <= rows_[row][k]; });
+  };
+  std::vector<bool> kept(count, true);
+  for (int32_t k = count - 1; k >= 0; --k)
+    for (int32_t d = 0; d < count && kept[k]; ++d)
+      if (d != k && kept[d] && dominates(d, k)) kept[k] = false;
+  work_ += static_cast<int64_t>(count) * count;
+  std::vector<int64_t> positions;
+  for (int32_t k = 0; k < count; ++k)
+    if (kept[k]) positions.push_back(k);
+  const RowId result = rows_.Intern(positions);
+  undominated_.emplace(std::move(key), result);
+  return result;
 }
 
 }  // namespace minka

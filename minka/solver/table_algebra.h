@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "minka/solver/problem.h"
 
 namespace minka {
@@ -55,9 +57,10 @@ class TableAlgebra {
   // result[i][j] = min over k of row[k] + left[k][i] + right[k][j]
   TableId Eliminate(RowId row, TableId left, TableId right);
   const TableTraits& Traits(TableId table);
-  // num_rows x num_rows, flattened: at [k * num_rows + d] the most that row d costs over row k in
-  // any column where k is allowed; kForbidden if d is forbidden in one of them.
-  const std::vector<int64_t>& RowExcess(TableId table);
+  // The positions, as a row, of the choices that no kept one dominates: k goes if some kept d never
+  // costs more, whatever the neighbours do, and never uses more memory. `tables` have the choices
+  // as rows; `usages` are rows of bytes.
+  RowId Undominated(RowId costs, std::span<const TableId> tables, std::span<const RowId> usages);
 
   // Table cells computed so far.
   int64_t work() const { return work_; }
@@ -67,7 +70,11 @@ class TableAlgebra {
     int32_t num_rows;
     int32_t num_columns;
     RowId cells;
-    friend auto operator<=>(const Shape&, const Shape&) = default;
+    friend bool operator==(const Shape&, const Shape&) = default;
+    template <typename H>
+    friend H AbslHashValue(H hash, const Shape& shape) {
+      return H::combine(std::move(hash), shape.num_rows, shape.num_columns, shape.cells);
+    }
   };
   enum class Operation {
     kScaleRow,
@@ -85,18 +92,27 @@ class TableAlgebra {
     int64_t a = 0;
     int64_t b = 0;
     int64_t c = 0;
-    friend auto operator<=>(const Key&, const Key&) = default;
+    friend bool operator==(const Key&, const Key&) = default;
+    template <typename H>
+    friend H AbslHashValue(H hash, const Key& key) {
+      return H::combine(std::move(hash), static_cast<int>(key.operation), key.a, key.b, key.c);
+    }
   };
 
+  // num_rows x num_rows, flattened: at [k * num_rows + d] the most that row d costs over row k in
+  // any column where k is allowed; kForbidden if d is forbidden in one of them.
+  const std::vector<int64_t>& RowExcess(TableId table);
   template <typename Compute>
   int32_t Remember(const Key& key, Compute compute);
 
   RowPool rows_;
   std::vector<Shape> shapes_;
-  std::map<Shape, TableId> ids_;
-  std::map<Key, int32_t> results_;
-  std::map<TableId, TableTraits> traits_;
-  std::map<TableId, std::vector<int64_t>> excess_;
+  // Looked up only, never iterated.
+  absl::flat_hash_map<Shape, TableId> ids_;
+  absl::flat_hash_map<Key, int32_t> results_;
+  absl::flat_hash_map<std::vector<int32_t>, RowId> undominated_;
+  std::vector<std::unique_ptr<TableTraits>> traits_;           // by table, null until asked for
+  std::vector<std::unique_ptr<std::vector<int64_t>>> excess_;  // by table, null until asked for
   int64_t work_ = 0;
 };
 

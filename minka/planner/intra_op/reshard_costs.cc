@@ -14,14 +14,17 @@ bool IsAllowed(const Sharding& from, const Sharding& to) {
 
 }  // namespace
 
+ReshardPrice ReshardCosts::SearchPrice(const Shape& shape) const {
+  return [this, type = shape.type](ReshardKind kind, int64_t local_bytes, AxisSet axes) {
+    const bool gathers = kind == ReshardKind::kAllGather || kind == ReshardKind::kAllToAll;
+    const double cost = cost_.Collective(kind, local_bytes, axes, type);
+    return complete_only_ && gathers ? kDiscouraged * cost : cost;
+  };
+}
+
 ReshardPath ReshardCosts::CheapestPath(const Shape& shape, const Sharding& from,
                                        const Sharding& to) const {
-  return CheapestReshard(
-      shape, from, to, mesh_, [&](ReshardKind kind, int64_t local_bytes, AxisSet axes) {
-        const bool gathers = kind == ReshardKind::kAllGather || kind == ReshardKind::kAllToAll;
-        const double cost = cost_.Collective(kind, local_bytes, axes, shape.type);
-        return complete_only_ && gathers ? kDiscouraged * cost : cost;
-      });
+  return CheapestReshard(shape, from, to, mesh_, SearchPrice(shape));
 }
 
 ReshardPath ReshardCosts::Path(const Shape& shape, const Sharding& from, const Sharding& to) const {
@@ -43,10 +46,20 @@ double ReshardCosts::Cost(const Shape& shape, ShardingId from, ShardingId to) {
   const uint64_t key =
       shape_id << 40 | static_cast<uint64_t>(from) << 20 | static_cast<uint64_t>(to);
   const auto [found, added] = costs_.try_emplace(key, 0);
-  if (added) {
-    found->second = IsAllowed(shardings_[from], shardings_[to])
-                        ? CheapestPath(shape, shardings_[from], shardings_[to]).cost
-                        : std::numeric_limits<double>::infinity();
+  if (!added) return found->second;
+  if (!IsAllowed(shardings_[from], shardings_[to])) {
+    found->second = std::numeric_limits<double>::infinity();
+  } else if (!searches_every_axis_) {
+    found->second = CheapestPath(shape, shardings_[from], shardings_[to]).cost;
+  } else {
+    const uint64_t source = shape_id << 20 | static_cast<uint64_t>(from);
+    auto known = distances_.find(source);
+    if (known == distances_.end())
+      known =
+          distances_
+              .emplace(source, ReshardDistances(shape, shardings_[from], mesh_, SearchPrice(shape)))
+              .first;
+    found->second = known->second.To(shardings_[to]);
   }
   return found->second;
 }

@@ -1,0 +1,257 @@
+#include "minka/solver/core_search.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "minka/base/check.h"
+
+namespace minka {
+namespace {
+
+constexpr int64_t kWorkPerRound = 100;   // at least, so that work limits end every search
+constexpr int kRoundsPerBoundRound = 4;  // once the bound has stalled
+constexpr double kLargestGapToPrune = 0.05;
+constexpr double kSlackToPruneAgain = 0.6;  // of the slack at the last try
+constexpr double kChoicesLeft = 0.85;       // of those before: more are not worth a new core
+// Of likely choices per node, when the choices that can beat the answer are too many.
+constexpr double kFirstLikely = 5;
+constexpr double kLikelyGrowth = 1.5;
+constexpr double kMostLikely = 0.6;  // of all choices
+constexpr int kRoundsWithoutGain = 4;
+constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
+
+int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
+  int64_t count = 0;
+  for (const auto& of_node : choices) count += static_cast<int64_t>(of_node.size());
+  return count;
+}
+
+// The messages of a core restricted to one pruned from it; zero on edges that reductions made.
+std::vector<double> RestrictMessages(const MessagePassing& messages, const Reduction& reduction,
+                                     const CoreGraph& graph) {
+  std::vector<double> restricted(graph.num_message_entries(), 0);
+  absl::flat_hash_map<int32_t, const CoreGraph::Arc*> arc_to;
+  for (int32_t n = 0; n < graph.num_nodes(); ++n) {
+    const auto choices = reduction.core.algebra.row(reduction.choices[n]);
+    arc_to.clear();
+    for (const CoreGraph::Arc& arc : messages.graph().arcs(reduction.nodes[n]))
+      arc_to.emplace(arc.other, &arc);
+    for (const CoreGraph::Arc& arc : graph.arcs(n)) {
+      const auto found = arc_to.find(reduction.nodes[arc.other]);
+      if (found == arc_to.end()) continue;
+      const double* const in = messages.Incoming(*found->second);
+      for (size_t k = 0; k < choices.size(); ++k) restricted[arc.in + k] = in[choices[k]];
+    }
+  }
+  return restricted;
+}
+
+}  // namespace
+
+double RelativeGap(int64_t cost, int64_t lower_bound) {
+  if (cost <= lower_bound) return 0;
+  return (static_cast<double>(cost) - static_cast<double>(lower_bound)) / static_cast<double>(cost);
+}
+
+std::vector<double> PricesAtTimes(std::span<const int64_t> times, std::span<const int64_t> from,
+                                  std::span<const double> prices) {
+  std::vector<double> result(times.size(), 0);
+  for (size_t i = 0; i < from.size(); ++i) {
+    const auto it = std::ranges::lower_bound(times, from[i]);
+    if (it != times.end()) result[it - times.begin()] += std::max(0.0, prices[i]);
+  }
+  return result;
+}
+
+CoreSearch::CoreSearch(const Core& core, uint64_t seed)
+    : core_(core), seed_(seed), graph_(core), ascent_(graph_), primal_(graph_, seed) {}
+
+void CoreSearch::StartFrom(std::span<const int32_t> choice) {
+  primal_.StartFrom(choice);
+  Collect();
+}
+
+void CoreSearch::Offer(const CoreAnswer& answer) {
+  primal_.Offer(answer);
+  Collect();
+}
+
+void CoreSearch::FirstBound(int64_t work, const std::function<bool()>& stop) {
+  if (!ascent_.has_bound()) ascent_.Run(work, stop);
+  Collect();
+}
+
+void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>& stop) {
+  FirstBound(options.work, stop);
+  PruneIfWorthwhile();
+  if (complete_) return;
+  if (pruned_)
+    input_.reset();
+  else
+    input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
+  // Only what this round began with may decide, so that the answer does not depend on the threads'
+  // pace.
+  const auto bound_stop = [&, cost = best_ ? std::optional(best_->cost) : std::nullopt] {
+    return stop() || (cost && RelativeGap(*cost, ascent_.bound()) <= options.gap);
+  };
+  const bool raise_bound = !ascent_.stalled() || round_ % kRoundsPerBoundRound == 0;
+  const auto second = [&] {
+    if (raise_bound)
+      ascent_.Run(options.work, bound_stop);
+    else
+      HelpLook(options, stop);
+  };
+  if (options.in_parallel) {
+    std::thread second_thread(second);
+    LookForChoices(options, stop);
+    second_thread.join();
+  } else {
+    LookForChoices(options, stop);
+    second();
+  }
+  ++round_;
+  other_work_ += kWorkPerRound;
+  const std::optional<CoreAnswer> before = best_;
+  Collect();
+  const bool gained = best_ && (!before || best_->cost < before->cost);
+  rounds_without_gain_ = gained ? 0 : rounds_without_gain_ + 1;
+}
+
+void CoreSearch::LookForChoices(const RoundOptions& options, const std::function<bool()>& stop) {
+  if (pruned_)
+    pruned_->search->Round({.work = options.work / 2 + 1, .gap = options.gap}, stop);
+  else
+    primal_.Run(*input_, options.work, stop);
+}
+
+void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool()>& stop) {
+  if (pruned_) {
+    if (!pruned_->helper) pruned_->helper = SearchPruned(pruned_->reduction, seed_ + kSeedOfHelper);
+    pruned_->helper->Round({.work = options.work / 2 + 1, .gap = options.gap}, stop);
+    return;
+  }
+  if (!helper_) helper_.emplace(graph_, seed_ + kSeedOfHelper);
+  if (best_) helper_->Offer(*best_);
+  helper_->Run(*input_, options.work, stop);
+}
+
+void CoreSearch::PruneIfWorthwhile() {
+  if (!best_ || complete_) return;
+  const int64_t slack = best_->cost - ascent_.bound();
+  if (RelativeGap(best_->cost, ascent_.bound()) > kLargestGapToPrune || slack <= 0) return;
+  const bool closer =
+      !slack_when_pruned_ ||
+      static_cast<double>(slack) <= kSlackToPruneAgain * static_cast<double>(*slack_when_pruned_);
+  if (!closer && !LikelyAreExhausted()) return;
+  const ChoiceExcess excess(ascent_.messages());
+  other_work_ += graph_.num_cells();
+  if (closer) {
+    slack_when_pruned_ = slack;
+    if (PruneToAll(excess)) return;
+  }
+  if (!pruned_ || !pruned_->has_all) PruneToLikely(excess);
+}
+
+bool CoreSearch::PruneToAll(const ChoiceExcess& excess) {
+  const std::vector<std::vector<int64_t>> choices = excess.Within(best_->cost);
+  const bool pruned_before = pruned_ && pruned_->has_all;
+  const int64_t before = pruned_before ? pruned_->num_choices : graph_.total_choices();
+  if (static_cast<double>(Count(choices)) > kChoicesLeft * static_cast<double>(before))
+    return false;
+  Descend(choices, /*has_all=*/true);
+  return true;
+}
+
+// Nodes of many choices make every step of the search dear, and most of their choices are hopeless.
+void CoreSearch::PruneToLikely(const ChoiceExcess& excess) {
+  likely_per_node_ = likely_per_node_ == 0 ? kFirstLikely : likely_per_node_ * kLikelyGrowth;
+  const double count = likely_per_node_ * graph_.num_nodes();
+  if (count > kMostLikely * graph_.total_choices()) {
+    if (pruned_) Abandon();
+    return;
+  }
+  Descend(excess.Likely(static_cast<int64_t>(count), best_->choice), /*has_all=*/false);
+}
+
+bool CoreSearch::LikelyAreExhausted() const {
+  if (!pruned_ || pruned_->has_all) return false;
+  const CoreSearch& search = *pruned_->search;
+  return rounds_without_gain_ >= kRoundsWithoutGain || search.complete() ||
+         (search.best() && search.best()->cost <= search.bound());
+}
+
+void CoreSearch::Abandon() {
+  proved_ = std::max(proved_, BoundOfPruned());
+  other_work_ += pruned_->search->work() + (pruned_->helper ? pruned_->helper->work() : 0);
+  pruned_.reset();
+  rounds_without_gain_ = 0;
+}
+
+void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all) {
+  if (pruned_) Abandon();
+  pruned_.emplace();
+  pruned_->has_all = has_all;
+  pruned_->reduction = ReduceFurther(core_, choices);
+  pruned_->cost = best_->cost;
+  pruned_->num_choices = Count(choices);
+  other_work_ += pruned_->reduction.core.algebra.work();
+  MINKA_CHECK(!pruned_->reduction.core.infeasible, "pruning lost the best answer");
+  pruned_->search = SearchPruned(pruned_->reduction, seed_ + 1 + round_);
+}
+
+std::unique_ptr<CoreSearch> CoreSearch::SearchPruned(const Reduction& reduction,
+                                                     uint64_t seed) const {
+  auto search = std::make_unique<CoreSearch>(reduction.core, seed);
+  if (!reduction.core.times.empty())
+    search->StartFromPrices(
+        PricesAtTimes(reduction.core.times, core_.times, ascent_.messages().prices()));
+  search->StartFromMessages(RestrictMessages(ascent_.messages(), reduction, search->graph()));
+  search->StartFrom(Restrict(reduction, best_->choice));
+  return search;
+}
+
+void CoreSearch::Take(const CoreAnswer& answer) {
+  if (best_ && best_->cost <= answer.cost) return;
+  best_ = answer;
+}
+
+void CoreSearch::CollectFromPruned(CoreSearch& search) {
+  if (search.complete() && pruned_->has_all) complete_ = true;
+  if (!search.best() || (best_ && best_->cost <= search.best()->cost)) return;
+  CoreAnswer answer = {Expand(pruned_->reduction, search.best()->choice), 0};
+  // Elimination may leave several cheapest choices, so the cost is counted again.
+  answer.cost = *CoreCost(core_, answer.choice);
+  Take(answer);
+}
+
+void CoreSearch::Collect() {
+  if (ascent_.decoded()) Take(*ascent_.decoded());
+  if (primal_.best()) Take(*primal_.best());
+  if (helper_ && helper_->best()) Take(*helper_->best());
+  complete_ |= primal_.complete() || (helper_ && helper_->complete());
+  if (pruned_) CollectFromPruned(*pruned_->search);
+  if (pruned_ && pruned_->helper) CollectFromPruned(*pruned_->helper);
+  if (best_) primal_.Offer(*best_);
+}
+
+int64_t CoreSearch::BoundOfPruned() const {
+  if (!pruned_ || !pruned_->has_all) return INT64_MIN;
+  return std::min(pruned_->cost, pruned_->search->bound());
+}
+
+int64_t CoreSearch::bound() const {
+  if (complete_ && best_) return best_->cost;
+  return std::max({ascent_.bound(), proved_, BoundOfPruned()});
+}
+
+int64_t CoreSearch::work() const {
+  int64_t work = ascent_.work() + primal_.work() + other_work_;
+  if (helper_) work += helper_->work();
+  if (pruned_) work += pruned_->search->work();
+  if (pruned_ && pruned_->helper) work += pruned_->helper->work();
+  return work;
+}
+
+}  // namespace minka
