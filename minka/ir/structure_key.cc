@@ -101,11 +101,11 @@ class KeyWriter {
 std::string StructureKey(const Instruction& instruction, const OperandKey& operand_key,
                          const ComputationKey& computation_key) {
   KeyWriter key;
-  key.Add(instruction.opcode);
+  // By name: hashes of modules are stored in plans, and numbers change when an opcode is added.
+  key.Add(std::string(OpcodeName(instruction.opcode)));
   key.Add(instruction.operands.size());
   for (const Value operand : instruction.operands) key.Add(operand_key(operand));
   key.Add(instruction.results);
-  key.Add(instruction.attributes.index());
   std::visit([&key](const auto& attributes) { key.Add(attributes); }, instruction.attributes);
   key.Add(instruction.called.size());
   for (const ComputationId called : instruction.called) key.Add(computation_key(called));

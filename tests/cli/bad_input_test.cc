@@ -65,8 +65,8 @@ TEST_F(BadInputTest, APlanForAnotherModule) {
   Write("dot.hlo.txt", kDotModule);
   ASSERT_EQ(Run("plan mlp --layers 1 --mesh 2 --out plan.json").exit_code, 0);
   EXPECT_EQ(ErrorOf("run dot.hlo.txt --plan plan.json --random-inputs 0"),
-            "minka: plan.json: plan: module_hash: the plan was made for module f34cf4708eabd142, "
-            "this module is 3fbe51ff275f17b0\n");
+            "minka: plan.json: plan: module_hash: the plan was made for module 90ae2d3918490ad7, "
+            "this module is 2d57f80139e3c205\n");
   Write("plan.json", "{}");
   EXPECT_EQ(
       ErrorOf("inspect plan.json"),
@@ -132,10 +132,9 @@ TEST_F(BadInputTest, FlagsThatAreWrong) {
   EXPECT_EQ(ErrorOf("plan mlp"),
             "minka: what is the plan for? Give --mesh data=2,model=4, or --num-devices 8 to search "
             "its shape\n");
-  EXPECT_EQ(ErrorOf("plan gpt-1t --mesh 2"),
-            "minka: no model is named gpt-1t; there are mlp, gpt-tiny, gpt-125m, gpt-350m, "
-            "gpt-760m, gpt-1.3b, gpt-2.6b, gpt-6.7b, gpt-15b, gpt-39b, gpt-76b, gpt-175b, "
-            "bert-tiny, bert-base, bert-large\n");
+  EXPECT_THAT(ErrorOf("plan gpt-1t --mesh 2"),
+              testing::StartsWith("minka: no model is named gpt-1t; there are mlp, gpt-tiny, "
+                                  "gpt-125m, gpt-350m, gpt-760m, gpt-1.3b, "));
   EXPECT_EQ(ErrorOf("plan mlp --mesh data=0"),
             "minka: mesh axis 'data=0' needs a positive size, for example data=2\n");
   EXPECT_EQ(ErrorOf("plan mlp --mesh 2 --method fast"),
