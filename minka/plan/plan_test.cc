@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/plan/combine.h"
@@ -189,6 +190,20 @@ TEST(PlanJson, HasTheFixedKeysAndParsesBack) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(CheckPlan(*plan, program.module).ok());
   EXPECT_EQ(PlanToJson(*plan, program.module), json);
+}
+
+// Examples outlive changes of the format, and of the module's hash, only when they are read.
+TEST(PlanJson, ReadsTheDocumentedExampleAndTheFuzzersSeed) {
+  const DotProgram program = MakeDotProgram();
+  const std::string page = ReadFile(MINKA_TESTDATA "/../../../docs/plan.md").value();
+  const size_t begin = page.find("```json\n") + 8;
+  const std::string documented = page.substr(begin, page.find("```", begin) - begin);
+  const std::string seed = ReadFile(MINKA_TESTDATA "/plan_fuzzer_corpus/dot.json").value();
+  for (const std::string& json : {documented, seed}) {
+    const auto plan = PlanFromJson(json, program.module);
+    ASSERT_TRUE(plan.ok()) << Message(plan.status());
+    EXPECT_EQ(Message(CheckPlan(*plan, program.module)), "");
+  }
 }
 
 TEST(PlanJson, KeepsRandomPlans) {

@@ -290,8 +290,10 @@ absl::Status ReadIdentity(const Node& node, const Json& json, const Module& modu
   RETURN_IF_ERROR(node["module_hash"].Read(plan.module_hash));
   const std::string hash = HashText(ModuleHash(module));
   if (plan.module_hash == hash) return absl::OkStatus();
-  return node["module_hash"].Error("the plan was made for module {}, this module is {}",
-                                   plan.module_hash, hash);
+  return node["module_hash"].Error(
+      "the plan was made for module {}, this module is {}; plan again or use the module that the "
+      "plan was made for",
+      plan.module_hash, hash);
 }
 
 absl::StatusOr<Json> ParseText(std::string_view text) {

@@ -66,7 +66,8 @@ TEST_F(BadInputTest, APlanForAnotherModule) {
   ASSERT_EQ(Run("plan mlp --layers 1 --mesh 2 --out plan.json").exit_code, 0);
   EXPECT_EQ(ErrorOf("run dot.hlo.txt --plan plan.json --random-inputs 0"),
             "minka: plan.json: plan: module_hash: the plan was made for module 90ae2d3918490ad7, "
-            "this module is 2d57f80139e3c205\n");
+            "this module is 2d57f80139e3c205; plan again or use the module that the plan was made "
+            "for\n");
   Write("plan.json", "{}");
   EXPECT_EQ(
       ErrorOf("inspect plan.json"),
