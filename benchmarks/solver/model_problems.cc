@@ -33,10 +33,11 @@ std::vector<ModelCase> ModelCases() {
   std::vector<ModelCase> cases;
   for (const std::string model : {"gpt-125m", "gpt-350m", "gpt-760m", "gpt-1.3b", "gpt-2.6b",
                                   "gpt-6.7b", "gpt-15b", "gpt-39b", "gpt-76b", "gpt-175b"})
-    for (const std::string mesh : {"data=2,model=4", "data=8,model=8"})
+    for (const std::string mesh :
+         {"data=2,model=4", "data=8,model=8", "x=2,y=2,z=2", "x=4,y=4,z=4"})
       cases.push_back({model, mesh});
-  for (const std::string model : {"gpt-125m", "gpt-39b"})
-    for (const std::string mesh : {"x=2,y=2,z=2", "x=4,y=4,z=4"}) cases.push_back({model, mesh});
+  for (const std::string model : {"gpt-tiny", "moe-tiny", "moe-380m"})
+    for (const std::string mesh : {"data=2,model=4", "x=2,y=2,z=2"}) cases.push_back({model, mesh});
   cases.push_back({"gpt-125m", "data=2,model=4", true});
   cases.push_back({"gpt-2.6b", "data=2,model=4", true});
   cases.push_back({"gpt-39b", "data=8,model=8", true});

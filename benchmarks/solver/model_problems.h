@@ -17,7 +17,7 @@ struct ModelCase {
   bool tight = false;
 };
 
-// Every GPT size on 8 and 64 devices, 2-D and 3-D.
+// Every GPT size on 8 and 64 devices, 2-D and 3-D; small models and a mixture of experts on 8.
 std::vector<ModelCase> ModelCases();
 
 absl::StatusOr<NamedProblem> MakeModelProblem(const ModelCase& model_case);

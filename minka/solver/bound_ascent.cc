@@ -20,6 +20,7 @@ constexpr double kStepShrink = 0.5;
 constexpr double kSmallExcess = 0.01;   // of the limit: below this, steps shrink in proportion
 constexpr double kAddedExcess = 0.002;  // of the limit: above this, a time may join the working set
 constexpr int32_t kApart = 50;  // times closer than this to a member need a larger excess to join
+constexpr size_t kUsualTimes = 32;      // in the working set; beyond, it grows by several at once
 constexpr double kClearlyLarger = 0.7;  // the member's part of it
 
 // Mean over nodes of the largest spread of one usage, in bytes.
@@ -159,7 +160,8 @@ void BoundAscent::GrowWorkingSet(std::span<const double> excess) {
   for (int32_t t = 0; t < num_times; ++t)
     if (excess[t] > needed[t]) candidates.push_back(t);
   std::ranges::stable_sort(candidates, std::greater<>(), [&](int32_t t) { return excess[t]; });
-  const size_t most = working_set_.size() + 1 + working_set_.size() / 4;
+  const size_t size = working_set_.size();
+  const size_t most = size + 1 + (size > kUsualTimes ? (size - kUsualTimes) / 4 : 0);
   double dearest = 0;
   for (const int32_t t : working_set_) dearest = std::max(dearest, prices_[t]);
   for (const int32_t t : candidates) {

@@ -16,6 +16,7 @@ constexpr double kLargestGapToPrune = 0.05;
 constexpr double kSlackToPruneAgain = 0.6;  // of the slack at the last try
 constexpr double kChoicesLeft = 0.85;       // of those before: more are not worth a new core
 // Of likely choices per node, when the choices that can beat the answer are too many.
+constexpr int32_t kManyChoices = 20;  // per node: below, all of them are searched
 constexpr double kFirstLikely = 5;
 constexpr double kLikelyGrowth = 1.5;
 constexpr double kMostLikely = 0.6;  // of all choices
@@ -151,6 +152,7 @@ void CoreSearch::PruneIfWorthwhile() {
     slack_when_pruned_ = slack;
     if (PruneToAll(excess)) return;
   }
+  if (graph_.total_choices() < kManyChoices * graph_.num_nodes()) return;
   if (!pruned_ || !pruned_->has_all) PruneToLikely(excess);
 }
 
