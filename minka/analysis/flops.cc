@@ -135,6 +135,8 @@ InstructionWork ComputeOf(const Module& module, const Computation& computation, 
     case Opcode::kScatter:
       return ScalarRuns(module, instruction.called[0],
                         elements_of(instruction.operands.size() - 1));
+    case Opcode::kTopK:
+      return {.elementwise = elements_of(0)};
     case Opcode::kSort:
       return ScalarRuns(module, instruction.called[0], SortComparisons(computation, instruction));
     case Opcode::kAllReduce:

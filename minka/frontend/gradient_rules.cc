@@ -298,6 +298,7 @@ GradientRule GradientRuleFor(Opcode opcode) {
     case Opcode::kSelectAndScatter:
     case Opcode::kSort:
     case Opcode::kStochasticConvert:
+    case Opcode::kTopK:
       return Refused("there is no rule for it");
     case Opcode::kCustomCall:
     case Opcode::kOther:

@@ -292,6 +292,13 @@ Attributes DecodeRng(Opcode opcode, hlo::HloInstructionProto& proto) {
   return a;
 }
 
+Attributes DecodeTopK(hlo::HloInstructionProto& proto) {
+  const TopKAttributes a{.k = proto.k(), .largest = proto.largest()};
+  proto.clear_k();
+  proto.clear_largest();
+  return a;
+}
+
 Attributes DecodeReducePrecision(hlo::HloInstructionProto& proto) {
   const ReducePrecisionAttributes a{proto.exponent_bits(), proto.mantissa_bits()};
   proto.clear_exponent_bits();
@@ -340,6 +347,8 @@ absl::StatusOr<Attributes> DecodeAttributes(Opcode opcode, hlo::HloInstructionPr
       return DecodeCompare(proto);
     case Opcode::kReducePrecision:
       return DecodeReducePrecision(proto);
+    case Opcode::kTopK:
+      return DecodeTopK(proto);
     case Opcode::kRng:
     case Opcode::kRngBitGenerator:
       return DecodeRng(opcode, proto);
@@ -450,6 +459,10 @@ struct Encoder {
   void operator()(const ReducePrecisionAttributes& a) const {
     proto.set_exponent_bits(a.exponent_bits);
     proto.set_mantissa_bits(a.mantissa_bits);
+  }
+  void operator()(const TopKAttributes& a) const {
+    proto.set_k(a.k);
+    proto.set_largest(a.largest);
   }
   void operator()(const RngAttributes& a) const {
     if (instruction.opcode == Opcode::kRng) {

@@ -133,6 +133,12 @@ struct ReducePrecisionAttributes {
   int32_t exponent_bits = 0, mantissa_bits = 0;
   bool operator==(const ReducePrecisionAttributes&) const = default;
 };
+// Along the last dimension; two results: the values in order and their places.
+struct TopKAttributes {
+  int64_t k = 0;
+  bool largest = true;
+  bool operator==(const TopKAttributes&) const = default;
+};
 struct RngAttributes {
   int32_t distribution =
       0;  // rng: 1 uniform, 2 normal; rng-bit-generator: 0 default, 1 three-fry, 2 philox
@@ -165,7 +171,7 @@ using Attributes =
     std::variant<std::monostate, ParameterAttributes, ConstantAttributes, DimensionsAttributes,
                  SliceAttributes, DynamicSliceAttributes, PadAttributes, DotAttributes,
                  WindowAttributes, ConvolutionAttributes, BatchNormAttributes, GatherAttributes,
-                 ScatterAttributes, CompareAttributes, ReducePrecisionAttributes, RngAttributes,
+                 ScatterAttributes, CompareAttributes, ReducePrecisionAttributes, TopKAttributes, RngAttributes,
                  CollectiveAttributes, PermuteAttributes, OpaqueAttributes>;
 
 struct Instruction {

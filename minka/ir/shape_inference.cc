@@ -256,6 +256,8 @@ bool AttributesFit(const Instruction& instruction) {
       return Has<CompareAttributes>(instruction);
     case Opcode::kReducePrecision:
       return Has<ReducePrecisionAttributes>(instruction);
+    case Opcode::kTopK:
+      return Has<TopKAttributes>(instruction);
     case Opcode::kRng:
     case Opcode::kRngBitGenerator:
       return Has<RngAttributes>(instruction);
@@ -319,6 +321,8 @@ InferredShapes InferByOpcode(const ShapeContext& context) {
       return InferReduce(context);
     case Opcode::kSort:
       return InferSort(context);
+    case Opcode::kTopK:
+      return InferTopK(context);
     case Opcode::kCall:
       return InferCall(context);
     case Opcode::kConditional:

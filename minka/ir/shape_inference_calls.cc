@@ -199,6 +199,19 @@ InferredShapes InferSort(const ShapeContext& context) {
   return std::vector<Shape>(context.operands.begin(), context.operands.end());
 }
 
+InferredShapes InferTopK(const ShapeContext& context) {
+  RETURN_IF_ERROR(CheckNumOperands(context, 1));
+  const Shape& x = context.operand(0);
+  const int64_t k = context.instruction.As<TopKAttributes>().k;
+  if (x.rank() == 0 || k < 0 || k > x.dims.back()) {
+    return DoesNotFit(context, "does not find {} elements along the last dimension of {}", k,
+                      ToString(x));
+  }
+  Shape values = x;
+  values.dims.back() = k;
+  return std::vector<Shape>{values, {ElementType::kS32, values.dims}};
+}
+
 InferredShapes InferMap(const ShapeContext& context) {
   if (context.num_operands() == 0) return DoesNotFit(context, "has no operands");
   RETURN_IF_ERROR(CheckNumCalled(context, 1));

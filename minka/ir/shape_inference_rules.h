@@ -75,6 +75,7 @@ InferredShapes InferDot(const ShapeContext& context);
 InferredShapes InferMap(const ShapeContext& context);
 InferredShapes InferReduce(const ShapeContext& context);
 InferredShapes InferSort(const ShapeContext& context);
+InferredShapes InferTopK(const ShapeContext& context);
 InferredShapes InferWhile(const ShapeContext& context);
 InferredShapes InferAllReduce(const ShapeContext& context);
 InferredShapes InferAllGather(const ShapeContext& context);

@@ -265,12 +265,12 @@ TEST(InferShapes, CollectivesCheckGroups) {
 }
 
 TEST(InferShapes, DeclaredResultsAreChecked) {
-  const OpaqueAttributes unknown = {.name = "topk"};
+  const OpaqueAttributes unknown = {.name = "unheard"};
   EXPECT_EQ(Infer(Opcode::kOther, unknown, {"f32[8]"}, {"f32[2]", "s32[2]"}), "f32[2] s32[2]");
   EXPECT_EQ(Infer(Opcode::kOther, unknown, {"f32[8]"}, {"f32[-2]"}),
-            "topk: declares a negative size: f32[-2]");
+            "unheard: declares a negative size: f32[-2]");
   EXPECT_EQ(Infer(Opcode::kOther, unknown, {}, {"f32[4294967296,4294967296]"}),
-            "topk: declares more than 2^56 elements: f32[4294967296,4294967296]");
+            "unheard: declares more than 2^56 elements: f32[4294967296,4294967296]");
   EXPECT_EQ(Infer(Opcode::kRngBitGenerator, RngAttributes{}, {"u64[2]"}, {"u64[2]"}),
             "rng-bit-generator: declares 1 results, needs state and bits");
   EXPECT_EQ(Infer({.opcode = Opcode::kCall, .called = {3}}, {}),

@@ -82,6 +82,7 @@ class KeyWriter {
            a.indices_are_sorted, a.unique_indices);
   }
   void Add(const CompareAttributes& a) { AddAll(a.direction, a.total_order); }
+  void Add(const TopKAttributes& a) { AddAll(a.k, a.largest); }
   void Add(const ReducePrecisionAttributes& a) { AddAll(a.exponent_bits, a.mantissa_bits); }
   void Add(const RngAttributes& a) { Add(a.distribution); }
   void Add(const CollectiveAttributes& a) {

@@ -109,11 +109,47 @@ void CountStartsOnce(const SourceOperation& source, std::vector<Value>& operands
   }
 }
 
+bool UsesForm(const SourceOperation& source, LocalForm form) {
+  return std::ranges::any_of(source.strategy.axes, [&](const AxisUse& use) {
+    return use.kind == AxisUse::Kind::kFactor && source.rule.factors[use.index].local_form == form;
+  });
+}
+
+// The results of every part side by side, reduced once more.
+std::vector<Value> ReduceGathered(const SourceOperation& source, const std::vector<Value>& parts,
+                                  std::span<const Value> inits, DevicePosition& position,
+                                  CalledComputations& called) {
+  ComputationBuilder& builder = position.builder();
+  const auto groups = GroupsOf(position.mesh(), CombineAxes(source.rule, source.strategy));
+  Instruction reduce = source.instruction();
+  reduce.attributes = DimensionsAttributes{{0}};
+  reduce.operands.clear();
+  reduce.results.clear();
+  for (const Value part : parts) {
+    std::vector<int64_t> dims = builder.shape(part).dims;
+    reduce.results.push_back(builder.shape(part));
+    dims.insert(dims.begin(), 1);
+    reduce.operands.push_back(builder.AllGather(builder.Reshape(part, dims), 0, groups));
+  }
+  reduce.operands.insert(reduce.operands.end(), inits.begin(), inits.end());
+  reduce.called = {called.Import(reduce.called[0])};
+  const Value first = builder.Append(std::move(reduce));
+  std::vector<Value> results;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    results.push_back({first.instruction, static_cast<int32_t>(i)});
+  }
+  return results;
+}
+
 // Results over split kCombine factors hold a part of the reduction: combine them at once.
 void Complete(const SourceOperation& source, std::vector<Value>& results,
-              DevicePosition& position) {
+              std::span<const Value> inits, DevicePosition& position, CalledComputations& called) {
   const AxisSet axes = CombineAxes(source.rule, source.strategy);
   if (axes.empty()) return;
+  if (UsesForm(source, LocalForm::kGatherAndReduce)) {
+    results = ReduceGathered(source, results, inits, position, called);
+    return;
+  }
   for (Value& result : results) {
     const Value values[] = {result};
     result =
@@ -151,13 +187,6 @@ std::vector<Value> EmitRandom(const SourceOperation& source, std::vector<Value> 
         OwnPart(position, whole, ResultSharding(source.rule, source.strategy, result)));
   }
   return results;
-}
-
-bool SplitsLookedUpDims(const SourceOperation& source) {
-  return std::ranges::any_of(source.strategy.axes, [&](const AxisUse& use) {
-    return use.kind == AxisUse::Kind::kFactor &&
-           source.rule.factors[use.index].local_form == LocalForm::kIndexOffset;
-  });
 }
 
 // The value that leaves the other operand of the reducer as it is; nullopt: not known here.
@@ -257,25 +286,34 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
     case Opcode::kRngBitGenerator:
       return EmitRandom(source, std::move(operands), position);
     case Opcode::kWhile:
-      return EmitLocalWhile(source, std::move(operands), position, called);
+    case Opcode::kConditional:
+      return EmitLocalControl(source, std::move(operands), position, called);
     case Opcode::kSelect:
     case Opcode::kClamp:
       return AppendLocal(source, SpreadScalars(source, std::move(operands), position), position,
                          called);
     case Opcode::kDynamicSlice:
+      if (UsesForm(source, LocalForm::kWindowOffset)) {
+        return {EmitWindowOfPart(source, operands, position)};
+      }
       return AppendLocal(source, ClampStarts(source, std::move(operands), position), position,
                          called);
+    case Opcode::kDynamicUpdateSlice:
+      if (UsesForm(source, LocalForm::kWindowOffset)) {
+        return {UpdateWindowOfPart(source, operands, position)};
+      }
+      return AppendLocal(source, std::move(operands), position, called);
     case Opcode::kReduce:
     case Opcode::kReduceWindow:
       return EmitReduce(source, std::move(operands), position, called);
     case Opcode::kGather:
-      if (SplitsLookedUpDims(source)) {
+      if (UsesForm(source, LocalForm::kIndexOffset) || UsesForm(source, LocalForm::kWindowOffset)) {
         return EmitGatherOfPart(source, std::move(operands), position);
       }
       return AppendLocal(source, std::move(operands), position, called);
     case Opcode::kScatter:
-      if (SplitsLookedUpDims(source)) {
-        operands[1] = ScatterIndicesOfPart(source, operands[1], position);
+      if (UsesForm(source, LocalForm::kIndexOffset) || UsesForm(source, LocalForm::kWindowOffset)) {
+        return {EmitScatterOfPart(source, std::move(operands), position, called)};
       }
       return AppendLocal(source, std::move(operands), position, called);
     default:
@@ -381,8 +419,10 @@ std::vector<Value> AppendLocal(const SourceOperation& source, std::vector<Value>
 std::vector<Value> EmitLocalOperation(const SourceOperation& source, std::vector<Value> operands,
                                       DevicePosition& position, CalledComputations& called) {
   CountStartsOnce(source, operands, position);
+  const std::vector<Value> inits(
+      operands.begin() + static_cast<std::ptrdiff_t>(operands.size() / 2), operands.end());
   std::vector<Value> results = EmitUncombined(source, std::move(operands), position, called);
-  Complete(source, results, position);
+  Complete(source, results, inits, position, called);
   return results;
 }
 

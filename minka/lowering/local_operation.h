@@ -50,14 +50,24 @@ Attributes LocalAttributes(const Instruction& instruction, std::span<const Shape
                            std::span<const Shape> local_operands,
                            std::span<const Shape> local_results);
 
-// A `while` whose body runs on local shapes.
-std::vector<Value> EmitLocalWhile(const SourceOperation& source, std::vector<Value> operands,
-                                  DevicePosition& position, CalledComputations& called);
+// A `while` or `conditional` whose called computations run on local shapes, with the collectives
+// that their plans ask for.
+std::vector<Value> EmitLocalControl(const SourceOperation& source, std::vector<Value> operands,
+                                    DevicePosition& position, CalledComputations& called);
 
-// A gather whose table is split along looked-up dimensions, and a scatter into such a table.
+// A gather whose table is split along looked-up dimensions, and a scatter into such a table (of
+// one operand).
 std::vector<Value> EmitGatherOfPart(const SourceOperation& source, std::vector<Value> operands,
                                     DevicePosition& position);
-Value ScatterIndicesOfPart(const SourceOperation& source, Value indices, DevicePosition& position);
+Value EmitScatterOfPart(const SourceOperation& source, std::vector<Value> operands,
+                        DevicePosition& position, CalledComputations& called);
+
+// A dynamic-slice from, and a dynamic-update-slice into, an array that is split along dimensions of
+// which the window is a part. Slices from other parts are zero: the result is a sum owed.
+Value EmitWindowOfPart(const SourceOperation& source, const std::vector<Value>& operands,
+                       DevicePosition& position);
+Value UpdateWindowOfPart(const SourceOperation& source, const std::vector<Value>& operands,
+                         DevicePosition& position);
 
 // The source instruction with local operands, results and attributes, appended.
 std::vector<Value> AppendLocal(const SourceOperation& source, std::vector<Value> operands,

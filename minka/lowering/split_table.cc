@@ -1,5 +1,7 @@
-// Gather from and scatter into a table of which every device holds a part of the rows.
+// Gather from and scatter into a table of which every device holds a part of the rows. Windows of
+// several rows may lie across parts: then the part is padded by the window's size on both sides.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,10 @@ struct IndexComponent {
   AxisList axes;           // that split the table dimension; empty: whole
   int64_t part_size = 0;   // of the dimension on this device
   int64_t last_start = 0;  // largest start that the whole table allows
+  int64_t window = 0;      // rows that one index looks up where the part is padded by them; else 0
+
+  // The largest start in the padded part.
+  int64_t last_in_part() const { return part_size + window; }
 };
 
 std::vector<IndexComponent> Components(const SourceOperation& source, const Mesh& mesh,
@@ -28,14 +34,49 @@ std::vector<IndexComponent> Components(const SourceOperation& source, const Mesh
   std::vector<IndexComponent> components;
   for (const int64_t dim : index_map) {
     const int factor = source.rule.operand_dims[0][dim];
-    const bool offset =
-        factor != kWholeDim && source.rule.factors[factor].local_form == LocalForm::kIndexOffset;
-    IndexComponent component{static_cast<int>(dim), offset ? table.dims[dim] : AxisList(), 0, 0};
+    const LocalForm form =
+        factor == kWholeDim ? LocalForm::kPlain : source.rule.factors[factor].local_form;
+    const bool offset = form == LocalForm::kIndexOffset || form == LocalForm::kWindowOffset;
+    IndexComponent component{static_cast<int>(dim), offset ? table.dims[dim] : AxisList()};
     component.part_size = shape.dims[dim] / NumParts(component.axes, mesh);
-    component.last_start = slice_sizes.empty() ? 0 : shape.dims[dim] - slice_sizes[dim];
+    component.last_start = shape.dims[dim] - slice_sizes[dim];
+    if (form == LocalForm::kWindowOffset && !component.axes.empty()) {
+      component.window = slice_sizes[dim];
+    }
     components.push_back(component);
   }
   return components;
+}
+
+// How many rows of each dimension an index vector of a scatter writes.
+std::vector<int64_t> WindowSizes(const SourceOperation& source) {
+  const auto& scatter = source.instruction().As<ScatterAttributes>();
+  const std::vector<int64_t>& updates = source.operand_shape(2).dims;
+  std::vector<int64_t> sizes;
+  size_t next = 0;
+  for (int64_t dim = 0; dim < source.operand_shape(0).rank(); ++dim) {
+    const auto is_in = [&](const std::vector<int64_t>& dims) {
+      return std::ranges::find(dims, dim) != dims.end();
+    };
+    const bool inserted = is_in(scatter.inserted_window_dims) || is_in(scatter.input_batching_dims);
+    sizes.push_back(inserted ? 1 : updates[scatter.update_window_dims[next++]]);
+  }
+  return sizes;
+}
+
+// Padding of the part by the windows, on both sides.
+PadAttributes WindowPadding(const std::vector<IndexComponent>& components, int rank) {
+  const std::vector<int64_t> none(rank, 0);
+  PadAttributes pad{none, none, none};
+  for (const IndexComponent& component : components) {
+    pad.low[component.table_dim] = pad.high[component.table_dim] = component.window;
+  }
+  return pad;
+}
+
+bool HasWindows(const std::vector<IndexComponent>& components) {
+  return std::ranges::any_of(components,
+                             [](const auto& component) { return component.window > 0; });
 }
 
 // A scalar per component, spread along the dimension of the index vectors.
@@ -54,9 +95,13 @@ Value Offsets(DevicePosition& position, const std::vector<IndexComponent>& compo
               const std::vector<int64_t>& dims, int64_t index_vector_dim) {
   std::vector<Value> scalars;
   for (const IndexComponent& component : components) {
-    scalars.push_back(component.axes.empty()
-                          ? position.Number(0)
-                          : position.Offset(component.axes, component.part_size));
+    Value offset = component.axes.empty() ? position.Number(0)
+                                          : position.Offset(component.axes, component.part_size);
+    if (component.window > 0) {
+      offset =
+          position.builder().Binary(Opcode::kSubtract, offset, position.Number(component.window));
+    }
+    scalars.push_back(offset);
   }
   return PerComponent(position.builder(), scalars, dims, index_vector_dim);
 }
@@ -97,7 +142,8 @@ Value IsInPart(DevicePosition& position, const std::vector<IndexComponent>& comp
   const std::vector<int64_t> dims = builder.shape(starts).dims;
   const Value last =
       Bounds(position, components, dims, index_vector_dim, [](const IndexComponent& component) {
-        return component.axes.empty() ? component.last_start : component.part_size - 1;
+        if (component.axes.empty()) return component.last_start;
+        return component.window > 0 ? component.last_in_part() : component.part_size - 1;
       });
   const Value inside = builder.Binary(
       Opcode::kAnd, builder.Compare(Direction::kGe, starts, builder.FullLike(starts, 0)),
@@ -119,8 +165,24 @@ std::vector<Value> EmitGatherOfPart(const SourceOperation& source, std::vector<V
   const int64_t vector_dim = attributes.index_vector_dim;
   const Value clamped = ClampedStarts(position, components, operands[1], vector_dim);
   const std::vector<int64_t> index_dims = builder.shape(clamped).dims;
-  const Value starts = builder.Binary(Opcode::kSubtract, clamped,
-                                      Offsets(position, components, index_dims, vector_dim));
+  Value starts = builder.Binary(Opcode::kSubtract, clamped,
+                                Offsets(position, components, index_dims, vector_dim));
+  if (HasWindows(components)) {
+    // A window that lies in another part falls into the padding, which is zero.
+    const auto low = [](const IndexComponent& component) -> int64_t {
+      return component.window > 0 ? 0 : std::numeric_limits<int32_t>::min();
+    };
+    const auto high = [](const IndexComponent& component) -> int64_t {
+      return component.window > 0 ? component.last_in_part() : std::numeric_limits<int32_t>::max();
+    };
+    starts = builder.Binary(Opcode::kMaximum, starts,
+                            Bounds(position, components, index_dims, vector_dim, low));
+    starts = builder.Binary(Opcode::kMinimum, starts,
+                            Bounds(position, components, index_dims, vector_dim, high));
+    const PadAttributes pad = WindowPadding(components, builder.shape(operands[0]).rank());
+    const Value zero = builder.Scalar(builder.shape(operands[0]).type, 0);
+    operands[0] = builder.Pad(operands[0], zero, pad);
+  }
 
   const Shape shapes[] = {source.operand_shape(0), source.operand_shape(1)};
   const Shape local_shapes[] = {builder.shape(operands[0]), builder.shape(starts)};
@@ -145,20 +207,57 @@ std::vector<Value> EmitGatherOfPart(const SourceOperation& source, std::vector<V
   return {builder.Select(inside, rows, builder.FullLike(rows, 0))};
 }
 
+namespace {
+
 // HLO drops updates outside of the table, so updates of other parts need no mask; 64-bit indices
-// keep their width because a narrowed one could fall inside.
-Value ScatterIndicesOfPart(const SourceOperation& source, Value indices, DevicePosition& position) {
+// keep their width because a narrowed one could fall inside. Windows that reach out of the whole
+// table are dropped whole, though a part of them may lie in this padded part.
+Value ScatterIndicesOfPart(const SourceOperation& source,
+                           const std::vector<IndexComponent>& components, Value indices,
+                           DevicePosition& position) {
   ComputationBuilder& builder = position.builder();
   const auto& attributes = source.instruction().As<ScatterAttributes>();
-  const std::vector<IndexComponent> components =
-      Components(source, position.mesh(), attributes.scatter_dims_to_operand_dims, {});
   const bool is_wide = ElementBytes(builder.shape(indices).type) == 8;
   const ElementType type = is_wide ? ElementType::kS64 : ElementType::kS32;
   if (builder.shape(indices).type != type) indices = builder.Convert(indices, type);
-  Value offsets =
-      Offsets(position, components, builder.shape(indices).dims, attributes.index_vector_dim);
-  if (is_wide) offsets = builder.Convert(offsets, type);
-  return builder.Binary(Opcode::kSubtract, indices, offsets);
+  const std::vector<int64_t> dims = builder.shape(indices).dims;
+  const auto typed = [&](Value x) { return is_wide ? builder.Convert(x, type) : x; };
+  const Value offsets = typed(Offsets(position, components, dims, attributes.index_vector_dim));
+  const Value starts = builder.Binary(Opcode::kSubtract, indices, offsets);
+  if (!HasWindows(components)) return starts;
+  const Value last =
+      typed(Bounds(position, components, dims, attributes.index_vector_dim,
+                   [](const IndexComponent& component) { return component.last_start; }));
+  const Value inside = builder.Binary(
+      Opcode::kAnd, builder.Compare(Direction::kGe, indices, builder.FullLike(indices, 0)),
+      builder.Compare(Direction::kLe, indices, last));
+  return builder.Select(inside, starts, builder.FullLike(starts, -0x1p30));
+}
+
+}  // namespace
+
+Value EmitScatterOfPart(const SourceOperation& source, std::vector<Value> operands,
+                        DevicePosition& position, CalledComputations& called) {
+  ComputationBuilder& builder = position.builder();
+  const std::vector<IndexComponent> components =
+      Components(source, position.mesh(),
+                 source.instruction().As<ScatterAttributes>().scatter_dims_to_operand_dims,
+                 WindowSizes(source));
+  operands[1] = ScatterIndicesOfPart(source, components, operands[1], position);
+  if (!HasWindows(components)) {
+    return AppendLocal(source, std::move(operands), position, called)[0];
+  }
+  const std::vector<int64_t> part = builder.shape(operands[0]).dims;
+  const PadAttributes pad = WindowPadding(components, static_cast<int>(part.size()));
+  operands[0] = builder.Pad(operands[0], builder.Scalar(builder.shape(operands[0]).type, 0), pad);
+  Instruction scatter = source.instruction();
+  scatter.results = {builder.shape(operands[0])};
+  scatter.operands = std::move(operands);
+  scatter.called = {called.Import(scatter.called[0])};
+  const Value padded = builder.Append(std::move(scatter));
+  SliceAttributes slice{pad.low, part, std::vector<int64_t>(part.size(), 1)};
+  for (size_t dim = 0; dim < part.size(); ++dim) slice.limits[dim] += pad.low[dim];
+  return builder.Slice(padded, slice);
 }
 
 }  // namespace minka

@@ -4,6 +4,7 @@
 
 #include "minka/base/check.h"
 #include "minka/plan/combine.h"
+#include "minka/sharding/called_plan.h"
 
 namespace minka {
 namespace {
@@ -62,33 +63,20 @@ void AppendReshardCollectives(const Module& module, const StagePlan& stage,
   }
 }
 
-AxisSet LargeAxes(const Mesh& mesh) {
-  AxisSet axes;
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (mesh.size(axis) > 1) axes.Insert(axis);
-  }
-  return axes;
-}
-
-// `rng` is drawn once and shared; combining reductions are completed where they arise.
+// What completes reductions where they arise, shares what `rng` draws, and stands inside loops.
 void AppendOperationCollectives(const Module& module, const StagePlan& stage,
                                 std::vector<PlannedCollective>& collectives) {
   const Computation& computation = module.entry_computation();
+  const auto once = [](const Computation&, InstructionId) { return 1.0; };
   for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
-    const Instruction& instruction = computation.instructions[id];
     const OpRule rule = RuleFor(module, computation, id);
-    const Strategy& strategy = stage.ops[id].strategy;
-    const bool is_rng = instruction.opcode == Opcode::kRng;
-    const AxisSet axes = is_rng ? LargeAxes(stage.mesh) : CombineAxes(rule, strategy);
-    if (axes.empty()) continue;
-    for (size_t result = 0; result < instruction.results.size(); ++result) {
-      const Shape& shape = instruction.results[result];
-      const Sharding sharding = ResultSharding(rule, strategy, static_cast<int>(result));
+    for (const OperationCollective& own :
+         CollectivesOf(module, computation, id, rule, stage.ops[id].strategy, stage.mesh, once)) {
       PlannedCollective collective;
-      collective.kind = "all-reduce";
-      collective.type = shape.type;
-      collective.bytes = is_rng ? shape.num_bytes() : LocalBytes(shape, sharding, stage.mesh);
-      collective.axes = axes;
+      collective.kind = ToString(own.kind);
+      collective.type = own.type;
+      collective.bytes = own.bytes;
+      collective.axes = own.axes;
       collective.instruction = id;
       collectives.push_back(std::move(collective));
     }

@@ -99,8 +99,9 @@ struct Plan {
   int num_micro_batches = 1;
   std::string schedule = "none";
   std::map<std::string, int64_t>
-      unsupported_ops;             // opcode -> count run replicated for want of a rule
-  std::vector<std::string> notes;  // dimensions left whole, choices cut, what was inferred
+      unsupported_ops;                 // opcode -> count run replicated for want of a rule
+  double unsupported_flops_share = 0;  // their part of the step's flops (any operation counts)
+  std::vector<std::string> notes;      // dimensions left whole, choices cut, what was inferred
 };
 
 // The version of `value` numbered `version` has this sharding.
@@ -119,7 +120,8 @@ struct PlannedCollective {
   InstructionId instruction = -1;  // kCombine: the operation
   double cost_us = 0;
 };
-// Every collective that lowering will write for the stage, in no particular order.
+// Every collective that lowering will write for the stage, in no particular order; those in a loop
+// once, however often it runs.
 std::vector<PlannedCollective> ListCollectives(const Module& module, const StagePlan& stage);
 
 // plan.json, documented in docs/plan.md; writing and reading again gives the same plan. Shardings,

@@ -274,6 +274,7 @@ absl::Status ReadSummary(const Node& node, Plan& plan) {
   RETURN_IF_ERROR(node["num_micro_batches"].Read(plan.num_micro_batches));
   RETURN_IF_ERROR(node["schedule"].Read(plan.schedule));
   RETURN_IF_ERROR(node["unsupported_ops"].Read(plan.unsupported_ops));
+  RETURN_IF_ERROR(node["unsupported_flops_share"].Read(plan.unsupported_flops_share));
   return node["notes"].Read(plan.notes);
 }
 
@@ -334,6 +335,7 @@ absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
                                    "num_micro_batches",
                                    "schedule",
                                    "unsupported_ops",
+                                   "unsupported_flops_share",
                                    "notes",
                                    "stages"}));
   RETURN_IF_ERROR(ReadSummary(root, plan));

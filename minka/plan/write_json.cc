@@ -101,6 +101,7 @@ Json PlanJson(const Plan& plan, const Module& module) {
       {"num_micro_batches", plan.num_micro_batches},
       {"schedule", plan.schedule},
       {"unsupported_ops", plan.unsupported_ops},
+      {"unsupported_flops_share", plan.unsupported_flops_share},
       {"notes", plan.notes},
       {"stages", std::move(stages)},
   });

@@ -217,6 +217,8 @@ std::string Headline(const Step& step, const Plan& plan) {
   text += fmt::format("  objective    {}, lower bound {}, gap {} ({}, {:.1f} s of search)\n",
                       Objective(plan, plan.objective), Objective(plan, plan.lower_bound),
                       FormatPercent(plan.gap), plan.stop_reason, plan.search_seconds);
+  text += fmt::format("  replicated   {} of the flops, for want of a rule\n",
+                      FormatPercent(plan.unsupported_flops_share));
   if (plan.memory_price > 0) {
     text += fmt::format("  memory price {} less for every MiB more per device\n",
                         Objective(plan, plan.memory_price * (1 << 20)));

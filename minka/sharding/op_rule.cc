@@ -43,6 +43,12 @@ bool IsUnconstrained(Opcode opcode) {
   }
 }
 
+bool NeedsNoCollective(const OpRule& rule) {
+  return std::all_of(rule.factors.begin(), rule.factors.end(), [](const Factor& factor) {
+    return factor.local_form == LocalForm::kPlain && factor.partial_results.empty();
+  });
+}
+
 }  // namespace
 
 RuleBuilder::RuleBuilder(const Computation& computation, const Instruction& instruction)
@@ -138,6 +144,11 @@ OpRule RuleFor(const Module& module, const Computation& computation, Instruction
       return BarrierRule(std::move(rule));
     case Opcode::kWhile:
       return WhileRule(std::move(rule), module);
+    case Opcode::kConditional:
+      return ConditionalRule(std::move(rule), module);
+    case Opcode::kSort:
+    case Opcode::kTopK:
+      return SortRule(std::move(rule));
     case Opcode::kRngBitGenerator:
       return rule.Build();
     default:
@@ -191,7 +202,7 @@ std::vector<bool> FreeToProduce(const Module& module, const Computation& computa
     bool all_free = true;
     for (const Value operand : instruction.operands) all_free &= is_free[operand.instruction];
     is_free[id] = all_free && (instruction.opcode != Opcode::kWhile ||
-                               RuleFor(module, computation, id).supported);
+                               NeedsNoCollective(RuleFor(module, computation, id)));
   }
   return is_free;
 }

@@ -41,6 +41,13 @@ enum class LocalForm : uint8_t {
   kIndexOffset,  // table dimension of a gather: clamp the index globally, subtract the offset of
                  // the slice, zero what is not in it; of a scatter: subtract, what is outside is
                  // dropped
+  kGatherAndReduce,  // kCombine of a reducer that picks one of its operands: the parts' results are
+                     // gathered and reduced once more
+  kWindowOffset,     // dimension of which a dynamic-slice, dynamic-update-slice, gather or scatter
+                  // takes or replaces windows: starts less the offset of the part, in a part that
+                  // is padded by the window's size, so that what lies in other parts is zero or
+                  // dropped
+  kCollectivesInside,  // while, conditional: the called computations communicate (called_plan.h)
   kInitOnFirst,  // the value that starts the accumulation (init of a reduce, operand of a scatter)
                  // counts on coordinate 0 of every axis over which the result is partial and it is
                  // not (a multiply: of every split axis); it is the neutral element elsewhere
@@ -53,6 +60,9 @@ struct Factor {
   LocalForm local_form = LocalForm::kPlain;
   std::string
       name;  // "batch", "row", "column", "contraction", "dim 2": for people; unique in a lane
+  // while, conditional: operands and results that are sums owed over the axes that split the
+  // factor.
+  std::vector<int> partial_operands, partial_results;
   bool operator==(const Factor&) const = default;
 };
 
@@ -81,12 +91,6 @@ struct OpRule {
 OpRule RuleFor(const Module& module, const Computation& computation, InstructionId id);
 // The rule of one lane, with one operand and one result.
 OpRule LaneRule(const OpRule& rule, int lane);
-
-// How the values in the body of a `while` follow its rule: [body instruction][result][dim] ->
-// factor of the rule or kWholeDim. Operations of the body need nothing but local shapes.
-std::vector<std::vector<std::vector<int>>> WhileBodyDims(const Module& module,
-                                                         const Computation& computation,
-                                                         InstructionId id);
 
 // Per instruction of the computation: does it depend only on constants, iotas and the parameters
 // listed (random keys), by cheap operations? Any sharding of its results costs nothing to produce.

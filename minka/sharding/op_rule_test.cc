@@ -1,10 +1,12 @@
 #include "minka/sharding/op_rule.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/ir/builder.h"
+#include "minka/sharding/called_plan.h"
 
 namespace minka {
 namespace {
@@ -15,6 +17,7 @@ using ::testing::IsEmpty;
 constexpr ElementType kF32 = ElementType::kF32;
 constexpr ElementType kBF16 = ElementType::kBF16;
 constexpr ElementType kS32 = ElementType::kS32;
+constexpr ElementType kPred = ElementType::kPred;
 
 // The rule of the operation that `build` appends last, and its module.
 struct Case {
@@ -292,25 +295,66 @@ TEST(OpRule, ElementwiseLoopSplitsAllDims) {
   EXPECT_THAT(loop.rule.result_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
 }
 
-TEST(OpRule, LoopThatLooksAcrossADimKeepsItWhole) {
+TEST(OpRule, LoopThatSumsOverADimCommunicatesInside) {
   const Case loop = Loop([](ComputationBuilder& body, Value x) {
     const Value rows = body.Reduce(x, body.Scalar(kF32, 0), {1}, Opcode::kAdd);
     return body.Broadcast(rows, {4, 8}, {0});
   });
-  EXPECT_TRUE(loop.rule.supported);
-  EXPECT_THAT(loop.rule.operand_dims,
-              ElementsAre(IsEmpty(), ElementsAre(0, -1), ElementsAre(0, -1)));
-  const auto dims = WhileBodyDims(loop.module, loop.module.entry_computation(), loop.id);
-  const Instruction& instruction = loop.module.entry_computation().instructions[loop.id];
-  const Computation& body = loop.module.computations[instruction.called[0]];
-  ASSERT_EQ(dims.size(), body.instructions.size());
-  for (InstructionId id = 0; id < body.num_instructions(); ++id) {
-    if (body.instructions[id].opcode != Opcode::kReduce) continue;
-    EXPECT_THAT(dims[id], ElementsAre(ElementsAre(0)));
-  }
+  EXPECT_THAT(loop.rule.operand_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
+  EXPECT_EQ(loop.rule.factors[0].local_form, LocalForm::kPlain);
+  EXPECT_EQ(loop.rule.factors[1].local_form, LocalForm::kCollectivesInside);
+
+  const Mesh mesh = *Mesh::Parse("x=2");
+  const Strategy strategy{{{AxisUse::Kind::kFactor, 1}}};
+  const auto collectives =
+      CollectivesOf(loop.module, loop.module.entry_computation(), loop.id, loop.rule, strategy,
+                    mesh, [](const Computation&, InstructionId) { return 3.0; });
+  ASSERT_EQ(collectives.size(), 1u);
+  EXPECT_EQ(collectives[0].kind, ReshardKind::kAllReduce);
+  EXPECT_EQ(collectives[0].bytes, 16);
+  EXPECT_EQ(collectives[0].times, 3);
 }
 
-TEST(OpRule, LoopAroundAnOperationWithoutRuleHasNone) {
+// while (i < 3) { i = i + 1; sum = sum + transpose(x) x; x = 2 x }, as a loop that accumulates a
+// gradient.
+TEST(OpRule, SumsThatALoopAccumulatesStayOwed) {
+  const Case loop = RuleOf([&](ComputationBuilder& b) {
+    const Shape array{kF32, {8, 4}}, square{kF32, {4, 4}}, count{kS32, {}};
+    ComputationBuilder body = b.module().AddComputation("body");
+    const Value i = body.Parameter(count, "i");
+    const Value sum = body.Parameter(square, "sum");
+    const Value x = body.Parameter(array, "x");
+    body.SetResults({body.Binary(Opcode::kAdd, i, body.Scalar(kS32, 1)),
+                     body.Binary(Opcode::kAdd, sum, body.Dot(x, x, {{0}, {0}, {}, {}})),
+                     body.Binary(Opcode::kAdd, x, x)});
+    ComputationBuilder condition = b.module().AddComputation("condition");
+    const Value j = condition.Parameter(count, "i");
+    condition.Parameter(square, "sum");
+    condition.Parameter(array, "x");
+    condition.SetResults(
+        {condition.Compare(CompareAttributes::Direction::kLt, j, condition.Scalar(kS32, 3))});
+    Instruction loop;
+    loop.opcode = Opcode::kWhile;
+    loop.operands = {b.Scalar(kS32, 0), b.Broadcast(b.Scalar(kF32, 0), {4, 4}, {}),
+                     b.Parameter(array, "x")};
+    loop.called = {b.module().id(body), b.module().id(condition)};
+    return b.Append(loop);
+  });
+  const auto rows = std::find_if(loop.rule.factors.begin(), loop.rule.factors.end(),
+                                 [](const Factor& factor) { return factor.size == 8; });
+  ASSERT_NE(rows, loop.rule.factors.end());
+  EXPECT_EQ(rows->local_form, LocalForm::kPlain);
+  EXPECT_THAT(rows->partial_operands, ElementsAre(1));
+  EXPECT_THAT(rows->partial_results, ElementsAre(1));
+  const int factor = static_cast<int>(rows - loop.rule.factors.begin());
+  const Strategy strategy{{{AxisUse::Kind::kFactor, factor}}};
+  const Mesh mesh = *Mesh::Parse("x=2");
+  EXPECT_EQ(ToString(OperandSharding(loop.rule, strategy, 1), mesh), "[-,-]{partial: x}");
+  EXPECT_EQ(ToString(ResultSharding(loop.rule, strategy, 1), mesh), "[-,-]{partial: x}");
+  EXPECT_EQ(ToString(ResultSharding(loop.rule, strategy, 2), mesh), "[x,-]");
+}
+
+TEST(OpRule, LoopAroundAnOperationWithoutRuleRunsItWhole) {
   const Case loop = Loop([](ComputationBuilder& body, Value x) {
     Instruction call;
     call.opcode = Opcode::kCustomCall;
@@ -319,8 +363,52 @@ TEST(OpRule, LoopAroundAnOperationWithoutRuleHasNone) {
     call.attributes = OpaqueAttributes{"something"};
     return body.Append(call);
   });
-  EXPECT_FALSE(loop.rule.supported);
-  EXPECT_THAT(loop.rule.factors, IsEmpty());
+  EXPECT_TRUE(loop.rule.supported);
+  for (const Factor& factor : loop.rule.factors) {
+    EXPECT_EQ(factor.local_form, LocalForm::kCollectivesInside);
+  }
+}
+
+TEST(OpRule, ConditionalSplitsWhatItsBranchesSplit) {
+  const Case conditional = RuleOf([&](ComputationBuilder& b) {
+    const Shape array{kF32, {8, 4}};
+    ComputationBuilder twice = b.module().AddComputation("twice");
+    const Value x = twice.Parameter(array, "x");
+    twice.SetResults({twice.Binary(Opcode::kAdd, x, x)});
+    ComputationBuilder reversed = b.module().AddComputation("negated");
+    reversed.SetResults({reversed.Unary(Opcode::kNegate, reversed.Parameter(array, "x"))});
+    Instruction instruction;
+    instruction.opcode = Opcode::kConditional;
+    instruction.operands = {b.Parameter({kPred, {}}, "p"), b.Parameter(array, "x"),
+                            b.Parameter(array, "y")};
+    instruction.called = {b.module().id(twice), b.module().id(reversed)};
+    return b.Append(instruction);
+  });
+  EXPECT_THAT(conditional.rule.operand_dims,
+              ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
+  EXPECT_THAT(conditional.rule.result_dims, ElementsAre(ElementsAre(0, 1)));
+  EXPECT_EQ(conditional.rule.factors[0].local_form, LocalForm::kPlain);
+}
+
+TEST(OpRule, ArgmaxGathersAndReducesThePartsOnceMore) {
+  const Case argmax = RuleOf([&](ComputationBuilder& b) {
+    ComputationBuilder reducer = b.module().AddComputation("argmax");
+    const Value x = reducer.Parameter({kF32, {}}, "x"), i = reducer.Parameter({kS32, {}}, "i");
+    const Value y = reducer.Parameter({kF32, {}}, "y"), j = reducer.Parameter({kS32, {}}, "j");
+    const Value larger = reducer.Compare(CompareAttributes::Direction::kGt, x, y);
+    reducer.SetResults({reducer.Select(larger, x, y), reducer.Select(larger, i, j)});
+    Instruction reduce;
+    reduce.opcode = Opcode::kReduce;
+    reduce.operands = {b.Parameter({kF32, {8, 4}}, "x"), b.Iota({kS32, {8, 4}}, 0),
+                       b.Scalar(kF32, -1e30), b.Scalar(kS32, 0)};
+    reduce.attributes = DimensionsAttributes{{0}};
+    reduce.called = {b.module().id(reducer)};
+    return b.Append(reduce);
+  });
+  EXPECT_EQ(argmax.rule.factors[0].kind, FactorKind::kCombine);
+  EXPECT_EQ(argmax.rule.factors[0].local_form, LocalForm::kGatherAndReduce);
+  EXPECT_THAT(argmax.rule.operand_dims[1], ElementsAre(0, 1));
+  EXPECT_THAT(argmax.rule.result_dims, ElementsAre(ElementsAre(1), ElementsAre(1)));
 }
 
 TEST(OpRule, IotaAndConstantsAreFreeAndSoIsWhatFollows) {

@@ -66,6 +66,8 @@ OpRule BatchNormRule(RuleBuilder rule);
 OpRule DynamicSliceRule(RuleBuilder rule);
 OpRule DynamicUpdateSliceRule(RuleBuilder rule);
 OpRule WhileRule(RuleBuilder rule, const Module& module);
+OpRule ConditionalRule(RuleBuilder rule, const Module& module);
+OpRule SortRule(RuleBuilder rule);  // also topk
 
 // The opcode of a computation (x, y) -> opcode(x, y) on scalars; nullopt for anything else.
 std::optional<Opcode> BinaryReducer(const Module& module, ComputationId id);

@@ -72,6 +72,32 @@ std::vector<int64_t> FreeDims(const Shape& shape, const std::vector<int64_t>& co
   return free;
 }
 
+// What a variadic reducer such as argmax's picks from the parts' results is what it picks from all.
+Factor PickedDim() {
+  return {.kind = FactorKind::kCombine, .local_form = LocalForm::kGatherAndReduce};
+}
+
+// Does the reducer (x0, x1, .., y0, y1, ..) -> (z0, z1, ..) give zi = xi or yi for every i? Then
+// more runs of it, with the initial values again, change nothing.
+bool PicksAnOperand(const Module& module, ComputationId id) {
+  const Computation& reducer = module.computations[id];
+  const size_t num_values = reducer.results.size();
+  if (reducer.parameters.size() != 2 * num_values) return false;
+  for (size_t i = 0; i < num_values; ++i) {
+    const Instruction& root = reducer.instruction(reducer.results[i]);
+    const Value x{reducer.parameters[i], 0};
+    const Value y{reducer.parameters[num_values + i], 0};
+    std::vector<Value> picked = root.operands;
+    if (root.opcode == Opcode::kSelect) {
+      picked.erase(picked.begin());
+    } else if (root.opcode != Opcode::kMaximum && root.opcode != Opcode::kMinimum) {
+      return false;
+    }
+    if (picked != std::vector<Value>{x, y} && picked != std::vector<Value>{y, x}) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<Factor> ReducedDim(Opcode reducer, ElementType type) {
@@ -177,6 +203,22 @@ OpRule DotRule(RuleBuilder rule) {
   return rule.Build();
 }
 
+OpRule SortRule(RuleBuilder rule) {
+  const bool is_sort = rule.instruction().opcode == Opcode::kSort;
+  const int sorted = is_sort
+                         ? static_cast<int>(rule.instruction().As<DimensionsAttributes>().dims[0])
+                         : rule.result().rank() - 1;
+  for (int dim = 0; dim < rule.result().rank(); ++dim) {
+    if (dim == sorted) continue;
+    const int factor = rule.AddResultDim(dim);
+    for (int i = 0; i < rule.num_operands(); ++i) rule.MapOperand(i, dim, factor);
+    for (int i = 0; i < static_cast<int>(rule.instruction().results.size()); ++i) {
+      rule.MapResult(i, dim, factor);
+    }
+  }
+  return rule.Build();
+}
+
 OpRule ReduceRule(RuleBuilder rule, const Module& module) {
   const int num_inputs = rule.num_operands() / 2;
   const Shape& input = rule.operand(0);
@@ -184,12 +226,13 @@ OpRule ReduceRule(RuleBuilder rule, const Module& module) {
   const Opcode reducer =
       num_inputs == 1 ? BinaryReducer(module, rule.instruction().called[0]).value_or(Opcode::kOther)
                       : Opcode::kOther;
+  const bool picks = num_inputs > 1 && PicksAnOperand(module, rule.instruction().called[0]);
   std::vector<bool> reduced(input.rank(), false);
   for (const int64_t dim : rule.instruction().As<DimensionsAttributes>().dims) reduced[dim] = true;
   int result_dim = 0;
   for (int dim = 0; dim < input.rank(); ++dim) {
     std::optional<Factor> factor = Factor{};
-    if (reduced[dim]) factor = ReducedDim(reducer, input.type);
+    if (reduced[dim]) factor = picks ? PickedDim() : ReducedDim(reducer, input.type);
     if (factor) {
       const int index = rule.AddFactor(factor->kind, input.dims[dim], fmt::format("dim {}", dim));
       rule.factor(index).combiner = factor->combiner;

@@ -190,8 +190,14 @@ OpRule DataMovementRule(RuleBuilder rule) {
 
 OpRule DynamicSliceRule(RuleBuilder rule) {
   for (int dim = 0; dim < rule.result().rank(); ++dim) {
-    if (rule.operand(0).dims[dim] != rule.result().dims[dim]) continue;
-    rule.MapOperand(0, dim, rule.AddResultDim(dim));
+    const int64_t size = rule.operand(0).dims[dim];
+    if (size == rule.result().dims[dim]) {
+      rule.MapOperand(0, dim, rule.AddResultDim(dim));
+    } else if (IsSummable(rule.result().type)) {
+      rule.MapOperand(0, dim,
+                      rule.AddFactor(FactorKind::kSum, size, fmt::format("from {}", dim),
+                                     LocalForm::kWindowOffset));
+    }
   }
   rule.AddLinearGroup({0});
   return rule.Build();
@@ -199,10 +205,11 @@ OpRule DynamicSliceRule(RuleBuilder rule) {
 
 OpRule DynamicUpdateSliceRule(RuleBuilder rule) {
   for (int dim = 0; dim < rule.result().rank(); ++dim) {
-    if (rule.operand(1).dims[dim] != rule.result().dims[dim]) continue;
-    const int factor = rule.AddResultDim(dim);
+    const bool is_whole = rule.operand(1).dims[dim] == rule.result().dims[dim];
+    const int factor =
+        rule.AddResultDim(dim, is_whole ? LocalForm::kPlain : LocalForm::kWindowOffset);
     rule.MapOperand(0, dim, factor);
-    rule.MapOperand(1, dim, factor);
+    if (is_whole) rule.MapOperand(1, dim, factor);
   }
   rule.AddLinearGroup({0, 1});
   return rule.Build();

@@ -44,8 +44,14 @@ OpRule GatherRule(RuleBuilder rule) {
   const std::vector<int64_t> window_dims =
       Others(table.rank(), gather.collapsed_slice_dims, gather.operand_batching_dims);
   for (size_t i = 0; i < window_dims.size(); ++i) {
-    if (gather.slice_sizes[window_dims[i]] != table.dims[window_dims[i]]) continue;
-    rule.MapOperand(0, window_dims[i], rule.AddResultDim(static_cast<int>(gather.offset_dims[i])));
+    const int64_t dim = window_dims[i];
+    if (gather.slice_sizes[dim] == table.dims[dim]) {
+      rule.MapOperand(0, dim, rule.AddResultDim(static_cast<int>(gather.offset_dims[i])));
+    } else if (IsSummable(rule.result().type) && Contains(gather.start_index_map, dim)) {
+      rule.MapOperand(0, dim,
+                      rule.AddFactor(FactorKind::kSum, table.dims[dim],
+                                     fmt::format("table {}", dim), LocalForm::kWindowOffset));
+    }
   }
   if (IsSummable(rule.result().type)) {
     for (const int64_t dim : gather.collapsed_slice_dims) {
@@ -68,10 +74,12 @@ OpRule ScatterRule(RuleBuilder rule, const Module& module) {
       Others(table.rank(), scatter.inserted_window_dims, scatter.input_batching_dims);
   for (size_t i = 0; i < window_dims.size(); ++i) {
     const int64_t update_dim = scatter.update_window_dims[i];
-    if (updates.dims[update_dim] != table.dims[window_dims[i]]) continue;
-    const int factor = rule.AddResultDim(static_cast<int>(window_dims[i]));
+    const bool is_whole = updates.dims[update_dim] == table.dims[window_dims[i]];
+    if (!is_whole && !Contains(scatter.scatter_dims_to_operand_dims, window_dims[i])) continue;
+    const int factor = rule.AddResultDim(static_cast<int>(window_dims[i]),
+                                         is_whole ? LocalForm::kPlain : LocalForm::kWindowOffset);
     rule.MapOperand(0, window_dims[i], factor);
-    rule.MapOperand(2, update_dim, factor);
+    if (is_whole) rule.MapOperand(2, update_dim, factor);
   }
   for (const int64_t dim : scatter.inserted_window_dims) {
     if (!Contains(scatter.scatter_dims_to_operand_dims, dim)) continue;

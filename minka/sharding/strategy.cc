@@ -41,9 +41,19 @@ int FirstFactor(const OpRule& rule, int lane) {
   return first;
 }
 
-bool LeavesPartial(const OpRule& rule, const AxisUse& use) {
-  return use.kind == Kind::kLinear ||
-         (use.kind == Kind::kFactor && rule.factors[use.index].kind == FactorKind::kSum);
+bool IsIn(const std::vector<int>& list, int item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+bool TakesPartial(const OpRule& rule, const AxisUse& use, int operand) {
+  if (use.kind == Kind::kLinear) return IsIn(rule.linear_groups[use.index], operand);
+  return use.kind == Kind::kFactor && IsIn(rule.factors[use.index].partial_operands, operand);
+}
+
+bool LeavesPartial(const OpRule& rule, const AxisUse& use, int result) {
+  if (use.kind != Kind::kFactor) return use.kind == Kind::kLinear;
+  const Factor& factor = rule.factors[use.index];
+  return factor.kind == FactorKind::kSum || IsIn(factor.partial_results, result);
 }
 
 class Enumeration {
@@ -222,10 +232,8 @@ Sharding OperandSharding(const OpRule& rule, const Strategy& strategy, int opera
   const std::span<const AxisUse> uses = LaneUses(rule, strategy, lane);
   Sharding sharding = SplitDims(rule.operand_dims[operand], uses, FirstFactor(rule, lane));
   for (size_t axis = 0; axis < uses.size(); ++axis) {
-    if (uses[axis].kind != Kind::kLinear) continue;
-    const std::vector<int>& group = rule.linear_groups[uses[axis].index];
-    const bool is_partial =
-        rule.num_lanes > 1 || std::find(group.begin(), group.end(), operand) != group.end();
+    const bool is_partial = rule.num_lanes > 1 ? uses[axis].kind == Kind::kLinear
+                                               : TakesPartial(rule, uses[axis], operand);
     if (is_partial) sharding.partial.Insert(static_cast<int>(axis));
   }
   return sharding;
@@ -236,8 +244,8 @@ Sharding ResultSharding(const OpRule& rule, const Strategy& strategy, int result
   const std::span<const AxisUse> uses = LaneUses(rule, strategy, lane);
   Sharding sharding = SplitDims(rule.result_dims[result], uses, FirstFactor(rule, lane));
   for (size_t axis = 0; axis < uses.size(); ++axis) {
-    const bool is_partial =
-        rule.num_lanes > 1 ? uses[axis].kind == Kind::kLinear : LeavesPartial(rule, uses[axis]);
+    const bool is_partial = rule.num_lanes > 1 ? uses[axis].kind == Kind::kLinear
+                                               : LeavesPartial(rule, uses[axis], result);
     if (is_partial) sharding.partial.Insert(static_cast<int>(axis));
   }
   return sharding;
@@ -297,12 +305,17 @@ std::string RuleKey(const OpRule& rule, const Computation& computation, Instruct
     AppendNumber(key, factor.size);
     AppendNumber(key, static_cast<int64_t>(factor.combiner));
     AppendNumber(key, static_cast<int64_t>(factor.local_form));
+    AppendLists(key, {factor.partial_operands, factor.partial_results});
   }
   key += '|';
   AppendLists(key, rule.operand_dims);
   AppendLists(key, rule.result_dims);
   AppendLists(key, rule.linear_groups);
   const Instruction& instruction = computation.instructions[id];
+  // What control flow costs depends on what it runs.
+  const bool controls =
+      instruction.opcode == Opcode::kWhile || instruction.opcode == Opcode::kConditional;
+  for (const ComputationId called : instruction.called) AppendNumber(key, controls ? called : 0);
   for (const Value operand : instruction.operands) AppendShape(key, computation.shape(operand));
   key += '|';
   for (const Shape& result : instruction.results) AppendShape(key, result);

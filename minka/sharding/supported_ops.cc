@@ -151,6 +151,90 @@ Value BuildLoop(ComputationBuilder& b) {
   return b.Append(std::move(loop));
 }
 
+Value BuildSort(ComputationBuilder& b) {
+  ComputationBuilder less = b.module().AddComputation("less");
+  const Value x = less.Parameter({kF32, {}}, "x");
+  const Value y = less.Parameter({kF32, {}}, "y");
+  less.SetResults({less.Compare(CompareAttributes::Direction::kLt, x, y)});
+  Instruction sort;
+  sort.opcode = Opcode::kSort;
+  sort.operands = {Matrix(b)};
+  sort.attributes = DimensionsAttributes{{1}};
+  sort.called = {b.module().id(less)};
+  return b.Append(std::move(sort));
+}
+
+Value BuildTopK(ComputationBuilder& b) {
+  Instruction top;
+  top.opcode = Opcode::kTopK;
+  top.operands = {Matrix(b)};
+  top.attributes = TopKAttributes{2};
+  return b.Append(std::move(top));
+}
+
+Value BuildArgmax(ComputationBuilder& b) {
+  ComputationBuilder reducer = b.module().AddComputation("argmax");
+  const Value x = reducer.Parameter({kF32, {}}, "x"), i = reducer.Parameter({kS32, {}}, "i");
+  const Value y = reducer.Parameter({kF32, {}}, "y"), j = reducer.Parameter({kS32, {}}, "j");
+  const Value larger = reducer.Compare(CompareAttributes::Direction::kGt, x, y);
+  reducer.SetResults({reducer.Select(larger, x, y), reducer.Select(larger, i, j)});
+  Instruction reduce;
+  reduce.opcode = Opcode::kReduce;
+  const Value values = Matrix(b);
+  reduce.operands = {values, Matrix(b, kS32), Array(b, kF32, {}), Array(b, kS32, {})};
+  reduce.attributes = DimensionsAttributes{{1}};
+  reduce.called = {b.module().id(reducer)};
+  return b.Append(std::move(reduce));
+}
+
+// while (count < 5) { count += 1; gradient += transpose(x) x; x = 2 x }
+Value BuildAccumulatingLoop(ComputationBuilder& b) {
+  const Shape count{kS32, {}}, gradient{kF32, {16, 16}}, array{kF32, {8, 16}};
+  const auto add_parameters = [&](ComputationBuilder& called) {
+    return std::vector<Value>{called.Parameter(count, "count"),
+                              called.Parameter(gradient, "gradient"), called.Parameter(array, "x")};
+  };
+  ComputationBuilder body = b.module().AddComputation("body");
+  const std::vector<Value> carried = add_parameters(body);
+  const Value product = body.Dot(carried[2], carried[2], {{0}, {0}, {}, {}});
+  body.SetResults({body.Binary(Opcode::kAdd, carried[0], body.Scalar(kS32, 1)),
+                   body.Binary(Opcode::kAdd, carried[1], product),
+                   body.Binary(Opcode::kAdd, carried[2], carried[2])});
+  ComputationBuilder condition = b.module().AddComputation("condition");
+  const Value limited = add_parameters(condition)[0];
+  condition.SetResults(
+      {condition.Compare(CompareAttributes::Direction::kLt, limited, condition.Scalar(kS32, 5))});
+  Instruction loop;
+  loop.opcode = Opcode::kWhile;
+  loop.operands = {Array(b, kS32, {}), Array(b, kF32, {16, 16}), Matrix(b)};
+  loop.called = {b.module().id(body), b.module().id(condition)};
+  return b.Append(std::move(loop));
+}
+
+Value BuildConditional(ComputationBuilder& b) {
+  const Shape array{kF32, {8, 16}};
+  Instruction conditional;
+  conditional.opcode = Opcode::kConditional;
+  conditional.operands = {Array(b, ElementType::kPred, {}), Matrix(b), Matrix(b)};
+  for (const Opcode opcode : {Opcode::kNegate, Opcode::kAbs}) {
+    ComputationBuilder branch = b.module().AddComputation(OpcodeName(opcode));
+    branch.SetResults({branch.Unary(opcode, branch.Parameter(array, "x"))});
+    conditional.called.push_back(b.module().id(branch));
+  }
+  return b.Append(std::move(conditional));
+}
+
+Value BuildMap(ComputationBuilder& b) {
+  ComputationBuilder negated = b.module().AddComputation("negated");
+  negated.SetResults({negated.Unary(Opcode::kNegate, negated.Parameter({kF32, {}}, "x"))});
+  Instruction map;
+  map.opcode = Opcode::kMap;
+  map.operands = {Matrix(b)};
+  map.attributes = DimensionsAttributes{{0, 1}};
+  map.called = {b.module().id(negated)};
+  return b.Append(std::move(map));
+}
+
 void AddDataExamples(std::vector<Example>& examples) {
   examples.push_back({"convert (to an equal or wider float)", [](ComputationBuilder& b) {
                         return b.Convert(Matrix(b, ElementType::kBF16), kF32);
@@ -294,7 +378,13 @@ void AddReducingExamples(std::vector<Example>& examples) {
     examples.push_back({fmt::format("scatter ({})", OpcodeName(combiner)),
                         [combiner](ComputationBuilder& b) { return BuildScatter(b, combiner); }});
   }
+  examples.push_back({"reduce (argmax)", BuildArgmax});
+  examples.push_back({"sort", BuildSort});
+  examples.push_back({"topk", BuildTopK});
+  examples.push_back({"map", BuildMap});
   examples.push_back({"while (elementwise body)", BuildLoop});
+  examples.push_back({"while (accumulating a gradient)", BuildAccumulatingLoop});
+  examples.push_back({"conditional (elementwise branches)", BuildConditional});
   examples.push_back({"opt-barrier", [](ComputationBuilder& b) {
                         const std::vector<Value> values = {Matrix(b)};
                         return b.OptBarrier(values)[0];
@@ -336,6 +426,12 @@ std::string_view FormText(LocalForm form) {
       return "own slice";
     case LocalForm::kIndexOffset:
       return "indices shifted and masked";
+    case LocalForm::kGatherAndReduce:
+      return "by gathering the parts' results and reducing them once more";
+    case LocalForm::kWindowOffset:
+      return "window shifted into the part";
+    case LocalForm::kCollectivesInside:
+      return "collectives inside";
     case LocalForm::kInitOnFirst:
       return "initial value counted once";
   }
@@ -365,7 +461,14 @@ std::string Remarks(const OpRule& rule) {
   for (const Factor& factor : rule.factors) {
     std::string text;
     if (factor.kind == FactorKind::kSum) text = "leaves a sum owed";
-    if (factor.kind == FactorKind::kCombine) text = "completed at once by an all-reduce";
+    if (factor.kind == FactorKind::kCombine) {
+      text = factor.local_form == LocalForm::kGatherAndReduce
+                 ? "completed at once"
+                 : "completed at once by an all-reduce";
+    }
+    if (!factor.partial_results.empty()) {
+      text = fmt::format("carried sums owed: {}", fmt::join(factor.partial_results, ","));
+    }
     if (factor.local_form != LocalForm::kPlain) {
       text += fmt::format("{}{}", text.empty() ? "" : ", ", FormText(factor.local_form));
     }
@@ -394,9 +497,9 @@ std::vector<std::string> OpcodesWithoutRule(const std::vector<Example>& examples
 #include "minka/ir/opcode.def"
 #undef MINKA_OPCODE
   const auto has_rule = [&](const std::string& name) {
-    return name == "map" || std::any_of(examples.begin(), examples.end(), [&](const Example& e) {
-             return e.label == name || e.label.starts_with(name + " (");
-           });
+    return std::any_of(examples.begin(), examples.end(), [&](const Example& e) {
+      return e.label == name || e.label.starts_with(name + " (");
+    });
   };
   std::erase_if(names, has_rule);
   return names;

@@ -1,5 +1,10 @@
 #include "minka/sharding/supported_ops.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,6 +23,14 @@ TEST(SupportedOperations, RowsShowDimensionsPartialOperandsAndRemarks) {
   EXPECT_THAT(text,
               HasSubstr("| `slice`, `reverse` | `[dim 0,whole] -> [dim 0,whole]` | 0 |  |\n"));
   EXPECT_THAT(text, HasSubstr("indices shifted and masked"));
+}
+
+TEST(SupportedOperations, TheDocumentIsUpToDate) {
+  const std::filesystem::path testdata(MINKA_TESTDATA);
+  std::ifstream file(testdata.parent_path().parent_path().parent_path() / "docs/operations.md");
+  const std::string document{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(document, SupportedOperationsMarkdown())
+      << "write it again: build/minka operations > docs/operations.md";
 }
 
 TEST(SupportedOperations, OperationsWithoutRuleAreNamed) {

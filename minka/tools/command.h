@@ -36,5 +36,6 @@ void AddInspectCommand(CLI::App& app, CommandLine& line);
 void AddProfileCommand(CLI::App& app, CommandLine& line);
 void AddExplainCommand(CLI::App& app, CommandLine& line);
 void AddDiffCommand(CLI::App& app, CommandLine& line);
+void AddOperationsCommand(CLI::App& app, CommandLine& line);
 
 }  // namespace minka

@@ -67,6 +67,42 @@ struct Coverage {
     }
   }
 
+  // Whatever has a rule must have run split, and where it is linear with partial operands.
+  void ExpectAll(int num_programs) const {
+    if (num_programs < 100) return;
+    for (const auto& [name, counts] : opcodes) {
+      const bool is_whole = name == "rng-bit-generator" || counts.all < 20;
+      EXPECT_TRUE(is_whole || counts.split > 0) << name;
+    }
+    for (const char* name : {"add",
+                             "subtract",
+                             "multiply",
+                             "divide",
+                             "negate",
+                             "select",
+                             "dot",
+                             "reduce",
+                             "broadcast",
+                             "reshape",
+                             "transpose",
+                             "slice",
+                             "pad",
+                             "concatenate",
+                             "reverse",
+                             "dynamic-slice",
+                             "dynamic-update-slice",
+                             "gather",
+                             "scatter",
+                             "opt-barrier",
+                             "real",
+                             "imag",
+                             "complex"}) {
+      const auto found = opcodes.find(name);
+      ASSERT_NE(found, opcodes.end()) << name;
+      EXPECT_GT(found->second.partial, 0) << name;
+    }
+  }
+
   void Print() const {
     std::printf("%-24s %7s %7s %9s %7s %9s\n", "opcode", "all", "split", "3 axes", "partial",
                 "3 axes");
@@ -192,6 +228,7 @@ TEST_F(RandomPrograms, ComputeOnEightDevicesWhatOneComputes) {
     }
   }
   coverage.Print();
+  coverage.ExpectAll(num_programs);
 }
 
 }  // namespace

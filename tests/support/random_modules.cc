@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "fmt/format.h"
 #include "minka/base/check.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/simplify.h"
@@ -189,7 +190,16 @@ class Generator {
                                           &Generator::RandomBits,
                                           &Generator::Bitcast,
                                           &Generator::ReduceOther,
-                                          &Generator::Conditional};
+                                          &Generator::Conditional,
+                                          &Generator::Argmax,
+                                          &Generator::SortPairs,
+                                          &Generator::TopK,
+                                          &Generator::LoopWithCollectives,
+                                          &Generator::ConditionalWithCollectives,
+                                          &Generator::ComplexNumbers,
+                                          &Generator::GatherVectors,
+                                          &Generator::GatherWindows,
+                                          &Generator::ScatterWindows};
     (this->*OneOf(kMethods))();
   }
 
@@ -326,7 +336,12 @@ class Generator {
 
   void Convert() {
     const Known x = Pick(kF32);
-    switch (Below(5)) {
+    switch (Below(6)) {
+      case 5: {
+        const Value narrow = builder_.Convert(Bounded(x, 8).value, ElementType::kF8E4M3FN);
+        Keep(builder_.Convert(narrow, kF32), 8);
+        break;
+      }
       case 0:
         Keep(builder_.Convert(x.value, kS32), x.bound);
         break;
@@ -852,6 +867,181 @@ class Generator {
                           .attributes = DimensionsAttributes{{Below(rank(x))}, true},
                           .called = {target_.id(less)}}),
          x.bound);
+  }
+
+  // The largest element along a dimension with its place, the first one of equals.
+  void Argmax() {
+    const Known x = Pick(kF32, 1);
+    const int64_t dim = Below(rank(x));
+    ComputationBuilder reducer = target_.AddComputation("argmax");
+    const Value a = reducer.Parameter({kF32, {}}, "a"), i = reducer.Parameter({kS32, {}}, "i");
+    const Value b = reducer.Parameter({kF32, {}}, "b"), j = reducer.Parameter({kS32, {}}, "j");
+    const Value equal = reducer.Compare(CompareAttributes::Direction::kEq, a, b);
+    const Value before = reducer.Compare(CompareAttributes::Direction::kLt, i, j);
+    const Value larger = reducer.Compare(CompareAttributes::Direction::kGt, a, b);
+    const Value first =
+        reducer.Binary(Opcode::kOr, larger, reducer.Binary(Opcode::kAnd, equal, before));
+    reducer.SetResults({reducer.Select(first, a, b), reducer.Select(first, i, j)});
+    const Value places = builder_.Iota({kS32, shape(x.value).dims}, dim);
+    const Value reduced = builder_.Append(
+        {.opcode = Opcode::kReduce,
+         .operands = {x.value, places, builder_.Scalar(kF32, -kLimit), builder_.Scalar(kS32, 0)},
+         .attributes = DimensionsAttributes{{dim}},
+         .called = {target_.id(reducer)}});
+    Keep({reduced.instruction, 0}, x.bound);
+    Keep({reduced.instruction, 1}, 16);
+  }
+
+  // Values sorted, stably, by keys.
+  void SortPairs() {
+    const Known keys = Pick(kF32, 1);
+    const Known values = PickLike(kS32, shape(keys.value).dims);
+    ComputationBuilder less = target_.AddComputation("less");
+    const Value a = less.Parameter({kF32, {}}, "a"), b = less.Parameter({kF32, {}}, "b");
+    less.Parameter({kS32, {}}, "i");
+    less.Parameter({kS32, {}}, "j");
+    less.SetResults({less.Compare(CompareAttributes::Direction::kLt, a, b)});
+    const Value sorted =
+        builder_.Append({.opcode = Opcode::kSort,
+                         .operands = {keys.value, values.value},
+                         .attributes = DimensionsAttributes{{Below(rank(keys))}, true},
+                         .called = {target_.id(less)}});
+    Keep({sorted.instruction, 0}, keys.bound);
+    Keep({sorted.instruction, 1}, values.bound);
+  }
+
+  void TopK() {
+    const Known x = Pick(kF32, 1);
+    const int64_t k = Between(1, std::min<int64_t>(4, shape(x.value).dims.back()));
+    const Value top = builder_.Append(
+        {.opcode = Opcode::kTopK, .operands = {x.value}, .attributes = TopKAttributes{.k = k}});
+    Keep({top.instruction, 0}, x.bound);
+  }
+
+  // What a recurrent network does: for (i = 0; i < 3; ++i) { sum += transpose(x) h; saved[i] = h;
+  // h = clamp(h - rows of h summed) }.
+  void LoopWithCollectives() {
+    const Known x = Bounded(Pick(kF32, 2), 8);
+    if (rank(x) != 2) return;
+    const int64_t rows = shape(x.value).dims[0], columns = RandomDims(1)[0];
+    const Known h = Bounded(PickLike(kF32, {rows, columns}), 8);
+    const Dims sum_dims = {shape(x.value).dims[1], columns};
+    const Known sum = Bounded(PickLike(kF32, sum_dims), kLimit / 8);
+    const Shape shapes[] = {
+        {kS32, {}}, {kF32, sum_dims}, {kF32, {3, rows, columns}}, shape(h.value), shape(x.value)};
+    const auto add_parameters = [&](ComputationBuilder& called) {
+      std::vector<Value> values;
+      for (const Shape& carried : shapes) {
+        values.push_back(called.Parameter(carried, fmt::format("c{}", values.size())));
+      }
+      return values;
+    };
+    ComputationBuilder body = target_.AddComputation("body");
+    const std::vector<Value> in = add_parameters(body);
+    const Value product = body.Dot(in[4], in[3], {{0}, {0}, {}, {}});
+    const Value zero = body.Scalar(kS32, 0);
+    const Value starts[] = {in[0], zero, zero};
+    const Value saved =
+        body.DynamicUpdateSlice(in[2], body.Reshape(in[3], {1, rows, columns}), starts);
+    const int64_t dim = Below(2);
+    const Value total = body.Reduce(in[3], body.Scalar(kF32, 0), {dim}, Opcode::kAdd);
+    const Value spread = body.Broadcast(total, {rows, columns}, {1 - dim});
+    const Value next = body.Binary(Opcode::kSubtract, in[3], spread);
+    body.SetResults({body.Binary(Opcode::kAdd, in[0], body.Scalar(kS32, 1)),
+                     body.Binary(Opcode::kAdd, in[1], product), saved,
+                     body.Clamp(body.FullLike(next, -8), next, body.FullLike(next, 8)), in[4]});
+    ComputationBuilder condition = target_.AddComputation("condition");
+    const Value count = add_parameters(condition)[0];
+    condition.SetResults(
+        {condition.Compare(CompareAttributes::Direction::kLt, count, condition.Scalar(kS32, 3))});
+    const Value stack = builder_.Broadcast(builder_.Scalar(kF32, 0), shapes[2].dims, {});
+    const Value loop =
+        builder_.Append({.opcode = Opcode::kWhile,
+                         .operands = {builder_.Scalar(kS32, 0), sum.value, stack, h.value, x.value},
+                         .called = {target_.id(body), target_.id(condition)}});
+    Keep({loop.instruction, 1}, sum.bound + 3 * 64 * static_cast<double>(rows));
+    Keep({loop.instruction, 2}, 8);
+    Keep({loop.instruction, 3}, 8);
+  }
+
+  // One branch sums over a dimension, the other one does not.
+  void ConditionalWithCollectives() {
+    const Known x = Bounded(Pick(kF32, 2), 4096);
+    if (rank(x) != 2) return;
+    const Dims dims = shape(x.value).dims;
+    const int64_t dim = Below(2);
+    ComputationBuilder centred = target_.AddComputation("centred");
+    const Value a = centred.Parameter(shape(x.value), "x");
+    const Value total = centred.Reduce(a, centred.Scalar(kF32, 0), {dim}, Opcode::kAdd);
+    centred.SetResults(
+        {centred.Binary(Opcode::kSubtract, a, centred.Broadcast(total, dims, {1 - dim})),
+         centred.Dot(a, a, {{dim}, {dim}, {}, {}})});
+    ComputationBuilder plain = target_.AddComputation("plain");
+    const Value b = plain.Parameter(shape(x.value), "x");
+    const int64_t other = dims[1 - dim];
+    plain.SetResults(
+        {plain.Unary(Opcode::kAbs, b), plain.Broadcast(plain.Scalar(kF32, 1), {other, other}, {})});
+    const Known y = PickLike(kF32, dims);
+    const Value number = builder_.Convert(PickLike(kPred, {}).value, kS32);
+    const Known small = Bounded(x, 128);
+    const Value first = builder_.Append({.opcode = Opcode::kConditional,
+                                         .operands = {number, small.value, y.value},
+                                         .called = {target_.id(centred), target_.id(plain)}});
+    Keep({first.instruction, 0}, std::max(y.bound, 128 * 17.0));
+    Keep({first.instruction, 1}, 128 * 128 * 16.0);
+  }
+
+  void ComplexNumbers() {
+    const Known x = Bounded(Pick(kF32), 1000);
+    const Known y = Bounded(PickLike(kF32, shape(x.value).dims), 1000);
+    const Value number = builder_.Binary(Opcode::kComplex, x.value, y.value);
+    const Value squared = builder_.Binary(Opcode::kMultiply, number, number);
+    Keep(builder_.Unary(Opcode::kReal, squared), 2e6);
+    Keep(builder_.Unary(Opcode::kImag, builder_.Unary(Opcode::kNegate, squared)), 2e6);
+  }
+
+  // Index vectors of two components into the first two dimensions.
+  void GatherVectors() {
+    const Known table = Pick(kF32, 2);
+    const Dims dims = shape(table.value).dims;
+    const Known indices = PickLike(kS32, {8, 2});
+    GatherAttributes gather{.collapsed_slice_dims = {0, 1},
+                            .start_index_map = {0, 1},
+                            .slice_sizes = dims,
+                            .index_vector_dim = 1};
+    gather.slice_sizes[0] = gather.slice_sizes[1] = 1;
+    for (int64_t i = 2; i < rank(table); ++i) gather.offset_dims.push_back(i - 1);
+    Keep(builder_.Gather(table.value, indices.value, gather), table.bound);
+  }
+
+  // Slices of several rows, all dimensions kept.
+  void GatherWindows() {
+    const Known table = Pick(kF32, 1);
+    const Dims dims = shape(table.value).dims;
+    const int64_t dim = Below(rank(table));
+    GatherAttributes gather{.start_index_map = {dim}, .slice_sizes = dims, .index_vector_dim = 1};
+    gather.slice_sizes[dim] = Between(1, dims[dim]);
+    if (Product(gather.slice_sizes) > kMaxElements / 4) return;
+    for (int64_t i = 0; i < rank(table); ++i) gather.offset_dims.push_back(i + 1);
+    Keep(builder_.Gather(table.value, PickLike(kS32, {4}).value, gather), table.bound);
+  }
+
+  // Adds windows of several rows.
+  void ScatterWindows() {
+    const Known table = Bounded(Pick(kF32, 1), kLimit / 4);
+    const Dims dims = shape(table.value).dims;
+    const int64_t dim = Below(rank(table));
+    ScatterAttributes scatter{.scatter_dims_to_operand_dims = {dim}, .index_vector_dim = 1};
+    Dims update_dims = {4};
+    for (int64_t i = 0; i < rank(table); ++i) {
+      scatter.update_window_dims.push_back(i + 1);
+      update_dims.push_back(i == dim ? Between(1, dims[i]) : dims[i]);
+    }
+    if (Product(update_dims) > kMaxElements) return;
+    const Known updates = Bounded(PickLike(kF32, update_dims), kLimit / 16);
+    Keep(builder_.Scatter(table.value, PickLike(kS32, {4}).value, updates.value, scatter,
+                          Opcode::kAdd),
+         table.bound + 4 * updates.bound);
   }
 
   void Map() {

@@ -4,6 +4,8 @@
 #include <set>
 #include <string>
 
+#include "minka/analysis/flops.h"
+#include "minka/analysis/trip_count.h"
 #include "minka/base/hash.h"
 #include "minka/sharding/op_rule.h"
 
@@ -92,6 +94,36 @@ std::vector<ParameterPlan> DescribeParameters(const Step& step, const StagePlan&
   return out;
 }
 
+namespace {
+
+double Flops(const InstructionWork& work) { return work.flops + work.elementwise; }
+
+// Names and counts the operations without a rule, those inside control flow included; their flops.
+double CountUnsupported(const Module& module, const Computation& computation,
+                        std::map<std::string, int64_t>& counts) {
+  double flops = 0;
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const Instruction& instruction = computation.instructions[id];
+    const bool is_loop = instruction.opcode == Opcode::kWhile;
+    if (is_loop || instruction.opcode == Opcode::kConditional) {
+      double inside = 0;
+      for (const ComputationId called : instruction.called) {
+        inside = std::max(inside, CountUnsupported(module, module.computations[called], counts));
+      }
+      flops += inside *
+               (is_loop ? static_cast<double>(TripCount(module, computation, id).value_or(1)) : 1);
+      continue;
+    }
+    if (RuleFor(module, computation, id).supported) continue;
+    flops += Flops(WorkOf(module, computation, id));
+    const auto* opaque = std::get_if<OpaqueAttributes>(&instruction.attributes);
+    ++counts[opaque != nullptr ? opaque->name : std::string(OpcodeName(instruction.opcode))];
+  }
+  return flops;
+}
+
+}  // namespace
+
 void Describe(const Step& step, Plan& plan) {
   plan.module_hash = HashText(ModuleHash(step.module));
   const StagePlan& stage = plan.stages.front();
@@ -110,14 +142,9 @@ void Describe(const Step& step, Plan& plan) {
     plan.collective_bytes[collective.kind] += collective.bytes;
   }
   const Computation& entry = step.module.entry_computation();
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    const Instruction& instruction = entry.instructions[id];
-    if (RuleFor(step.module, entry, id).supported) continue;
-    ++plan.unsupported_ops[instruction.opcode == Opcode::kOther ||
-                                   instruction.opcode == Opcode::kCustomCall
-                               ? instruction.As<OpaqueAttributes>().name
-                               : std::string(OpcodeName(instruction.opcode))];
-  }
+  const double without_rule = CountUnsupported(step.module, entry, plan.unsupported_ops);
+  const double all = Flops(WorkOf(step.module, entry));
+  plan.unsupported_flops_share = all == 0 ? 0 : without_rule / all;
 }
 
 }  // namespace minka

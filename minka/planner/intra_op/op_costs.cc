@@ -4,7 +4,9 @@
 
 #include "fmt/format.h"
 #include "minka/analysis/flops.h"
+#include "minka/analysis/trip_count.h"
 #include "minka/planner/intra_op/formulation.h"
+#include "minka/sharding/called_plan.h"
 
 namespace minka {
 namespace {
@@ -39,6 +41,44 @@ std::vector<int64_t> ConvolutionSizes(const ConvolutionAttributes& convolution, 
   return {groups, elements / features, features / groups, std::max<int64_t>(inputs, 1)};
 }
 
+InstructionWork Scaled(InstructionWork work, double factor) {
+  work.flops *= factor;
+  work.elementwise *= factor;
+  work.bytes = static_cast<int64_t>(static_cast<double>(work.bytes) * factor);
+  return work;
+}
+
+double TripsOf(const Module& module, const Computation& computation, InstructionId loop) {
+  return static_cast<double>(TripCount(module, computation, loop).value_or(1));
+}
+
+// What one device does of an operation; of control flow, operation by operation, because a factor
+// does not divide all of them. Bytes are those that operations inside control flow move (outside,
+// OutsideBytes knows more); elementwise ones read what others wrote.
+InstructionWork LocalWorkOf(const Module& module, const Computation& computation, InstructionId id,
+                            const OpRule& rule, const Strategy& strategy, const Mesh& mesh) {
+  const Instruction& instruction = computation.instructions[id];
+  const bool is_loop = instruction.opcode == Opcode::kWhile;
+  if (!is_loop && instruction.opcode != Opcode::kConditional) {
+    return Scaled(WorkOf(module, computation, id),
+                  1 / static_cast<double>(NumWorkParts(strategy, mesh)));
+  }
+  InstructionWork most;
+  for (size_t index = 0; index < (is_loop ? 1 : instruction.called.size()); ++index) {
+    const Computation& called = module.computations[instruction.called[index]];
+    const CalledPlan plan = PlanCalledBy(module, computation, id, rule, strategy, index, mesh);
+    InstructionWork sum;
+    for (InstructionId i = 0; i < called.num_instructions(); ++i) {
+      InstructionWork work =
+          LocalWorkOf(module, called, i, plan.rules[i], plan.strategies[i], mesh);
+      if (IsElementwise(called.instructions[i].opcode)) work.bytes = 0;
+      sum += work;
+    }
+    if (sum.flops + sum.elementwise >= most.flops + most.elementwise) most = sum;
+  }
+  return is_loop ? Scaled(most, TripsOf(module, computation, id)) : most;
+}
+
 }  // namespace
 
 const std::vector<double>& OpCosts::Costs(InstructionId id) {
@@ -64,14 +104,16 @@ const std::vector<double>& OpCosts::Costs(InstructionId id) {
 double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) const {
   const Instruction& instruction = facts_.entry.instructions[id];
   const Strategy& strategy = choices.strategies[choice];
-  const InstructionWork work = WorkOf(facts_.step.module, facts_.entry, id);
-  const auto parts = static_cast<double>(NumWorkParts(strategy, mesh_));
+  const InstructionWork work =
+      LocalWorkOf(facts_.step.module, facts_.entry, id, choices.rule, strategy, mesh_);
+  const bool controls =
+      instruction.opcode == Opcode::kWhile || instruction.opcode == Opcode::kConditional;
   LocalWork local = {
       .opcode = instruction.opcode,
       .type = instruction.results.empty() ? ElementType::kF32 : instruction.shape().type,
-      .flops = work.flops / parts,
-      .elementwise = work.elementwise / parts,
-      .bytes = OutsideBytes(id, choices, choice),
+      .flops = work.flops,
+      .elementwise = work.elementwise,
+      .bytes = OutsideBytes(id, choices, choice) + (controls ? work.bytes : 0),
       .launches = facts_.leads_group[id]};
   if (instruction.opcode == Opcode::kDot) {
     const auto local_operand = [&](int operand) {
@@ -84,16 +126,15 @@ double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) 
     local.dot_sizes = ConvolutionSizes(
         instruction.As<ConvolutionAttributes>(),
         LocalShape(instruction.shape(), ResultSharding(choices.rule, strategy, 0), mesh_),
-        work.flops / parts);
+        work.flops);
   }
   double cost = cost_.Operation(local);
-  if (const AxisSet axes = CombineAxes(choices.rule, strategy); !axes.empty()) {
-    for (size_t result = 0; result < instruction.results.size(); ++result) {
-      const Shape& shape = instruction.results[result];
-      const Sharding sharding = ResultSharding(choices.rule, strategy, static_cast<int>(result));
-      cost += cost_.Collective(ReshardKind::kAllReduce, LocalBytes(shape, sharding, mesh_), axes,
-                               shape.type);
-    }
+  const Trips trips = [this](const Computation& computation, InstructionId loop) {
+    return TripsOf(facts_.step.module, computation, loop);
+  };
+  for (const OperationCollective& own :
+       CollectivesOf(facts_.step.module, facts_.entry, id, choices.rule, strategy, mesh_, trips)) {
+    cost += own.times * cost_.Collective(own.kind, own.bytes, own.axes, own.type);
   }
   return cost;
 }

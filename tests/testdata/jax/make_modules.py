@@ -141,6 +141,88 @@ def masked_cross_entropy(logits, labels):
     return jnp.sum(jnp.where(counted, losses, 0.0)) / jnp.sum(counted)
 
 
+class ResNet(nn.Module):
+    """Residual blocks of 3x3 convolutions with batch norm, the later ones at half the resolution."""
+
+    channels: tuple
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images):
+        norm = lambda name: nn.BatchNorm(use_running_average=False, momentum=0.9, name=name)
+        x = nn.Conv(self.channels[0], (3, 3), use_bias=False, name="stem")(images)
+        x = nn.max_pool(nn.relu(norm("stem_norm")(x)), (3, 3), (2, 2), "SAME")
+        for block, channels in enumerate(self.channels):
+            strides = (1, 1) if block == 0 else (2, 2)
+            y = nn.Conv(channels, (3, 3), strides, use_bias=False, name=f"first_{block}")(x)
+            y = nn.relu(norm(f"first_norm_{block}")(y))
+            y = nn.Conv(channels, (3, 3), use_bias=False, name=f"second_{block}")(y)
+            y = norm(f"second_norm_{block}")(y)
+            if x.shape != y.shape:
+                x = nn.Conv(channels, (1, 1), strides, use_bias=False, name=f"shortcut_{block}")(x)
+            x = nn.relu(x + y)
+        return nn.Dense(self.num_classes, name="head")(x.mean(axis=(1, 2)))
+
+
+class Lstm(nn.Module):
+    """Embedding, one LSTM scanned over the sequence, and a head."""
+
+    hidden: int
+    vocabulary: int
+
+    @nn.compact
+    def __call__(self, tokens):
+        x = nn.Embed(self.vocabulary, self.hidden, name="embedding")(tokens)
+        x = nn.RNN(nn.OptimizedLSTMCell(self.hidden), name="lstm")(x)
+        return nn.Dense(self.vocabulary, name="head")(x)
+
+
+class MixtureOfExperts(nn.Module):
+    """Feed-forward experts behind top-2 gating with a capacity, as in GShard (arXiv:2006.16668)."""
+
+    hidden: int
+    num_experts: int
+    capacity: int
+
+    @nn.compact
+    def __call__(self, x):
+        gates = nn.softmax(nn.Dense(self.num_experts, use_bias=False, name="gate")(x))
+        weights, experts = jax.lax.top_k(gates, 2)
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+        chosen = jax.nn.one_hot(experts, self.num_experts)
+        # All first choices come before the second ones in an expert's queue.
+        queue = jnp.cumsum(chosen.swapaxes(1, 2).reshape(x.shape[0], -1, self.num_experts), axis=1)
+        place = (queue.reshape(x.shape[0], 2, -1, self.num_experts).swapaxes(1, 2) - 1) * chosen
+        slot = jax.nn.one_hot(place.sum(axis=-1).astype(jnp.int32), self.capacity)
+        dispatch = jnp.einsum("gske,gskc->gsec", chosen, slot)
+        combine = jnp.einsum("gsk,gske,gskc->gsec", weights, chosen, slot)
+        up = self.param("up", nn.initializers.lecun_normal(),
+                        (self.num_experts, self.hidden, 4 * self.hidden))
+        down = self.param("down", nn.initializers.lecun_normal(),
+                          (self.num_experts, 4 * self.hidden, self.hidden))
+        y = jnp.einsum("gsec,gsh->egch", dispatch, x)
+        y = jnp.einsum("egcf,efh->egch", nn.gelu(jnp.einsum("egch,ehf->egcf", y, up)), down)
+        self.sow("losses", "balance", jnp.mean(gates, axis=1) * jnp.mean(chosen[:, :, 0], axis=1))
+        return jnp.einsum("gsec,egch->gsh", combine, y)
+
+
+class MoeTransformer(nn.Module):
+    hidden: int
+    num_heads: int
+    num_experts: int
+    vocabulary: int
+
+    @nn.compact
+    def __call__(self, tokens):
+        x = nn.Embed(self.vocabulary, self.hidden, name="embedding")(tokens)
+        y = nn.LayerNorm(name="attention_norm")(x)
+        x = x + nn.SelfAttention(self.num_heads, name="attention")(y, mask=nn.make_causal_mask(tokens))
+        y = nn.LayerNorm(name="moe_norm")(x)
+        capacity = 2 * tokens.shape[1] // self.num_experts
+        x = x + MixtureOfExperts(self.hidden, self.num_experts, capacity, name="moe")(y)
+        return nn.Dense(self.vocabulary, use_bias=False, name="head")(nn.LayerNorm(name="norm")(x))
+
+
 def shaped(*dims, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(dims, dtype)
 
@@ -213,9 +295,11 @@ def bert_mlm(batch, sequence, hidden, num_heads, num_layers, vocabulary, returns
                     batch_inputs, KEY, rows)
 
 
-def gpt(batch, sequence, hidden, num_heads, num_layers, vocabulary):
+def gpt(batch, sequence, hidden, num_heads, num_layers, vocabulary, clip=None):
     model = Gpt(hidden, num_heads, num_layers, vocabulary, sequence)
     optimizer = optax.adamw(1e-3, weight_decay=0.01)
+    if clip is not None:
+        optimizer = optax.chain(optax.clip_by_global_norm(clip), optimizer)
     tokens = shaped(batch, sequence, dtype=jnp.int32)
 
     def loss_of(params, key, tokens, labels):
@@ -225,6 +309,47 @@ def gpt(batch, sequence, hidden, num_heads, num_layers, vocabulary):
     return Exported(training_step(optimizer, loss_of, returns_loss=True),
                     initial_state(model, optimizer, tokens),
                     {"tokens": tokens, "labels": tokens}, KEY, ())
+
+
+def resnet(batch, size, channels, num_classes):
+    """The running statistics of batch norm are state beside the parameters."""
+    model = ResNet(channels, num_classes)
+    optimizer = optax.sgd(0.05, momentum=0.9, nesterov=True)
+    images, labels = shaped(batch, size, size, 3), shaped(batch, dtype=jnp.int32)
+
+    def init(images):
+        variables = model.init(jax.random.PRNGKey(0), images)
+        return {**variables, "optimizer": optimizer.init(variables["params"])}
+
+    def loss_of(params, statistics, images, labels):
+        logits, updated = model.apply({"params": params, "batch_stats": statistics}, images,
+                                      mutable=["batch_stats"])
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return loss, updated["batch_stats"]
+
+    def step(state, batch):
+        (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+            state["params"], state["batch_stats"], **batch)
+        updates, optimizer_state = optimizer.update(gradients, state["optimizer"], state["params"])
+        return {"params": optax.apply_updates(state["params"], updates),
+                "batch_stats": statistics, "optimizer": optimizer_state}, loss
+
+    return Exported(step, jax.eval_shape(init, images),
+                    {"images": images, "labels": labels}, None, ())
+
+
+def next_token(model, optimizer, batch, sequence, balance=0.0):
+    """A language model without dropout; `balance` weighs the sum of what the model sows as losses."""
+    tokens = shaped(batch, sequence, dtype=jnp.int32)
+
+    def loss_of(params, tokens, labels):
+        logits, sown = model.apply({"params": params}, tokens, mutable=["losses"])
+        loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+        return loss + balance * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(sown))
+
+    return Exported(training_step(optimizer, loss_of, returns_loss=True),
+                    initial_state(model, optimizer, tokens),
+                    {"tokens": tokens, "labels": tokens}, None, ())
 
 
 def embedding(batch, sequence, vocabulary, hidden):
@@ -279,6 +404,11 @@ def modules():
         "small_gpt_adamw": gpt(8, 16, 32, 4, 2, 64),
         "small_bert_mlm": bert_mlm(8, 8, 16, 4, 1, 32, returns_loss=True),
         "small_embedding": embedding(8, 4, 32, 16),
+        "small_gpt_clipped": gpt(16, 32, 64, 4, 1, 128, clip=1.0),
+        "small_resnet": resnet(16, 32, (16, 32), 8),
+        "small_lstm": next_token(Lstm(128, 256), optax.adam(1e-3), 32, 16),
+        "small_moe": next_token(MoeTransformer(64, 4, 8, 128), optax.adamw(1e-3), 16, 32,
+                                balance=0.01),
         "small_random_threefry": random_bits("threefry2x32", 8, 16),
         "small_random_bit_generator": random_bits("rbg", 8, 16),
     }

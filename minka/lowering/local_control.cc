@@ -1,0 +1,104 @@
+// Loops and branches on local shapes: their computations are written again, each operation as its
+// strategy in the called plan says, with the reshards in between.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "minka/lowering/local_operation.h"
+#include "minka/lowering/reshard_steps.h"
+#include "minka/sharding/called_plan.h"
+
+namespace minka {
+namespace {
+
+// Writes one called computation.
+class CalledWriter {
+ public:
+  CalledWriter(const Module& module, const Computation& computation, const CalledPlan& plan,
+               ComputationBuilder builder, const Mesh& mesh, CalledComputations& called)
+      : module_(module),
+        computation_(computation),
+        plan_(plan),
+        position_(builder, mesh),
+        called_(called),
+        values_(computation.instructions.size()),
+        versions_(plan.reshards.size()) {}
+
+  void Write() && {
+    for (const InstructionId id : computation_.parameters) {
+      const Instruction& parameter = computation_.instructions[id];
+      const Shape local = LocalShape(parameter.shape(), plan_.results[id][0], position_.mesh());
+      values_[id] = {position_.builder().Parameter(local, parameter.name)};
+    }
+    for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
+      const Instruction& instruction = computation_.instructions[id];
+      if (instruction.opcode == Opcode::kParameter) continue;
+      std::vector<Value> operands;
+      for (size_t i = 0; i < instruction.operands.size(); ++i) {
+        operands.push_back(Read(instruction.operands[i], plan_.operand_reshards[id][i]));
+      }
+      position_.builder().SetOpName(instruction.op_name);
+      values_[id] =
+          EmitLocalOperation({module_, computation_, id, plan_.rules[id], plan_.strategies[id]},
+                             std::move(operands), position_, called_);
+    }
+    std::vector<Value> results;
+    for (size_t i = 0; i < computation_.results.size(); ++i) {
+      results.push_back(Read(computation_.results[i], plan_.result_reshards[i]));
+    }
+    position_.builder().SetResults(std::move(results));
+  }
+
+ private:
+  // Each version is written where it is first read.
+  Value Read(Value value, int reshard) {
+    const Value made = values_[value.instruction][value.result];
+    if (reshard < 0) return made;
+    Value& version = versions_[reshard];
+    if (version.instruction < 0) {
+      version = made;
+      for (const ReshardStep& step : plan_.reshards[reshard].steps) {
+        version = EmitStep(position_, version, step);
+      }
+    }
+    return version;
+  }
+
+  const Module& module_;
+  const Computation& computation_;
+  const CalledPlan& plan_;
+  DevicePosition position_;
+  CalledComputations& called_;
+  std::vector<std::vector<Value>> values_;
+  std::vector<Value> versions_;
+};
+
+}  // namespace
+
+std::vector<Value> EmitLocalControl(const SourceOperation& source, std::vector<Value> operands,
+                                    DevicePosition& position, CalledComputations& called) {
+  const Instruction& instruction = source.instruction();
+  Instruction local = instruction;
+  local.operands = std::move(operands);
+  local.called.clear();
+  for (size_t index = 0; index < instruction.called.size(); ++index) {
+    const Computation& computation = source.module.computations[instruction.called[index]];
+    const CalledPlan plan = PlanCalledBy(source.module, source.computation, source.id, source.rule,
+                                         source.strategy, index, position.mesh());
+    const ComputationBuilder builder = called.target().AddComputation(computation.name);
+    CalledWriter(source.module, computation, plan, builder, position.mesh(), called).Write();
+    local.called.push_back(called.target().id(builder));
+  }
+  for (int i = 0; i < static_cast<int>(local.results.size()); ++i) {
+    local.results[i] = LocalShape(local.results[i], ResultSharding(source.rule, source.strategy, i),
+                                  position.mesh());
+  }
+  const Value first = position.builder().Append(std::move(local));
+  std::vector<Value> results;
+  for (size_t i = 0; i < instruction.results.size(); ++i) {
+    results.push_back({first.instruction, static_cast<int32_t>(i)});
+  }
+  return results;
+}
+
+}  // namespace minka

@@ -1,0 +1,50 @@
+// Train steps that flax models lower to run on every shape of eight devices and compute what one
+// device computes, nothing of them replicated for want of a rule.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "command_test.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+namespace {
+
+struct Subject {
+  const char* module;
+  const char* mesh;
+  const char* method;
+};
+
+class JaxModules : public CommandTest, public testing::WithParamInterface<Subject> {};
+
+TEST_P(JaxModules, ComputeOnEightDevicesWhatOneComputes) {
+  const Subject& subject = GetParam();
+  const Outcome outcome =
+      Run(fmt::format("run {}/{}.pb --mesh {} --method {} --batch-input 'batch*' --random-inputs 1 "
+                      "--time-limit 5s --check --json",
+                      JAX_MODULES, subject.module, subject.mesh, subject.method));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  const double share = json["unsupported_flops_share"];
+  std::printf("%s on %s: %.2f %% of the flops replicated for want of a rule\n", GetParam().module,
+              GetParam().mesh, 100 * share);
+  EXPECT_EQ(share, 0) << json["unsupported_ops"];
+}
+
+std::vector<Subject> Subjects() {
+  std::vector<Subject> subjects;
+  for (const char* module : {"small_gpt_clipped", "small_lstm", "small_moe"}) {
+    subjects.push_back({module, "8", "data"});
+    for (const char* mesh : {"2x4", "2x2x2"}) subjects.push_back({module, mesh, "shard"});
+  }
+  return subjects;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, JaxModules, testing::ValuesIn(Subjects()), [](const auto& info) {
+  return fmt::format("{}_{}_{}", info.param.module, info.param.mesh, info.param.method);
+});
+
+}  // namespace
+}  // namespace minka
