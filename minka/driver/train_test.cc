@@ -56,6 +56,23 @@ TEST(Train, LearnsUnderTheMemoryLimitAndSaysWhatItDid) {
   EXPECT_TRUE(ReadFile(options.plan_path).ok());
 }
 
+TEST(Train, ImageNetworksLearnFromDigits) {
+  for (const std::string model : {"wresnet-tiny", "unet-tiny"}) {
+    TrainOptions options;
+    options.model = model;
+    options.model_options = {.global_batch = 16};
+    options.length.num_steps = 12;
+    options.num_devices = 2;
+    options.request.meshes = {*Mesh::Parse("2")};
+    const auto report = Train(options, {});
+    ASSERT_TRUE(report.ok()) << Message(report.status());
+    EXPECT_EQ(report->data_source, "the digits of scikit-learn");
+    EXPECT_LT(report->losses.back(), report->losses.front()) << model;
+    EXPECT_EQ(report->held_out_accuracy.has_value(), model == "wresnet-tiny");
+    EXPECT_TRUE(std::isfinite(*report->held_out_loss));
+  }
+}
+
 TEST(Train, NeedsALength) {
   TrainOptions options = SmallTraining();
   options.length = {};

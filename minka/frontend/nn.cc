@@ -130,11 +130,13 @@ AttentionBias MaskBias(Tensor mask, ElementType type) {
 
 Tensor AttentionContext(const Scope& scope, Tensor query, Tensor key, Tensor value,
                         const AttentionBias& bias, double dropout) {
-  if (!query.valid() || !bias.values.valid()) return Tensor();
+  const bool is_biased = !bias.positions.empty();
+  if (!query.valid() || (is_biased && !bias.values.valid())) return Tensor();
   const ScopeName name(scope.graph(), scope.path());
   query = query * (1 / std::sqrt(static_cast<double>(query.dim(-1))));
-  const Tensor scores = Einsum("bqhd,bkhd->bhqk", query, key);
-  Tensor weights = Softmax(scores + Broadcast(bias.values, scores.dims(), bias.positions));
+  Tensor scores = Einsum("bqhd,bkhd->bhqk", query, key);
+  if (is_biased) scores = scores + Broadcast(bias.values, scores.dims(), bias.positions);
+  Tensor weights = Softmax(scores);
   weights = Dropout(scope / "dropout", weights, dropout);
   return Einsum("bhqk,bkhd->bqhd", weights, value);
 }

@@ -72,7 +72,8 @@ struct AttentionOptions {
 // that splitting the heads splits everything between.
 Tensor Attention(const Scope& scope, Tensor x, const AttentionBias& bias,
                  const AttentionOptions& options);
-// The middle of it: query, key, value [batch, sequence, heads, size] to the same dims.
+// The middle of it: query, key, value [batch, sequence, heads, size] to the same dims. Queries may
+// have another sequence than keys and values. A bias without positions is none.
 Tensor AttentionContext(const Scope& scope, Tensor query, Tensor key, Tensor value,
                         const AttentionBias& bias, double dropout);
 

@@ -140,6 +140,12 @@ TrainingState AddTrainingState(StepBuilder& builder, const Optimizer& optimizer,
   return state;
 }
 
+// The former value where the update is skipped.
+Tensor KeptIfFinite(Tensor finite, Tensor next, Tensor former) {
+  if (!finite.valid() || !next.valid()) return next;
+  return Where(Broadcast(finite, next.dims(), {}), next, former);
+}
+
 // Records the updates of a step and makes the new state the step's first results.
 class UpdateRecorder {
  public:
@@ -197,10 +203,8 @@ class UpdateRecorder {
     return update;
   }
 
-  // The former value where the update is skipped.
   Tensor Kept(Tensor next, Tensor former) const {
-    if (!gradients_.finite.valid() || !next.valid()) return next;
-    return Where(Broadcast(gradients_.finite, next.dims(), {}), next, former);
+    return KeptIfFinite(gradients_.finite, next, former);
   }
 
   StepBuilder& builder_;
@@ -232,10 +236,11 @@ void AddModelStates(StepBuilder& builder, std::span<const ParameterSpec> states,
 }
 
 // The states after the step; what the model left alone stays as it is.
-void KeepModelStates(StepBuilder& builder, std::span<const ParameterSpec> states) {
+void KeepModelStates(StepBuilder& builder, std::span<const ParameterSpec> states, Tensor finite) {
   for (const ParameterSpec& spec : states) {
     const Tensor value = builder.store().NewState(spec.name);
-    builder.AddNewState(value.valid() ? value : builder.store().StateValue(spec.name));
+    const Tensor former = builder.store().StateValue(spec.name);
+    builder.AddNewState(value.valid() ? KeptIfFinite(finite, value, former) : former);
   }
 }
 
@@ -288,7 +293,7 @@ absl::StatusOr<TracedStep> Trace(const Model& model, const Optimizer& optimizer,
   const ReadyGradients ready =
       ScaleGradients(builder.graph(), gradients.gradients, scale, options.scaling);
   UpdateRecorder(builder, optimizer, state, ready).Record(facts.parameters, parameters, loss_scale);
-  KeepModelStates(builder, facts.states);
+  KeepModelStates(builder, facts.states, ready.finite);
   RETURN_IF_ERROR(builder.graph().status());
   builder.AddResult(ResultRole::kLoss, "loss", output.loss);
   for (const NamedTensor& metric : output.metrics) {

@@ -9,13 +9,15 @@
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 #include "minka/models/optimizer_choice.h"
+#include "minka/models/unet.h"
+#include "minka/models/wresnet.h"
 
 namespace minka {
 namespace {
 
 struct Entry {
   std::string name;
-  std::variant<MlpConfig, GptConfig, BertConfig> config;
+  std::variant<MlpConfig, GptConfig, BertConfig, WideResNetConfig, UnetConfig> config;
   ElementType dtype = ElementType::kBF16;
   std::string optimizer = "adamw";
   double learning_rate = 1e-4;
@@ -46,6 +48,26 @@ Entry MoeSize(const std::string& name, int64_t hidden, int64_t num_layers, int64
           .learning_rate = 1e-2};
 }
 
+// Alpa's: "wresnet-...", trained with Nesterov momentum in f32, as "unet-...".
+Entry WideResNetSize(const std::string& name, int64_t width, int64_t width_factor,
+                     int64_t third_stage_blocks = 6) {
+  return {.name = name,
+          .config = WideResNetConfig{.width = width,
+                                     .width_factor = width_factor,
+                                     .blocks_per_stage = {3, 4, third_stage_blocks, 3}},
+          .dtype = ElementType::kF32,
+          .optimizer = "nesterov",
+          .learning_rate = 0.1};
+}
+
+Entry UnetSize(const std::string& name, int64_t width) {
+  return {.name = name,
+          .config = UnetConfig{.width = width},
+          .dtype = ElementType::kF32,
+          .optimizer = "nesterov",
+          .learning_rate = 0.1};
+}
+
 std::vector<Entry> Entries() {
   const GptConfig gpt_tiny = {.batch = 16,
                               .sequence = 128,
@@ -59,6 +81,19 @@ std::vector<Entry> Entries() {
   moe_tiny.num_layers = 4;
   moe_tiny.num_heads = 4;
   moe_tiny.experts = GptExperts{.num_experts = 8, .group_size = 128};
+  const WideResNetConfig wresnet_tiny = {.batch = 64,
+                                         .image_size = 8,
+                                         .channels = 1,
+                                         .num_classes = 10,
+                                         .width = 16,
+                                         .blocks_per_stage = {1, 1},
+                                         .small_images = true};
+  const UnetConfig unet_tiny = {.batch = 64,
+                                .image_size = 8,
+                                .channels = 1,
+                                .target_channels = 1,
+                                .width = 32,
+                                .num_blocks = 2};
   BertConfig bert_tiny = BertSize(128, 2, 2);
   bert_tiny.batch = 16;
   bert_tiny.sequence = 128;
@@ -88,7 +123,21 @@ std::vector<Entry> Entries() {
           MoeSize("moe-10b", 1536, 16, 32),
           MoeSize("moe-27b", 2048, 16, 48),
           MoeSize("moe-70b", 2048, 32, 64),
-          MoeSize("moe-140b", 2048, 32, 128)};
+          MoeSize("moe-140b", 2048, 32, 128),
+          {"wresnet-tiny", wresnet_tiny, f32, "nesterov", 0.02},
+          WideResNetSize("wresnet-250m", 160, 2),
+          WideResNetSize("wresnet-500m", 224, 2),
+          WideResNetSize("wresnet-1b", 320, 2),
+          WideResNetSize("wresnet-2b", 448, 2),
+          WideResNetSize("wresnet-4b", 640, 2),
+          WideResNetSize("wresnet-6.8b", 320, 16),
+          WideResNetSize("wresnet-13b", 320, 16, 23),
+          {"unet-tiny", unet_tiny, f32, "adamw", 1e-3},
+          UnetSize("unet-470m", 320),
+          UnetSize("unet-1b", 480),
+          UnetSize("unet-1.2b", 512),
+          UnetSize("unet-1.8b", 640),
+          UnetSize("unet-2b", 672)};
 }
 
 absl::Status CheckPositive(std::string_view option, std::optional<int64_t> value) {
@@ -116,6 +165,24 @@ absl::StatusOr<Model> Configured(MlpConfig config, const ModelOptions& options) 
   config.batch = options.global_batch.value_or(config.batch);
   config.num_layers = options.num_layers.value_or(config.num_layers);
   return Mlp(config);
+}
+
+absl::StatusOr<Model> Configured(WideResNetConfig config, const ModelOptions& options) {
+  if (options.sequence) return InvalidArgument("wresnet has no sequence to set");
+  if (options.dropout) return InvalidArgument("wresnet has no dropout to set");
+  config.batch = options.global_batch.value_or(config.batch);
+  if (options.num_layers) {
+    config.blocks_per_stage.assign(config.blocks_per_stage.size(), *options.num_layers);
+  }
+  return WideResNet(config);
+}
+
+absl::StatusOr<Model> Configured(UnetConfig config, const ModelOptions& options) {
+  if (options.sequence) return InvalidArgument("unet has no sequence to set");
+  config.batch = options.global_batch.value_or(config.batch);
+  config.layers_per_block = options.num_layers.value_or(config.layers_per_block);
+  config.dropout = options.dropout.value_or(config.dropout);
+  return Unet(config);
 }
 
 template <typename Config>

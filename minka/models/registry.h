@@ -9,6 +9,12 @@
 //   moe-tiny       as gpt-tiny, narrower, with 8 experts in every other layer
 //   moe-380m ... moe-140b  Alpa's sizes of GShard's model, vocabulary 32000, sequence 1024,
 //                  Adafactor
+//   wresnet-tiny   0.2 M parameters over 8x8 images of 10 classes, batch 64
+//   wresnet-250m ... wresnet-13b   Alpa's Wide-ResNets, images of 224x224, 1024 classes, f32,
+//                  Nesterov momentum
+//   unet-tiny      over 8x8 images, batch 64, f32
+//   unet-470m ... unet-2b  U-Nets of Alpa's widths, images of 32x32, f32, Nesterov momentum; they
+//                  have 25 to 32 % more parameters than Alpa's names for these widths say
 //
 // Unless said otherwise: batch 32, bf16 with f32 master weights, AdamW.
 #pragma once
@@ -40,8 +46,8 @@ struct UpdateOptions {
 struct ModelOptions {
   std::optional<int64_t> global_batch;
   std::optional<int64_t> sequence;
-  std::optional<int64_t> num_layers;
-  std::optional<ElementType> dtype;  // to compute in: f32, bf16 or f16; state stays f32
+  std::optional<int64_t> num_layers;  // wresnet: blocks of each stage; unet: layers of each block
+  std::optional<ElementType> dtype;   // to compute in: f32, bf16 or f16; state stays f32
   std::optional<double> dropout;
   UpdateOptions update;
   bool rematerialize = false;

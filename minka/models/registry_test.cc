@@ -60,6 +60,28 @@ TEST(RegistryTest, MoeSizesAreAlpasWithAnUntiedHead) {
   }
 }
 
+TEST(RegistryTest, WideResNetSizesAreAlpasAndUnetsHaveAlpasWidths) {
+  struct Size {
+    std::string name;
+    double billions;
+    double tolerance;
+  };
+  for (const Size& size : std::vector<Size>{{"wresnet-250m", 0.254, 0.002},
+                                            {"wresnet-500m", 0.495, 0.002},
+                                            {"wresnet-1b", 1.006, 0.002},
+                                            {"wresnet-2b", 1.965, 0.002},
+                                            {"wresnet-4b", 4.001, 0.002},
+                                            {"wresnet-6.8b", 6.728, 0.002},
+                                            {"wresnet-13b", 12.633, 0.002},
+                                            {"unet-470m", 0.588, 0.001},
+                                            {"unet-1b", 1.322, 0.001},
+                                            {"unet-1.2b", 1.504, 0.001},
+                                            {"unet-1.8b", 2.350, 0.001},
+                                            {"unet-2b", 2.590, 0.001}}) {
+    EXPECT_NEAR(BillionParameters(size.name) / size.billions, 1, size.tolerance) << size.name;
+  }
+}
+
 TEST(RegistryTest, EveryNameTracesToAStepAndAnEvaluation) {
   for (const std::string& name : ModelNames()) {
     const ModelOptions two_layers = {.num_layers = 2, .rematerialize = true};
@@ -77,11 +99,15 @@ TEST(RegistryTest, AWholeGpt39bKeepsItsInstructionsModest) {
 }
 
 TEST(RegistryTest, UnknownNamesAndOptionsThatDoNotFitAreRefused) {
-  EXPECT_EQ(Message(MakeModel("gpt").status()),
-            "no model is named gpt; there are mlp, gpt-tiny, gpt-125m, gpt-350m, gpt-760m, "
-            "gpt-1.3b, gpt-2.6b, gpt-6.7b, gpt-15b, gpt-39b, gpt-76b, gpt-175b, bert-tiny, "
-            "bert-base, bert-large, moe-tiny, moe-380m, moe-690m, moe-1.3b, moe-2.4b, moe-7.1b, "
-            "moe-10b, moe-27b, moe-70b, moe-140b");
+  EXPECT_EQ(
+      Message(MakeModel("gpt").status()),
+      "no model is named gpt; there are mlp, gpt-tiny, gpt-125m, gpt-350m, gpt-760m, "
+      "gpt-1.3b, gpt-2.6b, gpt-6.7b, gpt-15b, gpt-39b, gpt-76b, gpt-175b, bert-tiny, "
+      "bert-base, bert-large, moe-tiny, moe-380m, moe-690m, moe-1.3b, moe-2.4b, moe-7.1b, "
+      "moe-10b, moe-27b, moe-70b, moe-140b, wresnet-tiny, wresnet-250m, wresnet-500m, wresnet-1b, "
+      "wresnet-2b, wresnet-4b, wresnet-6.8b, wresnet-13b, unet-tiny, unet-470m, unet-1b, "
+      "unet-1.2b, "
+      "unet-1.8b, unet-2b");
   EXPECT_EQ(Message(MakeModel("mlp", {.sequence = 8}).status()), "mlp has no sequence to set");
   EXPECT_EQ(Message(MakeModel("gpt-tiny", {.global_batch = 0}).status()),
             "the global batch must be at least 1, not 0");
