@@ -73,7 +73,7 @@ absl::StatusOr<Json> RunCase(const std::string& model, const std::string& mesh_t
   const StepFacts facts(step);
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost->forbids_replicated_dots(), options));
-  ReshardCosts reshards(mesh, *cost, tables.shardings, /*complete_only=*/false);
+  ReshardCosts reshards(mesh, *cost, tables.shardings);
   const Formulation formulation = Formulate(facts, tables, reshards, mesh, *cost, options);
   const double formulate_seconds = watch.Lap();
   ASSIGN_OR_RETURN(
@@ -84,7 +84,7 @@ absl::StatusOr<Json> RunCase(const std::string& model, const std::string& mesh_t
   if (solved.choice.empty()) return InternalError("no plan: {}", SolveStatusName(solved.status));
   const StagePlan stage =
       DecodeChoices(facts, tables, formulation, reshards, mesh, *cost, solved.choice,
-                    /*save_memory=*/false);
+                    {});
   const double decode_seconds = watch.Lap();
 
   row["instructions"] = step.module.entry_computation().num_instructions();

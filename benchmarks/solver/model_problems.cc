@@ -23,7 +23,7 @@ absl::StatusOr<SolverProblem> Pose(const Step& step, const Mesh& mesh, const Cos
   const StepFacts facts(step);
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
-  ReshardCosts reshards(mesh, cost, tables.shardings, /*complete_only=*/false);
+  ReshardCosts reshards(mesh, cost, tables.shardings);
   return Formulate(facts, tables, reshards, mesh, cost, options).problem;
 }
 

@@ -91,7 +91,7 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
   if (progress.Done()) return out;
 
   progress.Begin("prepare");
-  ASSIGN_OR_RETURN(out.prepared, Prepare(step));
+  ASSIGN_OR_RETURN(out.prepared, Prepare(step, options.micro_batches));
   RETURN_IF_ERROR(dump.Write("02-prepared.txt", HloText(ToModule(out.prepared))));
   RETURN_IF_ERROR(Verify(out.prepared.module));
   if (progress.Done()) return out;

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "minka/driver/dump.h"
 #include "minka/ir/step.h"
+#include "minka/lowering/micro_batches.h"
 #include "minka/lowering/spmd.h"
 #include "minka/plan/plan.h"
 #include "minka/runtime/pjrt/client.h"
@@ -31,6 +32,7 @@ inline constexpr std::string_view kCompileSteps[] = {"import", "prepare", "plan"
                                                      "lower",  "verify",  "export", "xla"};
 
 struct CompileOptions {
+  MicroBatchOptions micro_batches;
   std::optional<int64_t> memory_limit_bytes;         // per device, checked on the compiled program
   std::string dump_dir;                              // empty: nothing is written
   std::string stop_after;                            // one of kCompileSteps; empty: all run

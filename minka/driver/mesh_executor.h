@@ -51,7 +51,8 @@ class MeshExecutor {
                MeshSignature signature);
 
   // Copies a whole array to the devices as the parameter wants it; InvalidArgument for another
-  // shape.
+  // shape, unless it only has the batch in one dimension where the parameter has micro-batches and
+  // their examples.
   absl::StatusOr<MeshArray> Put(int parameter, const Literal& value) const;
   // The whole array of a result; of what lies as the parameter does.
   absl::StatusOr<Literal> Get(int result, const MeshArray& array) const;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "minka/base/check.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/inputs.h"
@@ -24,9 +25,12 @@ PlanSource Search(PlanRequest request) {
   };
 }
 
-absl::StatusOr<PlanSource> SourceOf(const PlanRequest& request, const ParallelizeOptions& options) {
+// A plan file also says how the step is prepared.
+absl::StatusOr<PlanSource> SourceOf(PlanRequest& request, const ParallelizeOptions& options) {
   if (options.plan_path.empty()) return Search(request);
   ASSIGN_OR_RETURN(std::string json, ReadFile(options.plan_path));
+  ASSIGN_OR_RETURN(const PlannedMicroBatches planned, MicroBatchesOfPlan(json));
+  request.micro_batches = {planned.num_micro_batches, planned.per_micro_batch};
   return PlanFromText(std::move(json));
 }
 
@@ -47,7 +51,8 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
   ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
   ASSIGN_OR_RETURN(CompiledStep compiled,
                    Compile(step, source, devices.client,
-                           {.memory_limit_bytes = request.memory_limit_bytes,
+                           {.micro_batches = request.micro_batches,
+                            .memory_limit_bytes = request.memory_limit_bytes,
                             .dump_dir = options.dump_dir,
                             .configuration = options.configuration,
                             .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
@@ -63,23 +68,58 @@ StepRunner MakeRunner(CompiledStep& compiled, const LocalDevices& devices) {
 
 }  // namespace
 
+ParallelMethod MakeMethod(Method method, std::string mesh,
+                          std::optional<int64_t> memory_limit_bytes,
+                          const MicroBatchOptions& micro_batches) {
+  const auto make = [&]<typename T>(T made) -> ParallelMethod {
+    made.mesh = std::move(mesh);
+    made.memory_limit_bytes = memory_limit_bytes;
+    made.num_micro_batches = micro_batches.num_micro_batches;
+    made.per_micro_batch = micro_batches.per_micro_batch;
+    return made;
+  };
+  switch (method) {
+    case Method::kShard:
+      return make(Shard{});
+    case Method::kData:
+      return make(DataParallel{});
+    case Method::kZero2:
+      return make(Zero2{});
+    case Method::kZero3:
+      return make(Zero3{});
+  }
+  MINKA_CHECK(false);
+}
+
 absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMethod& method,
                                        const CostModelChoice& cost_model) {
   PlanRequest request{.cluster = cluster, .cost_model = cost_model};
   std::string mesh;
+  const auto data_parallel = [&](Method name, const auto& data) {
+    request.methods = {name};
+    request.memory_limit_bytes = data.memory_limit_bytes;
+    mesh = data.mesh.empty() ? fmt::format("data={}", cluster.num_devices()) : data.mesh;
+  };
   std::visit(Overloaded{[&](const Shard& shard) {
                           request.methods = {Method::kShard};
                           request.memory_limit_bytes = shard.memory_limit_bytes;
                           request.pins = shard.pins;
+                          request.limits = shard.limits;
                           mesh = shard.mesh;
                         },
-                        [&](const DataParallel& data) {
-                          request.methods = {Method::kData};
-                          request.memory_limit_bytes = data.memory_limit_bytes;
-                          mesh = data.mesh.empty() ? fmt::format("data={}", cluster.num_devices())
-                                                   : data.mesh;
+                        [&](const DataParallel& data) { data_parallel(Method::kData, data); },
+                        [&](const Zero2& data) { data_parallel(Method::kZero2, data); },
+                        [&](const Zero3& data) {
+                          data_parallel(Method::kZero3, data);
+                          request.limits.combine_gathers_bytes = data.combine_gathers_bytes;
                         }},
              method);
+  std::visit(
+      [&](const auto& any) {
+        request.micro_batches = {.num_micro_batches = any.num_micro_batches,
+                                 .per_micro_batch = any.per_micro_batch};
+      },
+      method);
   if (!mesh.empty()) {
     ASSIGN_OR_RETURN(const Mesh parsed, Mesh::Parse(mesh));
     request.meshes = {parsed};
@@ -160,7 +200,8 @@ absl::Status Parallelized::SavePlan(const std::string& path) const {
 
 absl::Status Parallelized::Dump(const std::string& folder) const {
   return Compile(step_, PlanFromText(PlanToJson(plan_, prepared_.module)), devices_.client,
-                 {.dump_dir = folder,
+                 {.micro_batches = {plan_.num_micro_batches, plan_.per_micro_batch},
+                  .dump_dir = folder,
                   .configuration = plan_.options,
                   .versions = {{"minka", MINKA_VERSION}, {"plugin", devices_.version()}}})
       .status();

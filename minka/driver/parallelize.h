@@ -37,16 +37,45 @@ namespace minka {
 struct Shard {
   std::string mesh;  // "data=2,model=4"; empty: the fastest shape of the cluster's devices
   std::optional<int64_t> memory_limit_bytes;  // per device
-  std::vector<std::string> pins;              // "GLOB=SHARDING" on parameter names
+  std::vector<std::string> pins;  // "GLOB=SHARDING" on names of parameters, results, operations
+  SearchLimits limits;
+  int64_t num_micro_batches = 1;  // see MicroBatchOptions
+  bool per_micro_batch = false;
 };
 
 // The batch is split over all axes, parameters are whole on every device.
 struct DataParallel {
   std::string mesh;
   std::optional<int64_t> memory_limit_bytes;
+  int64_t num_micro_batches = 1;
+  bool per_micro_batch = false;
 };
 
-using ParallelMethod = std::variant<Shard, DataParallel>;
+// Data parallelism in which what the optimizer alone reads is split over all axes: gradients are
+// reduce-scattered, new weights gathered. Tensors that the devices do not divide stay whole; the
+// plan's notes name them. Micro-batches accumulate gradients scattered, unless a memory limit is
+// given that whole ones keep, too.
+struct Zero2 {
+  std::string mesh;
+  std::optional<int64_t> memory_limit_bytes;
+  int64_t num_micro_batches = 1;
+  bool per_micro_batch = false;
+};
+
+// As Zero2, and weights are stored split, too, and gathered for each group of uses.
+struct Zero3 {
+  std::string mesh;
+  std::optional<int64_t> memory_limit_bytes;
+  int64_t num_micro_batches = 1;
+  bool per_micro_batch = false;
+  int64_t combine_gathers_bytes = 0;  // see SearchLimits
+};
+
+using ParallelMethod = std::variant<Shard, DataParallel, Zero2, Zero3>;
+// The method of the name as a type, with what all have in common.
+ParallelMethod MakeMethod(Method method, std::string mesh,
+                          std::optional<int64_t> memory_limit_bytes,
+                          const MicroBatchOptions& micro_batches = {});
 
 struct ParallelizeOptions {
   CostModelChoice cost_model;

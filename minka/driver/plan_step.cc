@@ -45,12 +45,13 @@ absl::StatusOr<Plan> PlanCandidateOn(const Step& step, const PlanRequest& reques
                                      Method method) {
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
   IntraOpOptions options{.method = method,
+                         .limits = request.limits,
                          .pins = request.pins,
                          .gap = request.gap,
                          .time_limit_seconds = request.time_limit_seconds,
                          .num_threads = request.num_threads};
   // Data parallelism has nothing to give up for memory: it is planned as it is and said not to fit.
-  if (method != Method::kData) options.memory_limit_bytes = request.memory_limit_bytes;
+  options.memory_limit_bytes = request.memory_limit_bytes;
   if (request.on_progress) {
     const std::string what = fmt::format("{} on {}", MethodName(method), mesh.ToString());
     options.on_progress = [&request, what](double seconds, double gap) {
@@ -77,6 +78,7 @@ absl::StatusOr<Plan> PlanCandidateOn(const Step& step, const PlanRequest& reques
   }
   plan.stages.push_back(std::move(result.stage));
   Describe(step, plan);
+  plan.per_micro_batch = plan.num_micro_batches > 1 && request.micro_batches.per_micro_batch;
   return plan;
 }
 

@@ -13,6 +13,7 @@
 #include "minka/cluster/cluster.h"
 #include "minka/cost/calibration.h"
 #include "minka/ir/step.h"
+#include "minka/lowering/micro_batches.h"
 #include "minka/plan/plan.h"
 #include "minka/planner/intra_op/intra_op.h"
 
@@ -29,10 +30,12 @@ struct CostModelChoice {
 
 struct PlanRequest {
   Cluster cluster;
-  std::vector<Mesh> meshes;  // empty: every shape of cluster.num_devices() devices
+  MicroBatchOptions micro_batches;  // how the step was prepared
+  std::vector<Mesh> meshes;         // empty: every shape of cluster.num_devices() devices
   std::vector<Method> methods = {Method::kShard};
   std::optional<int64_t> memory_limit_bytes;  // per device
   std::vector<std::string> pins;
+  SearchLimits limits;
   CostModelChoice cost_model;
   double gap = 0.002;
   double time_limit_seconds = 60;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/expand_batch_norm.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/ir/simplify.h"
 #include "minka/lowering/join_barriers.h"
 
@@ -167,12 +169,14 @@ class ConstantCloner {
 
 }  // namespace
 
-absl::StatusOr<Step> Prepare(const Step& step) {
+absl::StatusOr<Step> Prepare(const Step& step, const MicroBatchOptions& micro_batches) {
   Module module = InlineCalls(ExpandBatchNorm(ToModule(step)));
   module = SplitBarriers(module);
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
   module = EliminateDeadCode(ConstantCloner(module).Run());
-  return MakeStep(std::move(module), {});
+  module.frontend_attributes.erase(kNumMicroBatchesAttribute);
+  ASSIGN_OR_RETURN(const Step prepared, MakeStep(std::move(module), {}));
+  return MakeMicroBatches(prepared, micro_batches);
 }
 
 }  // namespace minka

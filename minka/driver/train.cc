@@ -214,7 +214,8 @@ class Training {
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(CompiledStep compiled,
                      Compile(traced_.step, source, devices.client,
-                             {.memory_limit_bytes = request.memory_limit_bytes,
+                             {.micro_batches = request.micro_batches,
+                              .memory_limit_bytes = request.memory_limit_bytes,
                               .dump_dir = options_.dump_dir,
                               .configuration = request.options,
                               .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
@@ -257,7 +258,8 @@ class Training {
       ASSIGN_OR_RETURN(PlanResult planned, PlanStep(prepared, DataRequest(request)));
       return std::move(planned.candidates.front().plan);
     };
-    ASSIGN_OR_RETURN(CompiledStep compiled, Compile(traced_.step, source, devices.client, {}));
+    ASSIGN_OR_RETURN(CompiledStep compiled, Compile(traced_.step, source, devices.client,
+                                                    {.micro_batches = request.micro_batches}));
     return std::move(compiled.plan);
   }
 

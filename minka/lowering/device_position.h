@@ -23,6 +23,8 @@ class DevicePosition {
   // All s32[].
   Value Number(int64_t value);
   Value Coordinate(int axis);
+  // What Coordinate gives from now on: for axes that are no devices.
+  void SetCoordinate(int axis, Value coordinate) { coordinates_[axis] = coordinate; }
   // Which of the parts along the axes (major to minor) the device holds.
   Value Part(const AxisList& axes);
   // Part times the size of a part.

@@ -72,16 +72,13 @@ Instruction Joined(const Computation& entry, const std::vector<InstructionId>& m
   return joined;
 }
 
-}  // namespace
-
-Module JoinBarriers(const Module& module) {
-  const Computation& entry = module.entry_computation();
+void JoinBarriersOf(Computation& computation) {
+  const Computation entry = computation;
   std::vector<int> unit_of;
   const std::vector<Unit> units = MakeUnits(entry, unit_of);
   const std::vector<int> order = Order(units);
-  if (order.size() < units.size() || units.size() == entry.instructions.size()) return module;
-  Module out = module;
-  std::vector<Instruction>& instructions = out.entry_computation().instructions;
+  if (order.size() < units.size() || units.size() == entry.instructions.size()) return;
+  std::vector<Instruction>& instructions = computation.instructions;
   instructions.clear();
   std::vector<Value> first_result(entry.num_instructions());  // what result 0 became
   for (const int unit : order) {
@@ -103,10 +100,17 @@ Module JoinBarriers(const Module& module) {
     return Value{first_result[value.instruction].instruction,
                  first_result[value.instruction].result + value.result};
   };
-  for (Value& result : out.entry_computation().results) result = moved(result);
-  for (InstructionId& parameter : out.entry_computation().parameters) {
+  for (Value& result : computation.results) result = moved(result);
+  for (InstructionId& parameter : computation.parameters) {
     parameter = first_result[parameter].instruction;
   }
+}
+
+}  // namespace
+
+Module JoinBarriers(const Module& module) {
+  Module out = module;
+  for (Computation& computation : out.computations) JoinBarriersOf(computation);
   return out;
 }
 

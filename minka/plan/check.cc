@@ -1,4 +1,5 @@
 // CheckPlan: is the plan one for this module, and can it be lowered?
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,7 +19,8 @@ class StageChecker {
       : module_(module),
         computation_(module.entry_computation()),
         stage_(stage),
-        mesh_(stage.mesh) {}
+        mesh_(stage.mesh),
+        loop_(FindMicroLoop(module)) {}
 
   absl::Status Check() {
     RETURN_IF_ERROR(CheckCounts());
@@ -115,6 +117,13 @@ class StageChecker {
         stage_.reshards[version - 1].value != value) {
       return InvalidArgument("{} has no version {}", Name(value.instruction), version);
     }
+    const bool leaves_loop =
+        PartOf(loop_, stage_.reshards[version - 1]) == LoopPart::kInside && !loop_.IsInside(reader);
+    if (leaves_loop) {
+      return InvalidArgument(
+          "version {} of {} is made for each micro-batch and read outside the loop", version,
+          Name(value.instruction));
+    }
     if (stage_.reshards[version - 1].before <= reader) return absl::OkStatus();
     return InvalidArgument("version {} of {} is made before instruction {}, after it is read",
                            version, Name(value.instruction), stage_.reshards[version - 1].before);
@@ -123,6 +132,12 @@ class StageChecker {
   const Sharding& ShardingOf(Value value, int version) const {
     return version == 0 ? results_[value.instruction][value.result]
                         : stage_.reshards[version - 1].to;
+  }
+
+  // An instruction in the part of the step where the reshard runs.
+  InstructionId ReaderOf(const Reshard& reshard) const {
+    return PartOf(loop_, reshard) == LoopPart::kInside ? std::min(reshard.before, loop_.end - 1)
+                                                       : reshard.before;
   }
 
   absl::Status CheckReshard(int index) const {
@@ -141,7 +156,7 @@ class StageChecker {
       return InvalidArgument("made before instruction {}, the one in front of it before {}",
                              reshard.before, stage_.reshards[index - 1].before);
     }
-    RETURN_IF_ERROR(CheckVersion(reshard.value, reshard.from_version, reshard.before));
+    RETURN_IF_ERROR(CheckVersion(reshard.value, reshard.from_version, ReaderOf(reshard)));
     const Sharding& source = ShardingOf(reshard.value, reshard.from_version);
     if (reshard.from != source) {
       return InvalidArgument("reads {} of {}, but version {} is {}", Text(reshard.from),
@@ -177,6 +192,12 @@ class StageChecker {
       if (computation_.shape(operand).type == ElementType::kToken) continue;
       RETURN_IF_ERROR(WithContext(CheckVersion(operand, op.operand_versions[i], id),
                                   fmt::format("{}, operand {}", Name(id), i)));
+      const bool begins_stack = i == 0 && loop_.exists() && loop_.roles[id] == LoopRole::kStack;
+      const int version = op.operand_versions[i];
+      if (begins_stack && version > 0 &&
+          PartOf(loop_, stage_.reshards[version - 1]) == LoopPart::kInside) {
+        return InvalidArgument("{}: what it begins with is made in the loop", Name(id));
+      }
       const Sharding wanted = OperandSharding(rules_[id], op.strategy, static_cast<int>(i));
       const Sharding& given = ShardingOf(operand, op.operand_versions[i]);
       if (given == wanted) continue;
@@ -203,12 +224,13 @@ class StageChecker {
       const ReshardStep& step = reshard.steps[*OnlyCollective(reshard)];
       const ReshardStep& first_step = first.steps[*OnlyCollective(first)];
       if (step.kind == first_step.kind && step.axes == first_step.axes &&
-          computation_.shape(reshard.value).type == computation_.shape(first.value).type) {
+          computation_.shape(reshard.value).type == computation_.shape(first.value).type &&
+          PartOf(loop_, reshard) == PartOf(loop_, first)) {
         continue;
       }
       return InvalidArgument(
-          "reshards[{}]: '{}' cannot be combined with '{}' of reshards[{}]: kind, axes and type "
-          "must be equal",
+          "reshards[{}]: '{}' cannot be combined with '{}' of reshards[{}]: kind, axes, type "
+          "and part of the step must be equal",
           i, ToString(step, mesh_), ToString(first_step, mesh_), entry->second);
     }
     return absl::OkStatus();
@@ -246,6 +268,7 @@ class StageChecker {
   const Computation& computation_;
   const StagePlan& stage_;
   const Mesh& mesh_;
+  const MicroLoop loop_;
   std::vector<OpRule> rules_;                   // by instruction
   std::vector<std::vector<Sharding>> results_;  // by instruction and result: version 0
 };

@@ -20,8 +20,8 @@ StepSource SourceOfStep(const Module& module, const Reshard& reshard, int step) 
           module.entry_computation().shape(reshard.value)};
 }
 
-PlannedCollective StepCollective(const Module& module, const StagePlan& stage, int reshard_index,
-                                 int step_index) {
+PlannedCollective StepCollective(const Module& module, const StagePlan& stage,
+                                 const MicroLoop& loop, int reshard_index, int step_index) {
   const Reshard& reshard = stage.reshards[reshard_index];
   const ReshardStep& step = reshard.steps[step_index];
   const StepSource source = SourceOfStep(module, reshard, step_index);
@@ -32,24 +32,26 @@ PlannedCollective StepCollective(const Module& module, const StagePlan& stage, i
   collective.axes = step.axes.axes();
   collective.reshards = {reshard_index};
   collective.cost_us = reshard.cost_us;
+  if (PartOf(loop, reshard) == LoopPart::kInside) collective.runs = loop.num_micro_batches;
   return collective;
 }
 
 void AppendReshardCollectives(const Module& module, const StagePlan& stage,
                               std::vector<PlannedCollective>& collectives) {
+  const MicroLoop loop = FindMicroLoop(module);
   for (const std::vector<int>& list : LegalCombineGroups(module, stage)) {
     if (list.size() == 1) {
       const std::vector<ReshardStep>& steps = stage.reshards[list[0]].steps;
       for (size_t i = 0; i < steps.size(); ++i) {
         if (!IsCollective(steps[i].kind)) continue;
-        collectives.push_back(StepCollective(module, stage, list[0], static_cast<int>(i)));
+        collectives.push_back(StepCollective(module, stage, loop, list[0], static_cast<int>(i)));
       }
       continue;
     }
     PlannedCollective combined;
     for (const int member : list) {
       const PlannedCollective one =
-          StepCollective(module, stage, member, *OnlyCollective(stage.reshards[member]));
+          StepCollective(module, stage, loop, member, *OnlyCollective(stage.reshards[member]));
       if (combined.reshards.empty()) {
         combined = one;
         continue;
@@ -68,6 +70,7 @@ void AppendOperationCollectives(const Module& module, const StagePlan& stage,
                                 std::vector<PlannedCollective>& collectives) {
   const Computation& computation = module.entry_computation();
   const auto once = [](const Computation&, InstructionId) { return 1.0; };
+  const MicroLoop loop = FindMicroLoop(module);
   for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
     const OpRule rule = RuleFor(module, computation, id);
     for (const OperationCollective& own :
@@ -78,12 +81,20 @@ void AppendOperationCollectives(const Module& module, const StagePlan& stage,
       collective.bytes = own.bytes;
       collective.axes = own.axes;
       collective.instruction = id;
+      collective.runs = loop.RunsOf(id);
       collectives.push_back(std::move(collective));
     }
   }
 }
 
 }  // namespace
+
+LoopPart PartOf(const MicroLoop& loop, const Reshard& reshard) {
+  if (!loop.exists()) return LoopPart::kBehind;
+  if (loop.IsTransient(reshard.value.instruction)) return LoopPart::kInside;
+  if (reshard.before <= loop.begin) return LoopPart::kFront;
+  return reshard.before < loop.end ? LoopPart::kInside : LoopPart::kBehind;
+}
 
 Sharding VersionSharding(const Module& module, const StagePlan& stage, Value value, int version) {
   if (version > 0) {

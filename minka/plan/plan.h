@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/ir/module.h"
 #include "minka/ir/step.h"
 #include "minka/sharding/mesh.h"
@@ -97,6 +98,10 @@ struct Plan {
       0;  // elements of state parameters under "params/", of all state where no such names exist
   std::vector<StagePlan> stages;
   int num_micro_batches = 1;
+  bool per_micro_batch = false;  // see MicroBatchOptions
+  // What the loop over micro-batches accumulates: gradient, loss or operation -> how, type, shape
+  // and sharding of the accumulator: "sum f32[256,32] [data,-]", "stack f32[4,8] [-,data]".
+  std::map<std::string, std::string> accumulators;
   std::string schedule = "none";
   std::map<std::string, int64_t>
       unsupported_ops;                 // opcode -> count run replicated for want of a rule
@@ -107,6 +112,11 @@ struct Plan {
 // The version of `value` numbered `version` has this sharding.
 Sharding VersionSharding(const Module& module, const StagePlan& stage, Value value, int version);
 
+// Where a reshard runs: in front of the loop over micro-batches, once for each of them, or once
+// when the loop is over (or there is none).
+enum class LoopPart : uint8_t { kFront, kInside, kBehind };
+LoopPart PartOf(const MicroLoop& loop, const Reshard& reshard);
+
 // One collective instruction of the lowered program.
 struct PlannedCollective {
   std::string kind;  // HLO name
@@ -115,6 +125,7 @@ struct PlannedCollective {
       0;  // sum over operands of the local operand bytes; all-gather: of the local result bytes
   AxisSet axes;
   int num_values = 1;
+  int64_t runs = 1;  // per step: the number of micro-batches for those in the loop
   std::vector<int>
       reshards;  // which reshards it serves; empty: it completes a kCombine factor of `instruction`
   InstructionId instruction = -1;  // kCombine: the operation
@@ -128,6 +139,13 @@ std::vector<PlannedCollective> ListCollectives(const Module& module, const Stage
 // axes and strategies appear by name. Reading checks everything against itself; CheckPlan checks it
 // against a module.
 std::string PlanToJson(const Plan& plan, const Module& module);
+// How the module must be prepared for the plan, which can be read before the module is at hand.
+struct PlannedMicroBatches {
+  int64_t num_micro_batches = 1;
+  bool per_micro_batch = false;
+};
+absl::StatusOr<PlannedMicroBatches> MicroBatchesOfPlan(std::string_view json);
+
 absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module);
 
 // Is the plan one for this module, and can it be lowered: hash, every version made before it is

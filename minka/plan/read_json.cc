@@ -272,6 +272,8 @@ absl::Status ReadSummary(const Node& node, Plan& plan) {
   RETURN_IF_ERROR(node["collective_bytes"].Read(plan.collective_bytes));
   RETURN_IF_ERROR(node["num_parameters"].Read(plan.num_parameters));
   RETURN_IF_ERROR(node["num_micro_batches"].Read(plan.num_micro_batches));
+  RETURN_IF_ERROR(node["per_micro_batch"].Read(plan.per_micro_batch));
+  RETURN_IF_ERROR(node["accumulators"].Read(plan.accumulators));
   RETURN_IF_ERROR(node["schedule"].Read(plan.schedule));
   RETURN_IF_ERROR(node["unsupported_ops"].Read(plan.unsupported_ops));
   RETURN_IF_ERROR(node["unsupported_flops_share"].Read(plan.unsupported_flops_share));
@@ -333,6 +335,8 @@ absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
                                    "num_parameters",
                                    "parameters",
                                    "num_micro_batches",
+                                   "per_micro_batch",
+                                   "accumulators",
                                    "schedule",
                                    "unsupported_ops",
                                    "unsupported_flops_share",
@@ -353,6 +357,19 @@ absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
     RETURN_IF_ERROR(ReadParameter(parameters.Element(i), plan.stages[0].mesh, plan.parameters[i]));
   }
   return plan;
+}
+
+absl::StatusOr<PlannedMicroBatches> MicroBatchesOfPlan(std::string_view json) {
+  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) return InvalidArgument("not a plan: no JSON object");
+  PlannedMicroBatches found;
+  const auto count = document.find("num_micro_batches");
+  if (count != document.end() && count->is_number_integer()) {
+    found.num_micro_batches = count->get<int64_t>();
+  }
+  const auto local = document.find("per_micro_batch");
+  if (local != document.end() && local->is_boolean()) found.per_micro_batch = local->get<bool>();
+  return found;
 }
 
 }  // namespace minka

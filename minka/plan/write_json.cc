@@ -99,6 +99,8 @@ Json PlanJson(const Plan& plan, const Module& module) {
       {"num_parameters", plan.num_parameters},
       {"parameters", std::move(parameters)},
       {"num_micro_batches", plan.num_micro_batches},
+      {"per_micro_batch", plan.per_micro_batch},
+      {"accumulators", plan.accumulators},
       {"schedule", plan.schedule},
       {"unsupported_ops", plan.unsupported_ops},
       {"unsupported_flops_share", plan.unsupported_flops_share},

@@ -34,7 +34,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
   request.on_progress = [](const std::string& what, double seconds, double gap) {
     ShowStatus(fmt::format("{}: {:.1f} s, gap {:.2f} %", what, seconds, 100 * gap));
   };
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step));
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step, request.micro_batches));
   ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
   ClearStatus();
   Plan& plan = result.candidates[result.best].plan;

@@ -124,9 +124,20 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->group(group);
   command
       .add_option("--method", flags.method,
-                  "shard (everything is searched) or data (the batch over all axes); several, "
-                  "joined by commas, are compared")
+                  "shard (everything is searched), data (the batch over all axes), zero2 (data, "
+                  "optimizer state split), zero3 (weights split, too); several, joined by commas, "
+                  "are compared")
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--micro-batches", flags.micro_batches.num_micro_batches,
+                  "Run the batch in so many slices, one after the other, and accumulate gradients")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--per-micro-batch", flags.micro_batches.per_micro_batch,
+                "Sums over the batch that operations on slices need (batch normalisation) are "
+                "taken over each micro-batch; changes what the step computes")
       ->group(group);
   command
       .add_option("--memory-limit", flags.memory_limit,
@@ -134,9 +145,33 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->group(group);
   command
       .add_option("--pin", flags.pins,
-                  "GLOB=SHARDING: parameters whose names match lie so, such as "
-                  "'params/*/kernel=[-,model]'. Repeatable")
+                  "GLOB=SHARDING: parameters and results whose names match lie so, such as "
+                  "'params/*/kernel=[-,model]'; where none does, operations. Repeatable")
       ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_flag("--no-all-gather", flags.limits.no_all_gather, "The plan may hold no all-gather")
+      ->group(group);
+  command
+      .add_flag("--no-all-to-all", flags.limits.no_all_to_all, "The plan may hold no all-to-all")
+      ->group(group);
+  command
+      .add_option("--batch-axis", flags.limits.batch_axis,
+                  "Mesh axis over which the batch is split, and no other, everywhere")
+      ->group(group);
+  command
+      .add_flag("--no-replicated-parameters", flags.limits.no_replicated_parameters,
+                "All state is split over at least one axis that divides it")
+      ->group(group);
+  command
+      .add_flag("--prefer-reduce-scatter", flags.limits.prefer_reduce_scatter,
+                "What the optimizer alone reads is rather split, so that gradients are "
+                "reduce-scattered")
+      ->group(group);
+  command
+      .add_option("--combine-gathers", flags.combine_gathers,
+                  "Gather weights of one phase together up to so many bytes, such as 16MiB. "
+                  "Default: each by itself")
       ->group(group);
   command
       .add_option("--cost-model", flags.cost_model,
@@ -169,7 +204,15 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
 }
 
 absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
-  PlanRequest request{.pins = flags.pins, .gap = flags.gap, .num_threads = flags.threads};
+  PlanRequest request{.micro_batches = flags.micro_batches,
+                      .pins = flags.pins,
+                      .limits = flags.limits,
+                      .gap = flags.gap,
+                      .num_threads = flags.threads};
+  if (!flags.combine_gathers.empty()) {
+    ASSIGN_OR_RETURN(request.limits.combine_gathers_bytes,
+                     ParseBytes("--combine-gathers", flags.combine_gathers));
+  }
   for (const std::string& text : flags.meshes) {
     ASSIGN_OR_RETURN(Mesh mesh, Mesh::Parse(text));
     request.meshes.push_back(std::move(mesh));
@@ -209,7 +252,20 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   put("alpha", flags.alpha);
   put("beta", flags.beta);
   if (flags.num_devices) options["num-devices"] = fmt::format("{}", *flags.num_devices);
-  if (flags.allow_replicated_dots) options["allow-replicated-dots"] = "true";
+  put("batch-axis", flags.limits.batch_axis);
+  put("combine-gathers", flags.combine_gathers);
+  if (flags.micro_batches.num_micro_batches != 1) {
+    options["micro-batches"] = fmt::to_string(flags.micro_batches.num_micro_batches);
+  }
+  const auto put_flag = [&options](const char* flag, bool value) {
+    if (value) options[flag] = "true";
+  };
+  put_flag("allow-replicated-dots", flags.allow_replicated_dots);
+  put_flag("per-micro-batch", flags.micro_batches.per_micro_batch);
+  put_flag("no-all-gather", flags.limits.no_all_gather);
+  put_flag("no-all-to-all", flags.limits.no_all_to_all);
+  put_flag("no-replicated-parameters", flags.limits.no_replicated_parameters);
+  put_flag("prefer-reduce-scatter", flags.limits.prefer_reduce_scatter);
   return options;
 }
 

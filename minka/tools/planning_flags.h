@@ -20,6 +20,9 @@ struct PlanningFlags {
   std::string method = "shard";
   std::string memory_limit;
   std::vector<std::string> pins;
+  SearchLimits limits;
+  std::string combine_gathers;
+  MicroBatchOptions micro_batches;
   std::string cost_model = "roofline";
   std::string alpha, beta;  // one value per mesh axis, joined by commas
   bool allow_replicated_dots = false;

@@ -75,7 +75,9 @@ absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFla
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.plan));
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(step));
+  ASSIGN_OR_RETURN(const PlannedMicroBatches planned, MicroBatchesOfPlan(json));
+  ASSIGN_OR_RETURN(const Step prepared,
+                   Prepare(step, {planned.num_micro_batches, planned.per_micro_batch}));
   auto plan = PlanFromJson(json, prepared.module);
   if (!plan.ok()) return WithContext(plan.status(), flags.plan);
   planning.meshes = {plan->stages.front().mesh.ToString()};
@@ -88,11 +90,16 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
         "run takes one --method and one --mesh (or --num-devices); minka plan compares several");
   }
   const std::string mesh = request.meshes.empty() ? "" : request.meshes.front().ToString();
-  if (request.methods.front() == Method::kData) {
-    return DataParallel{.mesh = mesh, .memory_limit_bytes = request.memory_limit_bytes};
+  ParallelMethod method =
+      MakeMethod(request.methods.front(), mesh, request.memory_limit_bytes, request.micro_batches);
+  if (Shard* const shard = std::get_if<Shard>(&method)) {
+    shard->pins = request.pins;
+    shard->limits = request.limits;
   }
-  return Shard{
-      .mesh = mesh, .memory_limit_bytes = request.memory_limit_bytes, .pins = request.pins};
+  if (Zero3* const zero = std::get_if<Zero3>(&method)) {
+    zero->combine_gathers_bytes = request.limits.combine_gathers_bytes;
+  }
+  return method;
 }
 
 // All results by number, state read back from the devices.

@@ -255,7 +255,9 @@ absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& 
                        fmt::format("the module of {} (--module names another)", path));
   }
   PlanOfStep result;
-  ASSIGN_OR_RETURN(result.prepared, Prepare(loaded->step));
+  ASSIGN_OR_RETURN(const PlannedMicroBatches planned, MicroBatchesOfPlan(json));
+  ASSIGN_OR_RETURN(result.prepared,
+                   Prepare(loaded->step, {planned.num_micro_batches, planned.per_micro_batch}));
   auto plan = PlanFromJson(json, result.prepared.module);
   if (!plan.ok()) return WithContext(plan.status(), path);
   result.plan = *std::move(plan);

@@ -223,7 +223,7 @@ absl::Status RunTrain(TrainFlags flags) {
   }
   ASSIGN_OR_RETURN(const TrainOptions options, OptionsOf(flags));
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step));
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step, options.request.micro_batches));
   ProgressPrinter printer;
   TrainEvents events{
       .on_phase =

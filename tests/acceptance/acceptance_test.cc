@@ -82,6 +82,19 @@ void ExpectCollectives(const AcceptanceRow& row, const AcceptanceResult& result)
   }
 }
 
+void ExpectSplitState(const AcceptanceRow& row, const AcceptanceResult& result) {
+  if (row.split_state.empty()) return;
+  const Mesh& mesh = result.plan.stages.front().mesh;
+  int matches = 0;
+  for (const ParameterPlan& parameter : result.plan.parameters) {
+    if (parameter.role != "state" || parameter.shape.rank() < row.split_rank) continue;
+    if (!MatchesGlob(row.split_state, parameter.name)) continue;
+    ++matches;
+    EXPECT_EQ(mesh.size(parameter.sharding.split_axes()), mesh.num_devices()) << parameter.name;
+  }
+  EXPECT_GT(matches, 0);
+}
+
 class Acceptance : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -97,6 +110,7 @@ TEST_F(Acceptance, PlansCostAtMostTheBestKnown) {
     ASSERT_TRUE(results_[i].ok()) << Message(results_[i].status());
     EXPECT_LE(results_[i]->objective, rows[i].bound * (1 + kRounding));
     ExpectCollectives(rows[i], *results_[i]);
+    ExpectSplitState(rows[i], *results_[i]);
     if (!IsCheaper(rows[i], *results_[i])) ExpectShardings(rows[i], *results_[i]);
     EXPECT_EQ(IsCheaper(rows[i], *results_[i]), !rows[i].why_cheaper.empty());
   }

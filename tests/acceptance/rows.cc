@@ -145,6 +145,46 @@ void AddJaxRows(std::vector<AcceptanceRow>& rows) {
   }
 }
 
+// The rows whose plans methods and limits restrict.
+void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
+  const auto add = [&](const std::string& name, const std::string& module, const std::string& mesh,
+                       double alpa_objective, double bound) -> AcceptanceRow& {
+    rows.push_back(JaxRow(name, module, mesh, alpa_objective, bound, {{"all-reduce", 1}}));
+    rows.back().compiles = true;
+    return rows.back();
+  };
+  const std::string small = "mlp_batch256_hidden32", large = "mlp_batch32_hidden256";
+  const std::string bert = "bert_layers_batch64_hidden32";
+  AcceptanceRow& grid = add("mlp/2d_mesh", small, "a=2,b=2", 21265.17, 21265);
+  grid.beta = {1, 0.1};
+  grid.limits.batch_axis = "a";
+  grid.why_cheaper = "two neighbouring layers both by column, reduce-scatters between";
+  add("mlp/force_batch_dim", large, "a=4,b=1", 2368635.12, 2368524).limits.batch_axis = "a";
+  add("bert/layer_force_batch_dim", bert, "a=4,b=1", 152691.24, 152472).limits.batch_axis = "a";
+
+  // A reduce-scatter and an all-gather cost one alpha more than the all-reduce that Alpa charges.
+  const Counts pair = {{"reduce-scatter", 1}, {"all-gather", 1}};
+  AcceptanceRow& zero2 =
+      add("mlp/data_parallel_reduce_scatter", small, "a=4,b=1", 38139.12, 38028 + 12);
+  zero2.method = Method::kZero2;
+  zero2.max_collectives = pair;
+  AcceptanceRow& bert_zero2 =
+      add("bert/layer_data_parallel_reduce_scatter", bert, "a=4,b=1", 152691.24, 152472 + 24);
+  bert_zero2.method = Method::kZero2;
+  bert_zero2.max_collectives = pair;
+  AcceptanceRow& zero3 = add("mlp/data_parallel_zero3", small, "a=4,b=1", 38139.12, 57060);
+  zero3.method = Method::kZero3;
+  zero3.limits.combine_gathers_bytes = int64_t{(32 * 32 + 32) * 6 * 4};
+  zero3.max_collectives = {{"reduce-scatter", 1}, {"all-gather", 2}};
+  zero3.split_state = "*";
+  zero3.split_rank = 2;
+  zero3.why_cheaper = "biases and the first kernel are needed once only, so gathered once";
+  AcceptanceRow& model =
+      add("mlp/model_parallel_reduce_scatter", large, "a=4,b=1", 245765.05, 245765 + 3);
+  model.limits.prefer_reduce_scatter = true;
+  model.max_collectives = {{"all-reduce", 2}, {"reduce-scatter", 3}, {"all-gather", 3}};
+}
+
 AcceptanceRow ChainRow(const std::string& name, const std::string& mesh, const DenseChain& chain,
                        double alpa_objective, double bound) {
   return {.name = "solver/" + name,
@@ -215,6 +255,7 @@ void AddPlacedRows(std::vector<AcceptanceRow>& rows) {
 std::vector<AcceptanceRow> AcceptanceRows() {
   std::vector<AcceptanceRow> rows;
   AddJaxRows(rows);
+  AddRestrictedRows(rows);
   AddChainRows(rows);
   AddPlacedRows(rows);
   return rows;
@@ -228,7 +269,8 @@ absl::StatusOr<AcceptanceResult> PlanAndLower(const AcceptanceRow& row) {
   ASSIGN_OR_RETURN(out.prepared, Prepare(step));
   ASSIGN_OR_RETURN(
       IntraOpResult planned,
-      PlanMesh(out.prepared, mesh, *cost, {.method = row.method, .pins = row.pins, .gap = 0}));
+      PlanMesh(out.prepared, mesh, *cost,
+               {.method = row.method, .limits = row.limits, .pins = row.pins, .gap = 0}));
   if (planned.stop_reason != "optimal") {
     return InternalError("the plan is not known to be the best: {}", planned.stop_reason);
   }

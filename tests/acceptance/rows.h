@@ -33,6 +33,10 @@ struct AcceptanceRow {
   std::optional<std::map<std::string, int>> max_collectives;
   std::map<std::string, std::string> shardings;  // parameter name -> sharding
   std::vector<std::string> pins;
+  SearchLimits limits;
+  // State whose name matches and which has at least so many dimensions is split over every axis.
+  std::string split_state;
+  int split_rank = 1;
   bool forbids_gathers = false;  // an all-gather costs 1e8
   bool truncates_costs = false;  // each collective costs a whole number, rounded down
   bool flattens_mesh = false;    // a collective over all axes costs what it would over one

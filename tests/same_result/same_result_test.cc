@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/oracle.h"
@@ -27,7 +28,7 @@ constexpr uint64_t kSeed = 7;
 Model SmallModel(const std::string& name) {
   if (name == "mlp") return Mlp({.batch = 32, .hidden = 64, .num_layers = 3});
   if (name == "gpt") {
-    return Gpt({.batch = 8,
+    return Gpt({.batch = 32,
                 .sequence = 16,
                 .vocabulary = 64,
                 .hidden = 32,
@@ -47,7 +48,7 @@ Model SmallModel(const std::string& name) {
   }
   // Not 64 words: with as many words as labels / 2 a label that occurs twice has a bias gradient of
   // almost zero by cancellation, whose rounding Adam makes as large as any update.
-  return BertMaskedLanguageModel({.batch = 8,
+  return BertMaskedLanguageModel({.batch = 32,
                                   .sequence = 16,
                                   .vocabulary = 96,
                                   .hidden = 32,
@@ -106,15 +107,16 @@ const Subject& SubjectOf(const std::string& model, bool rematerialize) {
   return it->second;
 }
 
-using Case = std::tuple<std::string, bool, std::string, std::string>;  // model, remat, method, mesh
+// Model, remat, method, mesh, micro-batches.
+using Case = std::tuple<std::string, bool, std::string, std::string, int>;
 
 class SameResult : public testing::TestWithParam<Case> {};
 
 TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
-  const auto& [model, rematerialize, method, mesh] = GetParam();
+  const auto& [model, rematerialize, method, mesh, num_micro_batches] = GetParam();
   const Subject& subject = SubjectOf(model, rematerialize);
-  const ParallelMethod parallel = method == "data" ? ParallelMethod(DataParallel{.mesh = mesh})
-                                                   : ParallelMethod(Shard{.mesh = mesh});
+  const ParallelMethod parallel = MakeMethod(*ParseMethod(method), mesh, std::nullopt,
+                                             {.num_micro_batches = num_micro_batches});
   auto run = Parallelize(subject.traced, Cluster::Local(8), parallel,
                          {.search_seconds = 20, .devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
@@ -135,26 +137,28 @@ TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
 }
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {
-  const auto& [model, rematerialize, method, mesh] = info.param;
-  return model + (rematerialize ? "_remat_" : "_") + method + "_" + mesh;
+  const auto& [model, rematerialize, method, mesh, num_micro_batches] = info.param;
+  return model + (rematerialize ? "_remat_" : "_") + method + "_" + mesh +
+         (num_micro_batches > 1 ? "_micro" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SameResult,
                          testing::Combine(testing::Values("mlp", "gpt", "bert"), testing::Bool(),
-                                          testing::Values("data", "shard"),
-                                          testing::Values("8", "2x4", "4x2", "2x2x2")),
+                                          testing::Values("data", "zero2", "zero3", "shard"),
+                                          testing::Values("8", "2x4", "2x2x2"),
+                                          testing::Values(1, 4)),
                          CaseName);
 
 INSTANTIATE_TEST_SUITE_P(Experts, SameResult,
                          testing::Combine(testing::Values("moe"), testing::Values(false),
-                                          testing::Values("shard"),
-                                          testing::Values("8", "2x4", "2x2x2")),
+                                          testing::Values("zero2", "zero3", "shard"),
+                                          testing::Values("8", "2x4", "2x2x2"), testing::Values(1)),
                          CaseName);
 
 INSTANTIATE_TEST_SUITE_P(Updates, SameResult,
                          testing::Combine(testing::Values("adafactor"), testing::Values(false),
                                           testing::Values("data", "shard"),
-                                          testing::Values("8", "2x4")),
+                                          testing::Values("8", "2x4"), testing::Values(1)),
                          CaseName);
 
 TEST(Rematerialization, LowersTemporaryBytes) {
@@ -172,6 +176,41 @@ TEST(Rematerialization, LowersTemporaryBytes) {
     temp_bytes[rematerialize] = run->runner().executor().executable().memory().temp_bytes;
   }
   EXPECT_LT(static_cast<double>(temp_bytes[1]), 0.75 * static_cast<double>(temp_bytes[0]));
+}
+
+// State and temporary bytes of one device, with every weight and moment divided by 8.
+struct DeviceBytes {
+  int64_t state = 0, temporary = 0;
+};
+
+DeviceBytes BytesOf(const TracedStep& traced, const ParallelMethod& method) {
+  const auto run = Parallelize(traced, Cluster::Local(8), method, {.devices = Devices()});
+  MINKA_CHECK(run.ok(), "{}", Message(run.status()));
+  const State state = run->Initialize(kSeed).value();
+  DeviceBytes bytes;
+  for (const auto& array : state.arrays) {
+    if (array.parts.empty()) continue;
+    bytes.state += array.parts[0].size_bytes();
+  }
+  EXPECT_EQ(bytes.state, run->plan().state_bytes_per_device);
+  bytes.temporary = run->runner().executor().executable().memory().temp_bytes;
+  return bytes;
+}
+
+TEST(Zero, StateBytesFallByTheAxisSizeAndGatheredWeightsAreFreed) {
+  constexpr int kLayers = 8;
+  constexpr int64_t kHidden = 256, kWeightBytes = kLayers * (kHidden + 1) * kHidden * 4;
+  const TracedStep traced =
+      Trace(Mlp({.batch = 64, .hidden = kHidden, .num_layers = kLayers}), AdamW()).value();
+  const DeviceBytes data = BytesOf(traced, DataParallel{});
+  const DeviceBytes zero2 = BytesOf(traced, Zero2{});
+  const DeviceBytes zero3 = BytesOf(traced, Zero3{});
+  const int64_t counters = data.state - 3 * kWeightBytes;
+  EXPECT_LT(counters, 64);
+  EXPECT_EQ(zero2.state - counters, kWeightBytes + 2 * kWeightBytes / 8);
+  EXPECT_EQ(zero3.state - counters, 3 * kWeightBytes / 8);
+  // Were the gathered weights kept, they alone would need all their bytes.
+  EXPECT_LT(zero3.temporary, kWeightBytes);
 }
 
 }  // namespace

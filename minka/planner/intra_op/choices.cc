@@ -4,40 +4,11 @@
 #include <optional>
 
 #include "minka/base/status.h"
+#include "minka/ir/micro_loop.h"
+#include "minka/planner/intra_op/restrictions.h"
 
 namespace minka {
 namespace {
-
-struct Pin {
-  std::string glob;
-  Sharding sharding;
-  bool used = false;
-};
-
-absl::StatusOr<std::vector<Pin>> ParsePins(const std::vector<std::string>& texts,
-                                           const Mesh& mesh) {
-  std::vector<Pin> pins;
-  for (const std::string& text : texts) {
-    const size_t cut = text.rfind('=');
-    if (cut == std::string::npos || cut == 0) {
-      return InvalidArgument("pin \"{}\": expected GLOB=SHARDING, e.g. '*/kernel=[-,model]'", text);
-    }
-    auto sharding = ParseSharding(std::string_view(text).substr(cut + 1), mesh);
-    if (!sharding.ok()) return WithContext(sharding.status(), fmt::format("pin \"{}\"", text));
-    pins.push_back({text.substr(0, cut), *std::move(sharding)});
-  }
-  return pins;
-}
-
-// The batch dimension over every axis; nullopt where the axes do not divide it.
-std::optional<Sharding> BatchSharding(const Shape& shape, int batch_dim, const Mesh& mesh) {
-  Sharding sharding = Sharding::Replicated(shape.rank());
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (mesh.size(axis) > 1) sharding.dims[batch_dim].PushMinor(axis);
-  }
-  if (!Validate(sharding, shape, mesh).ok()) return std::nullopt;
-  return sharding;
-}
 
 int NumIdleAxes(const Strategy& strategy, const Mesh& mesh) {
   int idle = 0;
@@ -72,44 +43,49 @@ class Enumerator {
       : step_(step),
         mesh_(mesh),
         forbid_replicated_dots_(forbid_replicated_dots),
-        options_(options) {}
+        options_(options),
+        loop_(FindMicroLoop(step.module)) {}
 
   absl::StatusOr<ChoiceTables> Run() {
-    ASSIGN_OR_RETURN(pins_, ParsePins(options_.pins, mesh_));
+    ASSIGN_OR_RETURN(Restrictions restrictions, Restrictions::Create(step_, mesh_, options_));
     const Computation& entry = step_.module.entry_computation();
     tables_.of_instruction.assign(entry.num_instructions(), -1);
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-      RETURN_IF_ERROR(AddInstruction(entry, id));
+      RETURN_IF_ERROR(AddInstruction(entry, id, restrictions));
     }
-    for (const Pin& pin : pins_) {
-      if (!pin.used) {
-        return NotFound("pin \"{}\" names no parameter; names look like \"{}\"", pin.glob,
-                        step_.parameters.empty() ? "" : step_.parameters.front().name);
-      }
-    }
+    ASSIGN_OR_RETURN(tables_.pinned_values, restrictions.OfValues());
+    RETURN_IF_ERROR(restrictions.CheckAllUsed());
+    tables_.notes.insert(tables_.notes.end(), restrictions.notes().begin(),
+                         restrictions.notes().end());
     return std::move(tables_);
   }
 
  private:
-  absl::Status AddInstruction(const Computation& entry, InstructionId id) {
+  absl::Status AddInstruction(const Computation& entry, InstructionId id,
+                              Restrictions& restrictions) {
     const Instruction& instruction = entry.instructions[id];
     OpRule rule = RuleFor(step_.module, entry, id);
-    std::optional<Sharding> fixed;
+    Restriction restriction;
     if (instruction.opcode == Opcode::kParameter) {
-      ASSIGN_OR_RETURN(fixed, FixedParameterSharding(instruction));
+      ASSIGN_OR_RETURN(restriction, restrictions.OfParameter(id));
+    } else if (loop_.exists() && loop_.roles[id] == LoopRole::kSum) {
+      restriction = restrictions.OfSum(id);
     }
-    if (fixed) {
-      OpChoices choices = Choices(std::move(rule), entry, id);
-      RETURN_IF_ERROR(KeepOnly(*fixed, choices));
-      tables_.of_instruction[id] = Add(std::move(choices));
-      return absl::OkStatus();
-    }
-    const std::string key =
-        fmt::format("{} {}", OpcodeName(instruction.opcode), RuleKey(rule, entry, id));
+    restrictions.AddBatchAxis(id, rule, restriction);
+    const std::string key = fmt::format("{}{} {}", restriction.Key(mesh_),
+                                        OpcodeName(instruction.opcode), RuleKey(rule, entry, id));
     const auto [found, added] =
         by_key_.try_emplace(key, static_cast<int32_t>(tables_.op_choices.size()));
-    if (added) Add(Choices(std::move(rule), entry, id));
+    if (added) {
+      ASSIGN_OR_RETURN(OpChoices choices,
+                       Choices(std::move(rule), entry, id, restriction, restrictions));
+      Add(std::move(choices));
+    }
     tables_.of_instruction[id] = found->second;
+    const OpChoices& choices = tables_.op_choices[found->second];
+    restrictions.NoteIfWhole(restriction,
+                             instruction.results.empty() ? Shape() : instruction.shape(),
+                             choices.rule, choices.strategies);
     return absl::OkStatus();
   }
 
@@ -118,43 +94,21 @@ class Enumerator {
     return static_cast<int32_t>(tables_.op_choices.size()) - 1;
   }
 
-  // The sharding that a pin or the method dictates.
-  absl::StatusOr<std::optional<Sharding>> FixedParameterSharding(const Instruction& instruction) {
-    const int number = static_cast<int>(instruction.As<ParameterAttributes>().number);
-    const ParameterInfo& info = step_.parameters[number];
-    for (Pin& pin : pins_) {
-      if (!MatchesGlob(pin.glob, info.name)) continue;
-      pin.used = true;
-      const absl::Status valid = Validate(pin.sharding, instruction.shape(), mesh_);
-      if (!valid.ok()) return WithContext(valid, fmt::format("pin on {}", info.name));
-      if (!pin.sharding.partial.empty()) {
-        return InvalidArgument("pin on {}: a parameter cannot be partial", info.name);
-      }
-      return std::optional(pin.sharding);
-    }
-    if (options_.method != Method::kData) return std::optional<Sharding>();
-    if (info.role != ParameterRole::kBatch || info.batch_dim < 0) {
-      return std::optional(Sharding::Replicated(instruction.shape().rank()));
-    }
-    std::optional<Sharding> split = BatchSharding(instruction.shape(), info.batch_dim, mesh_);
-    if (!split) {
-      tables_.notes.push_back(
-          fmt::format("{} stays whole: its batch dimension {} is not divided by {} devices",
-                      info.name, ToString(instruction.shape()), mesh_.num_devices()));
-      split = Sharding::Replicated(instruction.shape().rank());
-    }
-    return split;
-  }
-
-  OpChoices Choices(OpRule rule, const Computation& entry, InstructionId id) {
+  absl::StatusOr<OpChoices> Choices(OpRule rule, const Computation& entry, InstructionId id,
+                                    const Restriction& restriction,
+                                    const Restrictions& restrictions) {
+    const Instruction& instruction = entry.instructions[id];
     OpChoices choices;
     choices.strategies = EnumerateStrategies(rule, mesh_);
     choices.rule = std::move(rule);
-    if (options_.method == Method::kData) KeepUniform(choices.strategies);
-    const Opcode opcode = entry.instructions[id].opcode;
+    if (IsDataParallel(options_.method) && !restriction.exact) KeepUniform(choices.strategies);
+    if (!restriction.empty()) {
+      RETURN_IF_ERROR(restrictions.Keep(restriction, choices.rule, choices.strategies));
+    }
+    const Opcode opcode = instruction.opcode;
     if (opcode == Opcode::kDot || opcode == Opcode::kConvolution) KeepDivided(choices.strategies);
     Cut(choices.strategies);
-    FillPorts(entry.instructions[id], choices);
+    FillPorts(instruction, choices);
     return choices;
   }
 
@@ -216,27 +170,11 @@ class Enumerator {
     }
   }
 
-  absl::Status KeepOnly(const Sharding& sharding, OpChoices& choices) {
-    const auto match = std::ranges::find_if(choices.strategies, [&](const Strategy& strategy) {
-      return ResultSharding(choices.rule, strategy, 0) == sharding;
-    });
-    if (match == choices.strategies.end()) {
-      return InvalidArgument(
-          "no strategy gives a parameter the sharding {}; axes of one dimension go in the order of "
-          "the mesh {}",
-          ToString(sharding, mesh_), mesh_.ToString());
-    }
-    choices.strategies = {*match};
-    choices.operands.clear();
-    choices.results = {tables_.ports.Intern({tables_.shardings.Intern(sharding)})};
-    return absl::OkStatus();
-  }
-
   const Step& step_;
   const Mesh& mesh_;
   const bool forbid_replicated_dots_;
   const IntraOpOptions& options_;
-  std::vector<Pin> pins_;
+  const MicroLoop loop_;
   std::unordered_map<std::string, int32_t> by_key_;
   ChoiceTables tables_;
 };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -55,7 +56,8 @@ struct ChoiceTables {
   ShardingTable shardings;
   PortTable ports;
   std::vector<OpChoices> op_choices;
-  std::vector<int32_t> of_instruction;  // instruction -> op_choices
+  std::vector<int32_t> of_instruction;                 // instruction -> op_choices
+  std::vector<std::optional<Sharding>> pinned_values;  // by instruction: of result 0
   int64_t num_cut = 0;
   std::vector<std::string> notes;
 };

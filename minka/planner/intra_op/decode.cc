@@ -10,8 +10,6 @@
 namespace minka {
 namespace {
 
-constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kApply};
-
 // Does the operation only arrange what it reads, or reduce over dimensions of size 1?
 bool IsArranging(const Computation& entry, InstructionId id) {
   const Instruction& instruction = entry.instructions[id];
@@ -34,7 +32,7 @@ class Decoder {
  public:
   Decoder(const StepFacts& facts, const ChoiceTables& tables, const Formulation& formulation,
           const ReshardCosts& reshards, const Mesh& mesh, const CostModel& cost,
-          std::span<const int32_t> choice, bool save_memory)
+          std::span<const int32_t> choice, const DecodeOptions& options)
       : facts_(facts),
         tables_(tables),
         formulation_(formulation),
@@ -42,7 +40,7 @@ class Decoder {
         mesh_(mesh),
         cost_(cost),
         choice_(choice),
-        save_memory_(save_memory) {}
+        options_(options) {}
 
   StagePlan Run() {
     const Computation& entry = facts_.entry;
@@ -66,6 +64,7 @@ class Decoder {
     }
     SortReshards();
     CombineAtTheApplyBorder();
+    if (options_.combine_gathers_bytes > 0) CombineGathers();
     plan_.step_time_us = StepTime();
     return std::move(plan_);
   }
@@ -94,7 +93,7 @@ class Decoder {
     Version kept = {0, ChosenAt(choices(value.instruction).results[value.result], producer)};
     if (layout.kept != producer) {
       kept = Make(value, kept, ChosenAt(formulation_.ports[layout.kept], layout.kept),
-                  Phase::kForward, value.instruction + 1, /*isolated=*/false);
+                  /*group=*/0, AfterProducer(value), /*isolated=*/false);
     }
     for (const User& user : UsersOf(facts_, value)) {
       if (user.state_parameter < 0) DecodeUse(value, user, layout, kept);
@@ -103,17 +102,17 @@ class Decoder {
   }
 
   void DecodeUse(Value value, const User& user, const ValueLayout& layout, const Version& kept) {
-    const Phase phase = facts_.phases[user.instruction];
+    const int group = facts_.ViewGroup(user.instruction);
     Version source = kept;
-    if (const NodeId view = layout.views[static_cast<int>(phase)]; view >= 0) {
-      source = Make(value, kept, ChosenAt(formulation_.ports[view], view), phase, user.instruction,
+    if (const NodeId view = layout.views[group]; view >= 0) {
+      source = Make(value, kept, ChosenAt(formulation_.ports[view], view), group, user.instruction,
                     /*isolated=*/true);
     }
     for (int operand : user.operands) {
       const Sharding& wanted = ChosenAt(choices(user.instruction).operands[operand],
                                         formulation_.operations[user.instruction]);
       plan_.ops[user.instruction].operand_versions[operand] =
-          Make(value, source, wanted, phase, user.instruction, /*isolated=*/false).number;
+          Make(value, source, wanted, group, user.instruction, /*isolated=*/false).number;
     }
   }
 
@@ -124,7 +123,8 @@ class Decoder {
       const int parameter = StateParameter(static_cast<int>(result));
       const Sharding& wanted = parameter < 0 ? kept.sharding : ParameterSharding(parameter);
       plan_.result_versions[result] =
-          Make(value, kept, wanted, Phase::kApply, entry.num_instructions(), /*isolated=*/false)
+          Make(value, kept, wanted, StepFacts::kNumViewGroups - 1, entry.num_instructions(),
+               /*isolated=*/false)
               .number;
     }
   }
@@ -135,18 +135,37 @@ class Decoder {
     return found == parameters.end() ? -1 : static_cast<int>(found - parameters.begin());
   }
 
-  // The version of `value` with sharding `to`, made from `from` unless this phase already has it.
-  // An equal version of another phase was paid for, too: without a barrier the compiler would keep
-  // one.
-  Version Make(Value value, const Version& from, const Sharding& to, Phase phase,
+  InstructionId AfterProducer(Value value) const {
+    const InstructionId next = value.instruction + 1;
+    return facts_.loop.LeavesLoop(value.instruction) ? std::max(next, facts_.loop.end) : next;
+  }
+
+  bool IsMadeForAnotherGroup(int from, int group, const Sharding& to) const {
+    for (int other = 0; other < StepFacts::kNumViewGroups; ++other) {
+      if (other != group && made_.contains(std::tuple(from, other, to))) return true;
+    }
+    return false;
+  }
+
+  // The version of `value` with sharding `to`, made from `from` unless this group of readers
+  // already has it. An equal version of another group was paid for, too: without a barrier the
+  // compiler would keep one, as it would keep one for all micro-batches.
+  Version Make(Value value, const Version& from, const Sharding& to, int group,
                InstructionId before, bool isolated) {
     if (from.sharding == to) return from;
-    const auto [found, added] = made_.try_emplace(std::tuple(from.number, phase, to), 0);
+    const auto [found, added] = made_.try_emplace(std::tuple(from.number, group, to), 0);
     if (added) {
-      isolated = isolated || std::ranges::any_of(kPhases, [&](Phase other) {
-                   return other != phase && made_.contains(std::tuple(from.number, other, to));
-                 });
-      ReshardPath path = reshards_.Path(facts_.entry.shape(value), from.sharding, to);
+      isolated = isolated || IsMadeForAnotherGroup(from.number, group, to);
+      const int64_t runs = RunsOf(value, before);
+      if (ReadsIntoLoop(value, before)) {
+        if (runs == 1) {
+          before = facts_.loop.begin;
+        } else {
+          isolated = true;
+        }
+      }
+      ReshardPath path =
+          reshards_.Path(facts_.entry.shape(value), from.sharding, to, facts_.ClassOf(value));
       plan_.reshards.push_back({.value = value,
                                 .from_version = from.number,
                                 .from = from.sharding,
@@ -154,10 +173,18 @@ class Decoder {
                                 .steps = std::move(path.steps),
                                 .before = before,
                                 .isolated = isolated,
-                                .cost_us = path.cost});
+                                .cost_us = static_cast<double>(runs) * path.cost});
       found->second = static_cast<int>(plan_.reshards.size());
     }
     return {found->second, to};
+  }
+
+  bool ReadsIntoLoop(Value value, InstructionId before) const {
+    return !facts_.loop.IsTransient(value.instruction) && facts_.loop.IsInside(before);
+  }
+  int64_t RunsOf(Value value, InstructionId before) const {
+    if (before == facts_.entry.num_instructions()) return 1;
+    return facts_.RunsOfReshard(value, before, formulation_.hoists_reshards);
   }
 
   void SortReshards() {
@@ -206,24 +233,53 @@ class Decoder {
         read_early[reshard.from_version] = true;
       }
     }
-    std::map<std::tuple<ReshardKind, AxisList, ElementType, bool>, std::vector<int>> groups;
+    std::map<std::tuple<LoopPart, ReshardKind, AxisList, ElementType, bool>, std::vector<int>>
+        groups;
     for (size_t i = 0; i < plan_.reshards.size(); ++i) {
       const Reshard& reshard = plan_.reshards[i];
       if (reshard.steps.size() != 1 || !IsCollective(reshard.steps[0].kind) || read_early[i + 1])
         continue;
       if (reshard.steps[0].kind == ReshardKind::kAllToAll) continue;
-      if (save_memory_ && reshard.steps[0].kind != ReshardKind::kAllReduce) continue;
+      if (options_.save_memory && reshard.steps[0].kind != ReshardKind::kAllReduce) continue;
       const bool leaves_step = reshard.before == facts_.entry.num_instructions();
-      groups[{reshard.steps[0].kind, reshard.steps[0].axes, facts_.entry.shape(reshard.value).type,
-              leaves_step}]
+      groups[{PartOf(facts_.loop, reshard), reshard.steps[0].kind, reshard.steps[0].axes,
+              facts_.entry.shape(reshard.value).type, leaves_step}]
           .push_back(static_cast<int>(i));
     }
-    int group = 0;
-    for (const auto& [key, members] : groups) {
-      if (members.size() < 2) continue;
-      for (int member : members) plan_.reshards[member].combine_group = group;
-      ++group;
+    for (const auto& [key, members] : groups) MakeGroup(members);
+  }
+
+  void MakeGroup(const std::vector<int>& members) {
+    if (members.size() < 2) return;
+    for (int member : members) plan_.reshards[member].combine_group = num_groups_;
+    ++num_groups_;
+  }
+
+  // Single gathers of state that one phase reads, in order, of equal axes and type, up to the bytes
+  // allowed.
+  void CombineGathers() {
+    struct Open {
+      std::vector<int> members;
+      int64_t bytes = 0;
+    };
+    std::map<std::tuple<LoopPart, Phase, AxisList, ElementType>, Open> open;
+    for (size_t i = 0; i < plan_.reshards.size(); ++i) {
+      const Reshard& reshard = plan_.reshards[i];
+      if (reshard.combine_group >= 0 || reshard.before == facts_.entry.num_instructions()) continue;
+      if (reshard.steps.size() != 1 || reshard.steps[0].kind != ReshardKind::kAllGather) continue;
+      if (facts_.ClassOf(reshard.value) == TensorClass::kActivation) continue;
+      const Shape& shape = facts_.entry.shape(reshard.value);
+      const int64_t bytes = LocalBytes(shape, reshard.to, mesh_);
+      Open& list = open[{PartOf(facts_.loop, reshard), facts_.phases[reshard.before],
+                         reshard.steps[0].axes, shape.type}];
+      if (list.bytes + bytes > options_.combine_gathers_bytes) {
+        MakeGroup(list.members);
+        list = {};
+      }
+      list.members.push_back(static_cast<int>(i));
+      list.bytes += bytes;
     }
+    for (const auto& [key, list] : open) MakeGroup(list.members);
   }
 
   double StepTime() const {
@@ -233,7 +289,8 @@ class Decoder {
     for (const PlannedCollective& collective : ListCollectives(facts_.step.module, plan_)) {
       if (collective.reshards.size() < 2) continue;
       const Reshard& first = plan_.reshards[collective.reshards[0]];
-      total -= static_cast<double>(collective.reshards.size() - 1) *
+      total -= static_cast<double>(collective.runs) *
+               static_cast<double>(collective.reshards.size() - 1) *
                cost_.Latency(first.steps[0].kind, collective.axes);
     }
     return total;
@@ -246,9 +303,10 @@ class Decoder {
   const Mesh& mesh_;
   const CostModel& cost_;
   const std::span<const int32_t> choice_;
-  const bool save_memory_;
+  const DecodeOptions options_;
   StagePlan plan_;
-  std::map<std::tuple<int, Phase, Sharding>, int> made_;  // of the value being decoded
+  int num_groups_ = 0;
+  std::map<std::tuple<int, int, Sharding>, int> made_;  // of the value being decoded
 };
 
 }  // namespace
@@ -256,8 +314,8 @@ class Decoder {
 StagePlan DecodeChoices(const StepFacts& facts, const ChoiceTables& tables,
                         const Formulation& formulation, const ReshardCosts& reshards,
                         const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice,
-                        bool save_memory) {
-  return Decoder(facts, tables, formulation, reshards, mesh, cost, choice, save_memory).Run();
+                        const DecodeOptions& options) {
+  return Decoder(facts, tables, formulation, reshards, mesh, cost, choice, options).Run();
 }
 
 }  // namespace minka

@@ -8,11 +8,17 @@
 
 namespace minka {
 
-// `save_memory`: only all-reduces are combined, because other kinds are joined by copying their
-// operands together. Costs and times of the plan are filled, memory is not (memory_estimate.h).
+struct DecodeOptions {
+  // Only all-reduces are combined at the border of the apply phase, because other kinds are joined
+  // by copying their operands together.
+  bool save_memory = false;
+  int64_t combine_gathers_bytes = 0;  // see SearchLimits
+};
+
+// Costs and times of the plan are filled, memory is not (memory_estimate.h).
 StagePlan DecodeChoices(const StepFacts& facts, const ChoiceTables& tables,
                         const Formulation& formulation, const ReshardCosts& reshards,
                         const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice,
-                        bool save_memory);
+                        const DecodeOptions& options);
 
 }  // namespace minka

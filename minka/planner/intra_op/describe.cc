@@ -1,12 +1,15 @@
 #include "minka/planner/intra_op/describe.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 
+#include "fmt/format.h"
 #include "minka/analysis/flops.h"
 #include "minka/analysis/trip_count.h"
 #include "minka/base/hash.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/sharding/op_rule.h"
 
 namespace minka {
@@ -75,6 +78,41 @@ class Labeller {
   std::set<Value> visited_;
 };
 
+// By instruction: what a sum or stack is of, in the user's words.
+std::map<InstructionId, std::string> NamesOfMarks(const Step& step) {
+  std::map<InstructionId, std::string> names;
+  const Computation& entry = step.module.entry_computation();
+  for (const Mark& mark : step.marks) {
+    std::string name;
+    if (mark.kind == MarkKind::kLoss) name = "loss";
+    if (mark.kind == MarkKind::kGradient) {
+      name = "gradient of " + step.parameters[mark.index].name;
+    }
+    if (name.empty()) continue;
+    names.try_emplace(mark.value.instruction, name);
+    // A narrow gradient is converted behind its accumulator.
+    for (const Value operand : entry.instruction(mark.value).operands) {
+      names.try_emplace(operand.instruction, name);
+    }
+  }
+  return names;
+}
+
+void DescribeAccumulators(const Step& step, const StagePlan& stage, Plan& plan) {
+  const Computation& entry = step.module.entry_computation();
+  const MicroLoop loop = FindMicroLoop(step.module);
+  plan.num_micro_batches = static_cast<int>(loop.num_micro_batches);
+  const std::map<InstructionId, std::string> names = NamesOfMarks(step);
+  for (InstructionId id = loop.begin; id < loop.end; ++id) {
+    if (!loop.LeavesLoop(id)) continue;
+    const auto name = names.find(id);
+    const Sharding sharding = VersionSharding(step.module, stage, {id, 0}, 0);
+    plan.accumulators[name == names.end() ? entry.instructions[id].name : name->second] =
+        fmt::format("{} {} {}", loop.roles[id] == LoopRole::kSum ? "sum" : "stack",
+                    ToString(entry.shape({id, 0})), ToString(sharding, stage.mesh));
+  }
+}
+
 }  // namespace
 
 std::vector<ParameterPlan> DescribeParameters(const Step& step, const StagePlan& stage) {
@@ -138,10 +176,11 @@ void Describe(const Step& step, Plan& plan) {
   }
   plan.num_parameters = named_parameters > 0 ? named_parameters : all_state;
   for (const PlannedCollective& collective : ListCollectives(step.module, stage)) {
-    ++plan.collectives[collective.kind];
-    plan.collective_bytes[collective.kind] += collective.bytes;
+    plan.collectives[collective.kind] += collective.runs;
+    plan.collective_bytes[collective.kind] += collective.runs * collective.bytes;
   }
   const Computation& entry = step.module.entry_computation();
+  DescribeAccumulators(step, stage, plan);
   const double without_rule = CountUnsupported(step.module, entry, plan.unsupported_ops);
   const double all = Flops(WorkOf(step.module, entry));
   plan.unsupported_flops_share = all == 0 ? 0 : without_rule / all;

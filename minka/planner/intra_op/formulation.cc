@@ -9,6 +9,7 @@
 #include "minka/analysis/phases.h"
 #include "minka/base/check.h"
 #include "minka/planner/intra_op/op_costs.h"
+#include "minka/planner/intra_op/restrictions.h"
 
 namespace minka {
 namespace {
@@ -17,6 +18,11 @@ namespace {
 constexpr double kMaxUnitsPerCost = 1e5;
 // What an operation costs at least is at most this part of what a cell can hold.
 constexpr double kHeadroom = 1e4;
+
+// Versions that every micro-batch needs cost their bytes all the time when they are made once.
+bool HoistsReshards(const IntraOpOptions& options) {
+  return options.method != Method::kZero3 && !options.memory_limit_bytes;
+}
 
 class Formulator {
  public:
@@ -27,11 +33,14 @@ class Formulator {
         ports_(tables.ports),
         reshards_(reshards),
         mesh_(mesh),
+        cost_(cost),
         options_(options),
         op_costs_(facts, tables, mesh, cost) {}
 
   Formulation Run() {
     const Computation& entry = facts_.entry;
+    out_.hoists_reshards = HoistsReshards(options_);
+    if (options_.limits.prefer_reduce_scatter) preferred_ = FindOptimizerState(facts_.step);
     ChooseUnits();
     out_.layouts.resize(entry.num_instructions());
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) AddOperation(id);
@@ -71,8 +80,28 @@ class Formulator {
   void AddOperation(InstructionId id) {
     std::vector<int64_t> costs;
     for (double cost : op_costs_.Costs(id)) costs.push_back(ToUnits(cost));
+    if (!preferred_.empty()) AddPreference(id, costs);
     out_.operations.push_back(out_.problem.AddNode(costs));
     out_.ports.push_back(choices(id).results.empty() ? -1 : choices(id).results[0]);
+  }
+
+  // Two latencies more for each axis over which what the optimizer alone reads is whole: enough for
+  // a reduce-scatter and an all-gather to win over one all-reduce, not for more bytes.
+  void AddPreference(InstructionId id, std::vector<int64_t>& costs) const {
+    const Instruction& instruction = facts_.entry.instructions[id];
+    if (instruction.opcode != Opcode::kParameter || instruction.shape().rank() == 0) return;
+    if (!preferred_[instruction.As<ParameterAttributes>().number]) return;
+    for (size_t choice = 0; choice < costs.size(); ++choice) {
+      const AxisSet split = ChosenShardingOf(id, choice).split_axes();
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (split.contains(axis) || mesh_.size(axis) == 1) continue;
+        costs[choice] += ToUnits(2 * cost_.Latency(ReshardKind::kReduceScatter, AxisSet::Of(axis)));
+      }
+    }
+  }
+
+  const Sharding& ChosenShardingOf(InstructionId id, size_t choice) const {
+    return tables_.shardings[ports_[choices(id).results[0]][choice]];
   }
 
   void AddValue(Value value) {
@@ -81,11 +110,17 @@ class Formulator {
     const PortId producer_port = choices(value.instruction).results[value.result];
     ValueLayout layout{.kept = producer};
     const bool is_parameter = facts_.entry.instruction(value).opcode == Opcode::kParameter;
-    const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value));
+    const std::optional<Sharding>* pinned =
+        value.result == 0 ? &tables_.pinned_values[value.instruction] : nullptr;
+    const bool is_pinned = pinned && pinned->has_value();
+    const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value) || is_pinned);
     PortId kept_port = producer_port;
+    tensor_ = facts_.ClassOf(value);
     if (is_kept) {
-      kept_port = KeptPort(value, producer_port, users);
+      kept_port = is_pinned ? ports_.Intern({tables_.shardings.Intern(**pinned)})
+                            : KeptPort(value, producer_port, users);
       layout.kept = AddSharded(kept_port);
+      runs_ = facts_.loop.IsTransient(value.instruction) ? facts_.loop.num_micro_batches : 1;
       AddEdge(producer, producer_port, layout.kept, {kept_port}, shape(value));
     }
     AddUsage(value, layout.kept, kept_port);
@@ -139,19 +174,24 @@ class Formulator {
 
   void AddViews(Value value, const std::vector<User>& users, bool is_parameter, PortId kept_port,
                 ValueLayout& layout) {
-    std::array<int, 3> num_users = {};
-    std::array<InstructionId, 3> first = {}, last = {};
+    constexpr int kNumGroups = StepFacts::kNumViewGroups;
+    std::array<int, kNumGroups> num_users = {};
+    std::array<InstructionId, kNumGroups> first = {}, last = {};
     for (const User& user : users) {
       if (user.state_parameter >= 0) continue;
-      const int phase = static_cast<int>(facts_.phases[user.instruction]);
-      if (num_users[phase]++ == 0) first[phase] = user.instruction;
-      last[phase] = user.instruction;
+      const int group = facts_.ViewGroup(user.instruction);
+      if (num_users[group]++ == 0) first[group] = user.instruction;
+      last[group] = user.instruction;
     }
-    const int num_phases =
+    const int num_groups =
         static_cast<int>(std::ranges::count_if(num_users, [](int n) { return n > 0; }));
-    for (int phase = 0; phase < 3; ++phase) {
-      if (num_users[phase] < 2 || (num_phases < 2 && !is_parameter)) continue;
-      layout.views[phase] = AddView(value, layout.kept, kept_port, {first[phase], last[phase] + 1});
+    for (int group = 0; group < kNumGroups; ++group) {
+      if (num_users[group] < 2 || (num_groups < 2 && !is_parameter)) continue;
+      TimeInterval interval = {first[group], last[group] + 1};
+      runs_ = facts_.RunsOfReshard(value, first[group], out_.hoists_reshards);
+      const bool is_hoisted = facts_.loop.IsInside(first[group]) && runs_ == 1;
+      if (is_hoisted) interval = {facts_.loop.begin, facts_.loop.end};
+      layout.views[group] = AddView(value, layout.kept, kept_port, interval);
     }
   }
 
@@ -171,8 +211,9 @@ class Formulator {
       cells[i * 2 * num_shardings + i] = 0;
       for (size_t j = 0; j < num_shardings; ++j) {
         if (i == j) continue;
-        cells[(i * 2 + 1) * num_shardings + j] =
-            ToUnits(reshards_.Cost(shape(value), ports_[kept_port][i], ports_[kept_port][j]));
+        const double cost =
+            reshards_.Cost(shape(value), ports_[kept_port][i], ports_[kept_port][j], tensor_);
+        cells[(i * 2 + 1) * num_shardings + j] = ToUnits(static_cast<double>(runs_) * cost);
       }
     }
     const auto size = static_cast<int32_t>(num_shardings);
@@ -189,11 +230,13 @@ class Formulator {
 
   void Connect(Value value, const User& user, const ValueLayout& layout, PortId kept_port) {
     if (user.state_parameter >= 0) {
+      runs_ = 1;
       AddEdge(layout.kept, kept_port, out_.operations[ParameterInstruction(user)],
               {UserPort(user, 0)}, shape(value));
       return;
     }
-    const NodeId source = layout.SourceFor(facts_.phases[user.instruction]);
+    const NodeId source = layout.SourceFor(facts_.ViewGroup(user.instruction));
+    runs_ = facts_.RunsOfReshard(value, user.instruction, out_.hoists_reshards);
     std::vector<PortId> wanted;
     for (int operand : user.operands) wanted.push_back(UserPort(user, operand));
     std::ranges::sort(wanted);
@@ -207,7 +250,7 @@ class Formulator {
   void AddEdge(NodeId from, PortId from_port, NodeId to, const std::vector<PortId>& to_ports,
                const Shape& shape) {
     if (from == to) return;
-    const auto key = std::tuple(from_port, to_ports, shape.type, shape.dims);
+    const auto key = std::tuple(from_port, to_ports, tensor_, runs_, shape.type, shape.dims);
     const auto [found, added] = edge_tables_.try_emplace(key, -1);
     if (added) found->second = MakeTable(from_port, to_ports, shape);
     out_.problem.AddEdge({.a = from, .b = to, .table = found->second});
@@ -227,9 +270,9 @@ class Formulator {
           const ShardingId target = ports_[port][j];
           if (std::ranges::find(wanted, target) != wanted.end()) continue;
           wanted.push_back(target);
-          cost += reshards_.Cost(shape, source, target);
+          cost += reshards_.Cost(shape, source, target, tensor_);
         }
-        cells.push_back(ToUnits(cost));
+        cells.push_back(ToUnits(static_cast<double>(runs_) * cost));
       }
     }
     return out_.problem.AddTable(static_cast<int32_t>(from.size()),
@@ -238,7 +281,7 @@ class Formulator {
 
   void AddUsage(Value value, NodeId node, PortId port) {
     const int num_instructions = facts_.entry.num_instructions();
-    TimeInterval interval = {value.instruction, facts_.LastUse(value) + 1};
+    TimeInterval interval = {facts_.FirstTime(value), facts_.LastUse(value) + 1};
     if (facts_.entry.instruction(value).opcode == Opcode::kParameter) {
       interval = {0, num_instructions + 1};
     } else if (!facts_.IsMaterialised(value) ||
@@ -253,18 +296,57 @@ class Formulator {
   }
 
   const StepFacts& facts_;
-  const ChoiceTables& tables_;
+  ChoiceTables& tables_;
   PortTable& ports_;
   ReshardCosts& reshards_;
   const Mesh& mesh_;
+  const CostModel& cost_;
   const IntraOpOptions& options_;
+  std::vector<bool> preferred_;  // by parameter: rather split; empty: no preference
   OpCosts op_costs_;
   double cell_limit_ = 0;
   Formulation out_;
   std::map<std::vector<PortId>, PortId> kept_ports_;
-  std::map<std::tuple<PortId, std::vector<PortId>, ElementType, std::vector<int64_t>>, TableId>
+  TensorClass tensor_ = TensorClass::kState;  // of the value being added
+  int64_t runs_ = 1;                          // per step, of the reshards being added
+  std::map<std::tuple<PortId, std::vector<PortId>, TensorClass, int64_t, ElementType,
+                      std::vector<int64_t>>,
+           TableId>
       edge_tables_;
 };
+
+std::vector<bool> FindActivations(const Step& step, const std::vector<Phase>& phases) {
+  const Computation& entry = step.module.entry_computation();
+  std::vector<bool> found(entry.num_instructions());
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (instruction.opcode == Opcode::kParameter) {
+      const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
+      found[id] = step.parameters[number].role == ParameterRole::kBatch;
+    }
+    for (const Value operand : instruction.operands) {
+      found[id] = found[id] || found[operand.instruction];
+    }
+    found[id] = found[id] && phases[id] != Phase::kApply;
+  }
+  const MicroLoop loop = FindMicroLoop(step.module);
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    if (loop.LeavesLoop(id)) found[id] = false;
+  }
+  return found;
+}
+
+// What runs once per micro-batch comes before the apply phase.
+std::vector<Phase> PhasesWithLoop(const Step& step) {
+  std::vector<Phase> phases = ClassifyPhases(step);
+  const MicroLoop loop = FindMicroLoop(step.module);
+  for (size_t id = 0; id < phases.size(); ++id) {
+    if (loop.IsInside(static_cast<InstructionId>(id)) && phases[id] == Phase::kApply) {
+      phases[id] = Phase::kBackward;
+    }
+  }
+  return phases;
+}
 
 }  // namespace
 
@@ -272,9 +354,11 @@ StepFacts::StepFacts(const Step& step_in)
     : step(step_in),
       entry(step_in.module.entry_computation()),
       uses(entry),
-      phases(ClassifyPhases(step_in)),
+      phases(PhasesWithLoop(step_in)),
       fusions(PartitionIntoFusions(entry)),
-      state_parameters(entry.num_instructions()) {
+      state_parameters(entry.num_instructions()),
+      loop(FindMicroLoop(step_in.module)),
+      is_activation(FindActivations(step_in, phases)) {
   std::set<int> seen;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     leads_group.push_back(seen.insert(fusions.group[id]).second);
@@ -292,10 +376,18 @@ StepFacts::StepFacts(const Step& step_in)
 
 bool StepFacts::IsMaterialised(Value value) const { return fusions.IsMaterialised(uses, value); }
 
+InstructionId StepFacts::FirstTime(Value value) const {
+  return loop.LeavesLoop(value.instruction) ? loop.begin : value.instruction;
+}
+
 InstructionId StepFacts::LastUse(Value value) const {
   if (uses.is_result(value)) return entry.num_instructions();
   InstructionId last = value.instruction;
-  for (const Use& use : uses.uses(value)) last = std::max(last, use.user);
+  for (const Use& use : uses.uses(value)) {
+    last = std::max(last, use.user);
+    const bool is_carried = loop.IsInside(use.user) && !loop.IsTransient(value.instruction);
+    if (is_carried) last = std::max(last, loop.end - 1);
+  }
   return last;
 }
 

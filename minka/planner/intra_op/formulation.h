@@ -15,6 +15,7 @@
 
 #include "minka/analysis/fusion_groups.h"
 #include "minka/cost/cost_model.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/planner/intra_op/choices.h"
 #include "minka/planner/intra_op/reshard_costs.h"
 #include "minka/solver/problem.h"
@@ -35,13 +36,35 @@ struct StepFacts {
   std::vector<std::vector<int>>
       state_parameters;  // by instruction, for result 0 values: parameters it is the new value of
 
+  MicroLoop loop;
+  std::vector<bool> is_activation;  // by instruction: depends on the batch, comes before apply
+
   bool IsMaterialised(Value value) const;  // leaves its fusion group
+  TensorClass ClassOf(Value value) const {
+    return is_activation[value.instruction] ? TensorClass::kActivation : TensorClass::kState;
+  }
   // Does the reader get the value without a trip through memory?
   bool IsInside(Value value, InstructionId reader) const {
     return fusions.repeated[value.instruction] ||
            fusions.group[value.instruction] == fusions.group[reader];
   }
+  // Sums and stacks of a loop are there from its begin, what it reads to its end.
+  InstructionId FirstTime(Value value) const;
   InstructionId LastUse(Value value) const;
+  // The readers of one value that share a view: by phase; outside the loop over micro-batches they
+  // are one more.
+  int ViewGroup(InstructionId reader) const {
+    const bool is_outside = loop.exists() && !loop.IsInside(reader);
+    return is_outside ? kNumViewGroups - 1 : static_cast<int>(phases[reader]);
+  }
+  static constexpr int kNumViewGroups = 4;
+  // How often a step makes a version of the value for the reader. What a stack begins with is made
+  // in front of the loop.
+  int64_t RunsOfReshard(Value value, InstructionId reader, bool hoists) const {
+    if (loop.IsTransient(value.instruction)) return loop.num_micro_batches;
+    const bool hoisted = hoists || !loop.IsInside(reader) || loop.roles[reader] == LoopRole::kStack;
+    return hoisted ? 1 : loop.num_micro_batches;
+  }
 };
 
 // Distinct instructions that read a value, each with the operands it reads it as; in instruction
@@ -55,11 +78,8 @@ std::vector<User> UsersOf(const StepFacts& facts, Value value);
 
 struct ValueLayout {
   NodeId kept = -1;  // the producer's own node where the value has no kept node
-  std::array<NodeId, 3> views = {-1, -1, -1};  // by phase
-  NodeId SourceFor(Phase phase) const {
-    const NodeId view = views[static_cast<int>(phase)];
-    return view >= 0 ? view : kept;
-  }
+  std::array<NodeId, StepFacts::kNumViewGroups> views = {-1, -1, -1, -1};  // by view group
+  NodeId SourceFor(int group) const { return views[group] >= 0 ? views[group] : kept; }
 };
 
 struct Formulation {
@@ -67,7 +87,9 @@ struct Formulation {
   std::vector<PortId> ports;                      // by node; operations: of result 0
   std::vector<NodeId> operations;                 // by instruction
   std::vector<std::vector<ValueLayout>> layouts;  // [instruction][result]
-  double units_per_cost = 1;                      // solver cost = cost * units_per_cost
+  // Are versions that the loop over micro-batches reads made once, in front of it?
+  bool hoists_reshards = true;
+  double units_per_cost = 1;  // solver cost = cost * units_per_cost
 };
 
 // Adds the ports of kept and view nodes to `tables`.

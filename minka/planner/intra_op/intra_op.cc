@@ -5,11 +5,13 @@
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/planner/intra_op/choices.h"
 #include "minka/planner/intra_op/decode.h"
 #include "minka/planner/intra_op/formulation.h"
 #include "minka/planner/intra_op/memory_estimate.h"
 #include "minka/planner/intra_op/reshard_costs.h"
+#include "minka/planner/intra_op/restrictions.h"
 #include "minka/solver/solve.h"
 
 namespace minka {
@@ -33,6 +35,22 @@ SolveParameters ParametersFor(const IntraOpOptions& options) {
   return parameters;
 }
 
+ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
+  ReshardLimits limits{.no_all_gather = options.limits.no_all_gather,
+                       .no_all_to_all = options.limits.no_all_to_all,
+                       .discourages_gathers_of_activations = IsDataParallel(options.method),
+                       .discourages_gathers_of_state = options.method == Method::kData};
+  if (const int axis = mesh.FindAxis(options.limits.batch_axis); axis >= 0) {
+    limits.batch_axes = AxisSet::Of(axis);
+  }
+  return limits;
+}
+
+bool SavesMemory(const IntraOpOptions& options) {
+  return options.memory_limit_bytes ||
+         (options.method == Method::kZero3 && options.limits.combine_gathers_bytes == 0);
+}
+
 absl::Status DoesNotFit(int64_t limit, std::optional<int64_t> smallest) {
   if (!smallest) {
     return ResourceExhausted(
@@ -53,24 +71,30 @@ std::string_view MethodName(Method method) {
       return "shard";
     case Method::kData:
       return "data";
+    case Method::kZero2:
+      return "zero2";
+    case Method::kZero3:
+      return "zero3";
   }
   MINKA_CHECK(false);
 }
 
 absl::StatusOr<Method> ParseMethod(std::string_view name) {
-  if (name == "shard") return Method::kShard;
-  if (name == "data") return Method::kData;
-  return InvalidArgument("unknown method \"{}\"; known: data, shard", name);
+  for (const Method method : {Method::kShard, Method::kData, Method::kZero2, Method::kZero3}) {
+    if (name == MethodName(method)) return method;
+  }
+  return InvalidArgument("unknown method \"{}\"; known: data, zero2, zero3, shard", name);
 }
 
-absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
+namespace {
+
+absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
                                        const IntraOpOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const StepFacts facts(step);
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
-  ReshardCosts reshards(mesh, cost, tables.shardings,
-                        /*complete_only=*/options.method == Method::kData);
+  ReshardCosts reshards(mesh, cost, tables.shardings, LimitsFor(mesh, options));
   Formulation formulation = Formulate(facts, tables, reshards, mesh, cost, options);
 
   IntraOpResult result;
@@ -87,7 +111,8 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
           solved.infeasibility ? solved.infeasibility->smallest_known_limit_bytes : std::nullopt);
     }
     result.stage = DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
-                                 /*save_memory=*/options.memory_limit_bytes.has_value());
+                                 {.save_memory = SavesMemory(options),
+                                  .combine_gathers_bytes = options.limits.combine_gathers_bytes});
     const MemoryEstimate memory = EstimateMemory(facts, result.stage);
     result.stage.peak_memory_bytes = memory.peak_bytes;
     result.objective = static_cast<double>(solved.cost) / formulation.units_per_cost;
@@ -113,6 +138,28 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
   result.notes = tables.notes;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
+}
+
+}  // namespace
+
+absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
+                                       const IntraOpOptions& options) {
+  if (!IsDataParallel(options.method)) return PlanOnce(step, mesh, cost, options);
+  // Data parallelism has nothing to give up for memory: it is planned as it is and said not to fit.
+  // Only what micro-batches accumulate depends on the limit.
+  IntraOpOptions planned = options;
+  planned.memory_limit_bytes.reset();
+  if (options.method == Method::kData || !FindMicroLoop(step.module).exists()) {
+    return PlanOnce(step, mesh, cost, planned);
+  }
+  if (options.memory_limit_bytes) {
+    auto result = PlanOnce(step, mesh, cost, planned);
+    if (!result.ok() || result->stage.peak_memory_bytes <= *options.memory_limit_bytes) {
+      return result;
+    }
+  }
+  planned.scatters_accumulators = true;
+  return PlanOnce(step, mesh, cost, planned);
 }
 
 }  // namespace minka

@@ -19,17 +19,41 @@ namespace minka {
 enum class Method {
   kShard,  // everything is chosen by the search
   kData,   // the batch is split over all axes, state is whole on every device
+  kZero2,  // as kData, but what the optimizer alone reads is split over all axes
+  kZero3,  // all state is split over all axes, weights are gathered for each group of uses
 };
 
-// "shard", "data".
+// "shard", "data", "zero2", "zero3".
 std::string_view MethodName(Method method);
 absl::StatusOr<Method> ParseMethod(std::string_view name);
 
+// What the search may not do, besides what the method says.
+struct SearchLimits {
+  // No tensor is put together again by an all-gather, none is moved by an all-to-all.
+  bool no_all_gather = false;
+  bool no_all_to_all = false;
+  // Examples are split over this axis of the mesh and no other, in batch inputs and in everything
+  // made of them; activations are neither gathered nor moved along it. Empty: the search decides.
+  std::string batch_axis;
+  // Every state tensor is split over at least one axis that divides it.
+  bool no_replicated_parameters = false;
+  // What the optimizer alone reads is rather split, so that gradients are reduced by
+  // reduce-scatters and new weights gathered where that moves no more bytes than an all-reduce.
+  bool prefer_reduce_scatter = false;
+  // Weights that one phase reads are gathered together up to so many bytes of results; 0: each by
+  // itself, which needs the least memory.
+  int64_t combine_gathers_bytes = 0;
+};
+
 struct IntraOpOptions {
   Method method = Method::kShard;
+  SearchLimits limits;
   std::optional<int64_t> memory_limit_bytes;  // per device; estimated tier
-  std::vector<std::string> pins;              // "GLOB=SHARDING" on parameter names
-  double gap = 0.002;                         // stop the solver there
+  // Sums over micro-batches are split over as many devices as divide them.
+  bool scatters_accumulators = false;
+  std::vector<std::string> pins;  // "GLOB=SHARDING" on names of parameters, results and
+                                  // operations
+  double gap = 0.002;             // stop the solver there
   double time_limit_seconds = 60;
   int max_choices = 128;  // per operation or value; what is cut is counted
   int num_threads = 2;

@@ -1,6 +1,8 @@
 #include "minka/planner/intra_op/intra_op.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
@@ -133,12 +135,72 @@ TEST(PlanMesh, PinsThatCannotWorkAreRefusedByName) {
   const auto message = [&](const std::string& pin) {
     return Message(PlanOn(step, mesh, {.pins = {pin}}).status());
   };
-  EXPECT_EQ(message("nothing/*=[model,-]"),
-            "pin \"nothing/*\" names no parameter; names look like \"params/w1\"");
+  EXPECT_EQ(
+      message("nothing/*=[model,-]"),
+      "pin \"nothing/*\" names no parameter, result or operation; names look like \"params/w1\"");
   EXPECT_EQ(message("oops"), "pin \"oops\": expected GLOB=SHARDING, e.g. '*/kernel=[-,model]'");
   EXPECT_EQ(message("params/w1=[-,-]{partial: model}"),
-            "pin on params/w1: a parameter cannot be partial");
+            "pin \"params/w1=[-,-]{partial: model}\": what is pinned is complete, not partial");
   EXPECT_NE(message("params/w1=[model]").find("pin on params/w1"), std::string::npos);
+}
+
+TEST(PlanMesh, PinsThatDisagreeAreRefusedByName) {
+  const Mesh mesh = *Mesh::Parse("model=4");
+  const auto planned =
+      PlanOn(TwoLayerStep(32, 256), mesh, {.pins = {"params/*=[model,-]", "params/w2=[-,model]"}});
+  EXPECT_EQ(Message(planned.status()),
+            "pins \"params/*=[model,-]\" and \"params/w2=[-,model]\" want params/w2 in different "
+            "shardings");
+}
+
+TEST(PlanMesh, APinnedOperationIsKeptSo) {
+  const Mesh mesh = *Mesh::Parse("model=4");
+  const Step step = TwoLayerStep(1024, 32);
+  const Computation& entry = step.module.entry_computation();
+  const InstructionId first_dot = 3;
+  ASSERT_EQ(entry.instructions[first_dot].opcode, Opcode::kDot);
+  const IntraOpResult result =
+      *PlanOn(step, mesh, {.pins = {entry.instructions[first_dot].name + "=[-,model]"}});
+  int moved = 0;
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    for (size_t i = 0; i < entry.instructions[id].operands.size(); ++i) {
+      if (entry.instructions[id].operands[i] != Value{first_dot, 0}) continue;
+      const int version = result.stage.ops[id].operand_versions[i];
+      const Sharding sharding = VersionSharding(step.module, result.stage, {first_dot, 0}, version);
+      moved += ToString(sharding, mesh) == "[-,model]";
+    }
+  }
+  EXPECT_GT(moved, 0);
+}
+
+TEST(PlanMesh, LimitsKeepCollectivesOut) {
+  const Mesh mesh = *Mesh::Parse("model=4");
+  const Step step = TwoLayerStep(1024, 32);
+  const auto kinds = [&](const IntraOpOptions& options) {
+    std::set<std::string> found;
+    for (const auto& collective :
+         ListCollectives(step.module, PlanOn(step, mesh, options)->stage)) {
+      found.insert(collective.kind);
+    }
+    return found;
+  };
+  const IntraOpOptions zero3 = {.method = Method::kZero3};
+  EXPECT_EQ(kinds(zero3), (std::set<std::string>{"all-gather", "reduce-scatter"}));
+  EXPECT_EQ(
+      kinds({.method = Method::kZero3, .limits = {.no_all_gather = true}}).count("all-gather"), 0);
+  EXPECT_EQ(kinds({.limits = {.no_replicated_parameters = true}}).count("all-gather"), 1);
+  EXPECT_EQ(kinds({.limits = {.no_all_gather = true, .no_replicated_parameters = true}})
+                .count("all-gather"),
+            0);
+}
+
+TEST(PlanMesh, ABatchAxisHoldsTheBatch) {
+  const Mesh mesh = *Mesh::Parse("a=2,b=2");
+  const Step step = TwoLayerStep(32, 256);
+  const IntraOpResult result = *PlanOn(step, mesh, {.limits = {.batch_axis = "a"}});
+  EXPECT_TRUE(DescribeParameters(step, result.stage)[2].sharding.dims[0].axes().contains(0));
+  EXPECT_EQ(Message(PlanOn(step, mesh, {.limits = {.batch_axis = "c"}}).status()),
+            "the batch is to lie on axis \"c\"; the mesh a=2,b=2 has no such axis");
 }
 
 TEST(PlanMesh, AMemoryLimitMovesStateApartAndIsKept) {
@@ -170,7 +232,7 @@ TEST(Formulation, PerturbingTheAnswerOnlyWidensTheGap) {
   const StepFacts facts(step);
   const IntraOpOptions options;
   ChoiceTables tables = *EnumerateChoices(step, mesh, true, options);
-  ReshardCosts reshards(mesh, *cost, tables.shardings, /*complete_only=*/false);
+  ReshardCosts reshards(mesh, *cost, tables.shardings);
   const Formulation formulation = Formulate(facts, tables, reshards, mesh, *cost, options);
   const SolveResult solved = *Solve(formulation.problem, {.gap = 0});
   ASSERT_EQ(solved.status, SolveStatus::kOptimal);

@@ -1,6 +1,7 @@
 #include "minka/planner/intra_op/memory_estimate.h"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 namespace minka {
@@ -36,13 +37,17 @@ struct LastReads {
   std::vector<std::vector<InstructionId>> of_produced;  // [instruction][result]
 };
 
-LastReads FindLastReads(const Computation& entry, const StagePlan& plan) {
+LastReads FindLastReads(const Computation& entry, const StagePlan& plan, const MicroLoop& loop) {
   LastReads reads;
   reads.of_reshard.assign(plan.reshards.size(), -1);
   for (const Instruction& instruction : entry.instructions) {
     reads.of_produced.emplace_back(instruction.results.size(), -1);
   }
   const auto read = [&](Value value, int version, InstructionId when) {
+    const bool made_inside = version == 0
+                                 ? loop.IsTransient(value.instruction)
+                                 : PartOf(loop, plan.reshards[version - 1]) == LoopPart::kInside;
+    if (!made_inside && loop.IsInside(when)) when = std::max(when, loop.end - 1);
     InstructionId& last = version == 0 ? reads.of_produced[value.instruction][value.result]
                                        : reads.of_reshard[version - 1];
     last = std::max(last, when);
@@ -60,13 +65,30 @@ LastReads FindLastReads(const Computation& entry, const StagePlan& plan) {
   return reads;
 }
 
+// When each version is made: gathers that run as one are all made for the first that needs one.
+std::vector<InstructionId> MakingTimes(const Computation& entry, const StagePlan& plan) {
+  std::map<int, InstructionId> first;
+  const auto is_joint_gather = [&](const Reshard& reshard) {
+    return reshard.combine_group >= 0 && reshard.before < entry.num_instructions() &&
+           reshard.steps[0].kind == ReshardKind::kAllGather;
+  };
+  for (const Reshard& reshard : plan.reshards) {
+    if (is_joint_gather(reshard)) first.try_emplace(reshard.combine_group, reshard.before);
+  }
+  std::vector<InstructionId> times;
+  for (const Reshard& reshard : plan.reshards) {
+    times.push_back(is_joint_gather(reshard) ? first.at(reshard.combine_group) : reshard.before);
+  }
+  return times;
+}
+
 }  // namespace
 
 MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan) {
   const Computation& entry = facts.entry;
   const int end = entry.num_instructions() + 1;
   LivenessProfile profile(end);
-  const LastReads reads = FindLastReads(entry, plan);
+  const LastReads reads = FindLastReads(entry, plan, facts.loop);
   MemoryEstimate arguments;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     const Instruction& instruction = entry.instructions[id];
@@ -83,10 +105,12 @@ MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan) {
         profile.Add(0, end, bytes);
       } else if (facts.IsMaterialised(value) &&
                  !(result == 0 && !facts.state_parameters[id].empty())) {
-        profile.Add(id, std::min(end, std::max(reads.of_produced[id][result], id) + 1), bytes);
+        profile.Add(facts.FirstTime(value),
+                    std::min(end, std::max(reads.of_produced[id][result], id) + 1), bytes);
       }
     }
   }
+  const std::vector<InstructionId> made = MakingTimes(entry, plan);
   for (size_t i = 0; i < plan.reshards.size(); ++i) {
     const Reshard& reshard = plan.reshards[i];
     if (reads.of_reshard[i] == entry.num_instructions() &&
@@ -94,8 +118,7 @@ MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan) {
       continue;  // new state, into the buffer of the old
     }
     const int64_t bytes = LocalBytes(entry.shape(reshard.value), reshard.to, plan.mesh);
-    profile.Add(reshard.before, std::min(end, std::max(reads.of_reshard[i], reshard.before) + 1),
-                bytes);
+    profile.Add(made[i], std::min(end, std::max(reads.of_reshard[i], reshard.before) + 1), bytes);
   }
   MemoryEstimate estimate = profile.Peak();
   estimate.argument_bytes = arguments.argument_bytes;

@@ -84,7 +84,8 @@ InstructionWork LocalWorkOf(const Module& module, const Computation& computation
 const std::vector<double>& OpCosts::Costs(InstructionId id) {
   const Instruction& instruction = facts_.entry.instructions[id];
   const int32_t number = tables_.of_instruction[id];
-  std::string key = fmt::format("{} {}", number, static_cast<int>(facts_.leads_group[id]));
+  std::string key = fmt::format(
+      "{} {}", number, static_cast<int>(facts_.leads_group[id]) + 2 * facts_.loop.IsInside(id));
   for (const Value& operand : instruction.operands) {
     key += facts_.IsInside(operand, id) ? 'i' : 'o';
   }
@@ -128,6 +129,7 @@ double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) 
         LocalShape(instruction.shape(), ResultSharding(choices.rule, strategy, 0), mesh_),
         work.flops);
   }
+  const auto runs = static_cast<double>(facts_.loop.RunsOf(id));
   double cost = cost_.Operation(local);
   const Trips trips = [this](const Computation& computation, InstructionId loop) {
     return TripsOf(facts_.step.module, computation, loop);
@@ -136,7 +138,7 @@ double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) 
        CollectivesOf(facts_.step.module, facts_.entry, id, choices.rule, strategy, mesh_, trips)) {
     cost += own.times * cost_.Collective(own.kind, own.bytes, own.axes, own.type);
   }
-  return cost;
+  return runs * cost;
 }
 
 int64_t OpCosts::OutsideBytes(InstructionId id, const OpChoices& choices, size_t choice) const {

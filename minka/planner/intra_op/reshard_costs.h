@@ -13,32 +13,46 @@
 
 namespace minka {
 
+// Whose reshards: values that depend on the batch and come before the apply phase, or all others
+// (state, what is made of it, gradients on their way to new state).
+enum class TensorClass : uint8_t { kActivation, kState };
+
+// What the search may not use, and what it should rather not: that has a thousandfold price in the
+// search, never in what the plan reports.
+struct ReshardLimits {
+  bool no_all_gather = false, no_all_to_all = false;
+  AxisSet batch_axes;  // activations are neither gathered nor moved along them
+  bool discourages_gathers_of_activations = false;  // so they stay split as the batch came in
+  bool discourages_gathers_of_state = false;
+};
+
 class ReshardCosts {
  public:
-  // With `complete_only` all-gather and all-to-all are discouraged: a thousandfold price for the
-  // search, never for what the plan reports. So activations stay split as the batch came in.
   ReshardCosts(const Mesh& mesh, const CostModel& cost, const ShardingTable& shardings,
-               bool complete_only)
+               const ReshardLimits& limits = {})
       : mesh_(mesh),
         cost_(cost),
         shardings_(shardings),
-        complete_only_(complete_only),
+        limits_(limits),
         searches_every_axis_(SearchesEveryAxis(mesh)) {}
 
-  // For the search. Infinite where the reshard may not be chosen: a dimension split over an axis
-  // never becomes partial over it.
-  double Cost(const Shape& shape, ShardingId from, ShardingId to);
+  // For the search. Infinite where the reshard may not be chosen: by the limits, and because a
+  // dimension split over an axis never becomes partial over it.
+  double Cost(const Shape& shape, ShardingId from, ShardingId to, TensorClass tensor);
   // The path chosen, at its undistorted cost.
-  ReshardPath Path(const Shape& shape, const Sharding& from, const Sharding& to) const;
+  ReshardPath Path(const Shape& shape, const Sharding& from, const Sharding& to,
+                   TensorClass tensor) const;
+  const ReshardLimits& limits() const { return limits_; }
 
  private:
-  ReshardPrice SearchPrice(const Shape& shape) const;
-  ReshardPath CheapestPath(const Shape& shape, const Sharding& from, const Sharding& to) const;
+  ReshardPrice SearchPrice(const Shape& shape, TensorClass tensor) const;
+  ReshardPath CheapestPath(const Shape& shape, const Sharding& from, const Sharding& to,
+                           TensorClass tensor) const;
 
   const Mesh& mesh_;
   const CostModel& cost_;
   const ShardingTable& shardings_;
-  const bool complete_only_;
+  const ReshardLimits limits_;
   std::map<std::pair<ElementType, std::vector<int64_t>>, uint64_t> shape_ids_;
   absl::flat_hash_map<uint64_t, double> costs_;
   // One search prices the reshards from a sharding to all others, where it may search all axes.

@@ -1,0 +1,29 @@
+// Micro-batches: a sequential mesh axis over which the batch is split, and what it does to a step.
+//
+// The rules of sharding say what every operation does along it: operations on the batch work on one
+// slice at a time (split), gradients come out as parts of a sum (partial). The rewritten step
+// computes one micro-batch; sums and stacks (ir/micro_loop.h) complete over all of them what the
+// rest of the step reads. So it computes exactly what the full batch does: constants such as 1 /
+// batch stay as they are, positions and random bits count over the whole batch.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "minka/ir/step.h"
+
+namespace minka {
+
+struct MicroBatchOptions {
+  int64_t num_micro_batches = 1;
+  // Where an operation on slices needs a sum over the whole batch (batch normalisation), m times
+  // the sum of its own micro-batch takes its place. Changes what the step computes.
+  bool per_micro_batch = false;
+};
+
+// Batch inputs of shape [.., B, ..] become [.., m, B / m, ..]: the same bytes. A sum over the batch
+// that operations on slices need is computed in front of the loop if it depends on inputs only (the
+// count of a mask); InvalidArgument names the operation otherwise. Precondition: prepared.
+absl::StatusOr<Step> MakeMicroBatches(const Step& step, const MicroBatchOptions& options);
+
+}  // namespace minka

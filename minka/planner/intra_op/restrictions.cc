@@ -1,0 +1,310 @@
+#include "minka/planner/intra_op/restrictions.h"
+
+#include <algorithm>
+
+#include "minka/analysis/phases.h"
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+// The batch dimension over every axis; nullopt where the axes do not divide it.
+std::optional<Sharding> OverAllAxes(const Shape& shape, int batch_dim, const Mesh& mesh) {
+  Sharding sharding = Sharding::Replicated(shape.rank());
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (mesh.size(axis) > 1) sharding.dims[batch_dim].PushMinor(axis);
+  }
+  if (!Validate(sharding, shape, mesh).ok()) return std::nullopt;
+  return sharding;
+}
+
+int64_t NumDevices(const Sharding& sharding, const Mesh& mesh) {
+  return mesh.size(sharding.split_axes());
+}
+
+}  // namespace
+
+std::vector<bool> FindOptimizerState(const Step& step) {
+  const Computation& entry = step.module.entry_computation();
+  const std::vector<Phase> phases = ClassifyPhases(step);
+  std::vector<bool> found;
+  const UseTable uses(entry);
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    const std::vector<Use>& readers = uses.uses({entry.parameters[i], 0});
+    found.push_back(step.parameters[i].role == ParameterRole::kState &&
+                    std::ranges::all_of(readers, [&](const Use& use) {
+                      return phases[use.user] == Phase::kApply;
+                    }));
+  }
+  return found;
+}
+
+bool IsDataParallel(Method method) {
+  switch (method) {
+    case Method::kShard:
+      return false;
+    case Method::kData:
+    case Method::kZero2:
+    case Method::kZero3:
+      return true;
+  }
+  return false;
+}
+
+std::string Restriction::Key(const Mesh& mesh) const {
+  if (empty()) return "";
+  return fmt::format("{} {} {} {} ", exact ? ToString(*exact, mesh) : "", static_cast<int>(split),
+                     batch_factor, batch_axis);
+}
+
+Restrictions::Restrictions(const Step& step, const Mesh& mesh, const IntraOpOptions& options)
+    : step_(step), mesh_(mesh), options_(options), is_optimizer_state_(FindOptimizerState(step)) {}
+
+absl::StatusOr<Restrictions> Restrictions::Create(const Step& step, const Mesh& mesh,
+                                                  const IntraOpOptions& options) {
+  Restrictions out(step, mesh, options);
+  RETURN_IF_ERROR(out.ParsePins());
+  if (!options.limits.batch_axis.empty()) {
+    out.batch_axis_ = mesh.FindAxis(options.limits.batch_axis);
+    if (out.batch_axis_ < 0) {
+      return InvalidArgument("the batch is to lie on axis \"{}\"; the mesh {} has no such axis",
+                             options.limits.batch_axis, mesh.ToString());
+    }
+  }
+  return out;
+}
+
+absl::Status Restrictions::ParsePins() {
+  for (const std::string& text : options_.pins) {
+    const size_t cut = text.rfind('=');
+    if (cut == std::string::npos || cut == 0) {
+      return InvalidArgument("pin \"{}\": expected GLOB=SHARDING, e.g. '*/kernel=[-,model]'", text);
+    }
+    auto sharding = ParseSharding(std::string_view(text).substr(cut + 1), mesh_);
+    if (!sharding.ok()) return WithContext(sharding.status(), fmt::format("pin \"{}\"", text));
+    if (!sharding->partial.empty()) {
+      return InvalidArgument("pin \"{}\": what is pinned is complete, not partial", text);
+    }
+    Pin pin{.glob = text.substr(0, cut), .text = text, .sharding = *std::move(sharding)};
+    for (const ParameterInfo& info : step_.parameters) {
+      pin.names_parameters = pin.names_parameters || MatchesGlob(pin.glob, info.name);
+    }
+    for (const ResultInfo& info : step_.results) {
+      pin.names_results = pin.names_results ||
+                          (info.role != ResultRole::kState && MatchesGlob(pin.glob, info.name));
+    }
+    pins_.push_back(std::move(pin));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<Sharding>> Restrictions::PinOf(const std::string& name,
+                                                            const Shape& shape) {
+  const Pin* found = nullptr;
+  for (Pin& pin : pins_) {
+    if (!MatchesGlob(pin.glob, name)) continue;
+    pin.used = true;
+    if (found && found->sharding != pin.sharding) {
+      return InvalidArgument("pins \"{}\" and \"{}\" want {} in different shardings", found->text,
+                             pin.text, name);
+    }
+    const absl::Status valid = Validate(pin.sharding, shape, mesh_);
+    if (!valid.ok()) return WithContext(valid, fmt::format("pin on {}", name));
+    found = &pin;
+  }
+  if (!found) return std::optional<Sharding>();
+  return std::optional(found->sharding);
+}
+
+absl::StatusOr<Restriction> Restrictions::OfParameter(InstructionId id) {
+  const Instruction& instruction = step_.module.entry_computation().instructions[id];
+  const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
+  const ParameterInfo& info = step_.parameters[number];
+  Restriction restriction{.tensor = info.name};
+  ASSIGN_OR_RETURN(restriction.exact, PinOf(info.name, instruction.shape()));
+  if (restriction.exact) return restriction;
+  if (info.role == ParameterRole::kBatch && info.batch_dim >= 0) {
+    return OfBatch(info, instruction.shape());
+  }
+  if (info.role == ParameterRole::kState) {
+    restriction = OfState(info, is_optimizer_state_[number]);
+    if (restriction.split != Restriction::Split::kAny) return restriction;
+  }
+  if (IsDataParallel(options_.method)) {
+    restriction.exact = Sharding::Replicated(instruction.shape().rank());
+  }
+  return restriction;
+}
+
+Restriction Restrictions::OfSum(InstructionId id) const {
+  Restriction restriction{.tensor = step_.module.entry_computation().instructions[id].name};
+  if (options_.scatters_accumulators) restriction.split = Restriction::Split::kMost;
+  return restriction;
+}
+
+Restriction Restrictions::OfBatch(const ParameterInfo& info, const Shape& shape) {
+  Restriction restriction{.tensor = info.name};
+  if (IsDataParallel(options_.method)) {
+    restriction.exact = OverAllAxes(shape, info.batch_dim, mesh_);
+    if (restriction.exact) return restriction;
+    notes_.push_back(
+        fmt::format("{} stays whole: its batch dimension {} is not divided by {} devices",
+                    info.name, ToString(shape), mesh_.num_devices()));
+    restriction.exact = Sharding::Replicated(shape.rank());
+  }
+  return restriction;
+}
+
+Restriction Restrictions::OfState(const ParameterInfo& info, bool is_optimizer_state) const {
+  Restriction restriction{.tensor = info.name};
+  const SearchLimits& limits = options_.limits;
+  const bool zero3 = options_.method == Method::kZero3;
+  if (zero3 ||
+      (is_optimizer_state && (options_.method == Method::kZero2 || limits.prefer_reduce_scatter))) {
+    restriction.split = Restriction::Split::kMost;
+  } else if (limits.no_replicated_parameters) {
+    restriction.split = Restriction::Split::kSome;
+  }
+  return restriction;
+}
+
+absl::StatusOr<std::vector<std::optional<Sharding>>> Restrictions::OfValues() {
+  std::vector<std::optional<Sharding>> values(step_.module.entry_computation().instructions.size());
+  RETURN_IF_ERROR(PinResults(values));
+  RETURN_IF_ERROR(PinOperations(values));
+  return values;
+}
+
+absl::Status Restrictions::Set(const Pin& pin, InstructionId id, const std::string& name,
+                               std::vector<std::optional<Sharding>>& values) const {
+  const Instruction& instruction = step_.module.entry_computation().instructions[id];
+  const absl::Status valid = Validate(pin.sharding, instruction.shape(), mesh_);
+  if (!valid.ok()) return WithContext(valid, fmt::format("pin on {}", name));
+  if (values[id] && *values[id] != pin.sharding) {
+    return InvalidArgument("pin \"{}\" wants {} otherwise than another pin, in {}", pin.text, name,
+                           ToString(*values[id], mesh_));
+  }
+  values[id] = pin.sharding;
+  return absl::OkStatus();
+}
+
+absl::Status Restrictions::PinResults(std::vector<std::optional<Sharding>>& values) {
+  const Computation& entry = step_.module.entry_computation();
+  for (Pin& pin : pins_) {
+    for (size_t i = 0; pin.names_results && i < step_.results.size(); ++i) {
+      const ResultInfo& result = step_.results[i];
+      if (result.role == ResultRole::kState || !MatchesGlob(pin.glob, result.name)) continue;
+      const Value value = entry.results[i];
+      if (value.result != 0 || entry.instruction(value).opcode == Opcode::kParameter) {
+        return InvalidArgument("pin \"{}\": the result {} is {}; pin that", pin.text, result.name,
+                               entry.instruction(value).name);
+      }
+      pin.used = true;
+      RETURN_IF_ERROR(Set(pin, value.instruction, result.name, values));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Restrictions::PinOperations(std::vector<std::optional<Sharding>>& values) {
+  const Computation& entry = step_.module.entry_computation();
+  for (Pin& pin : pins_) {
+    if (pin.names_parameters || pin.names_results) continue;
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      const Instruction& instruction = entry.instructions[id];
+      if (instruction.opcode == Opcode::kParameter || instruction.results.size() != 1) continue;
+      const bool by_name = MatchesGlob(pin.glob, instruction.name);
+      // Many operations share a frontend's name: those that can lie so do.
+      const bool by_op_name = MatchesGlob(pin.glob, instruction.op_name) &&
+                              instruction.opcode != Opcode::kConstant &&
+                              Validate(pin.sharding, instruction.shape(), mesh_).ok();
+      if (!by_name && !by_op_name) continue;
+      pin.used = true;
+      RETURN_IF_ERROR(Set(pin, id, instruction.name, values));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Restrictions::CheckAllUsed() const {
+  for (const Pin& pin : pins_) {
+    if (pin.used) continue;
+    return NotFound("pin \"{}\" names no parameter, result or operation; names look like \"{}\"",
+                    pin.glob, step_.parameters.empty() ? "" : step_.parameters.front().name);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Restrictions::Keep(const Restriction& restriction, const OpRule& rule,
+                                std::vector<Strategy>& strategies) const {
+  if (restriction.empty()) return absl::OkStatus();
+  const auto result = [&](const Strategy& strategy) { return ResultSharding(rule, strategy, 0); };
+  if (restriction.exact) {
+    std::erase_if(strategies, [&](const Strategy& s) { return result(s) != *restriction.exact; });
+    if (!strategies.empty()) return absl::OkStatus();
+    return InvalidArgument(
+        "no strategy gives {} the sharding {}; axes of one dimension go in the order of the mesh "
+        "{}",
+        restriction.tensor, ToString(*restriction.exact, mesh_), mesh_.ToString());
+  }
+  if (restriction.batch_factor >= 0) KeepBatchAxis(restriction, strategies);
+  int64_t most = 1;
+  for (const Strategy& s : strategies) most = std::max(most, NumDevices(result(s), mesh_));
+  const bool all = restriction.split == Restriction::Split::kMost;
+  const int64_t least = all ? most : std::min<int64_t>(most, 2);
+  std::erase_if(strategies,
+                [&](const Strategy& s) { return NumDevices(result(s), mesh_) < least; });
+  return absl::OkStatus();
+}
+
+void Restrictions::KeepBatchAxis(const Restriction& restriction,
+                                 std::vector<Strategy>& strategies) const {
+  const AxisUse batch = {AxisUse::Kind::kFactor, restriction.batch_factor};
+  const auto obeys = [&](const Strategy& strategy) {
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (mesh_.size(axis) == 1) continue;
+      if ((strategy.axes[axis] == batch) != (axis == restriction.batch_axis)) return false;
+    }
+    return true;
+  };
+  // Where the axis does not divide the batch nothing can obey.
+  if (std::ranges::none_of(strategies, obeys)) return;
+  std::erase_if(strategies, [&](const Strategy& strategy) { return !obeys(strategy); });
+}
+
+void Restrictions::AddBatchAxis(InstructionId id, const OpRule& rule, Restriction& restriction) {
+  const Instruction& instruction = step_.module.entry_computation().instructions[id];
+  batch_dims_.emplace_back(instruction.results.size(), -1);
+  if (batch_axis_ < 0 || rule.num_lanes > 1) return;
+  int factor = -1;
+  if (instruction.opcode == Opcode::kParameter) {
+    const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
+    const ParameterInfo& info = step_.parameters[number];
+    if (info.role == ParameterRole::kBatch && info.batch_dim >= 0) {
+      factor = rule.result_dims[0][info.batch_dim];
+    }
+  }
+  for (size_t i = 0; i < instruction.operands.size() && factor < 0; ++i) {
+    const Value operand = instruction.operands[i];
+    const int dim = batch_dims_[operand.instruction][operand.result];
+    if (dim >= 0) factor = rule.operand_dims[i][dim];
+  }
+  if (factor < 0) return;
+  restriction.batch_factor = factor;
+  restriction.batch_axis = batch_axis_;
+  for (size_t r = 0; r < rule.result_dims.size(); ++r) {
+    const auto found = std::ranges::find(rule.result_dims[r], factor);
+    if (found == rule.result_dims[r].end()) continue;
+    batch_dims_.back()[r] = static_cast<int>(found - rule.result_dims[r].begin());
+  }
+}
+
+void Restrictions::NoteIfWhole(const Restriction& restriction, const Shape& shape,
+                               const OpRule& rule, const std::vector<Strategy>& strategies) {
+  if (restriction.split == Restriction::Split::kAny || shape.num_elements() <= 1) return;
+  if (mesh_.num_devices() == 1 || !ResultSharding(rule, strategies[0], 0).is_replicated()) return;
+  notes_.push_back(fmt::format("{} stays whole: {} devices divide no dimension of {}",
+                               restriction.tensor, mesh_.num_devices(), ToString(shape)));
+}
+
+}  // namespace minka

@@ -1,0 +1,97 @@
+// What method, limits and pins leave of the strategies of single operations.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/ir/step.h"
+#include "minka/planner/intra_op/intra_op.h"
+#include "minka/sharding/op_rule.h"
+#include "minka/sharding/sharding.h"
+
+namespace minka {
+
+// Of result 0 of one operation.
+struct Restriction {
+  enum class Split {
+    kAny,
+    kSome,  // over at least one axis, where one divides a dimension
+    kMost,  // over as many devices as divide it
+  };
+  std::optional<Sharding> exact;
+  Split split = Split::kAny;
+  // The factor that counts examples is split over this axis and no other.
+  int batch_factor = -1, batch_axis = -1;
+  std::string tensor;  // whose, for messages
+
+  bool empty() const { return !exact && split == Split::kAny && batch_factor < 0; }
+  // Equal for restrictions that leave the same strategies.
+  std::string Key(const Mesh& mesh) const;
+};
+
+class Restrictions {
+ public:
+  // Errors name pins and axes that cannot be read.
+  static absl::StatusOr<Restrictions> Create(const Step& step, const Mesh& mesh,
+                                             const IntraOpOptions& options);
+
+  // Of a parameter: empty where everything is left; errors name the pin that does not fit.
+  absl::StatusOr<Restriction> OfParameter(InstructionId id);
+  // Of any operation: what a batch axis asks of it.
+  void AddBatchAxis(InstructionId id, const OpRule& rule, Restriction& restriction);
+  // Of a sum over micro-batches.
+  Restriction OfSum(InstructionId id) const;
+  // By instruction: the sharding in which its result 0 is kept, where a pin names the result of the
+  // step or, if it names no parameter and no result, the operation (by its name or its op_name).
+  absl::StatusOr<std::vector<std::optional<Sharding>>> OfValues();
+  // After the others: does every pin name something?
+  absl::Status CheckAllUsed() const;
+  // Tensors that stay whole though method or limits want them split.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  // Erases the strategies that do not obey; errors if none is left.
+  absl::Status Keep(const Restriction& restriction, const OpRule& rule,
+                    std::vector<Strategy>& strategies) const;
+  // Notes a tensor that is to be split where no strategy left does.
+  void NoteIfWhole(const Restriction& restriction, const Shape& shape, const OpRule& rule,
+                   const std::vector<Strategy>& strategies);
+
+ private:
+  struct Pin {
+    std::string glob;
+    std::string text;
+    Sharding sharding;
+    bool names_parameters = false, names_results = false;
+    bool used = false;
+  };
+
+  Restrictions(const Step& step, const Mesh& mesh, const IntraOpOptions& options);
+  absl::Status ParsePins();
+  absl::StatusOr<std::optional<Sharding>> PinOf(const std::string& name, const Shape& shape);
+  absl::Status PinResults(std::vector<std::optional<Sharding>>& values);
+  absl::Status PinOperations(std::vector<std::optional<Sharding>>& values);
+  absl::Status Set(const Pin& pin, InstructionId id, const std::string& name,
+                   std::vector<std::optional<Sharding>>& values) const;
+  Restriction OfBatch(const ParameterInfo& info, const Shape& shape);
+  void KeepBatchAxis(const Restriction& restriction, std::vector<Strategy>& strategies) const;
+  Restriction OfState(const ParameterInfo& info, bool is_optimizer_state) const;
+
+  const Step& step_;
+  const Mesh& mesh_;
+  const IntraOpOptions& options_;
+  int batch_axis_ = -1;
+  std::vector<Pin> pins_;
+  std::vector<bool> is_optimizer_state_;      // by parameter
+  std::vector<std::vector<int>> batch_dims_;  // [instruction][result]: counts examples; -1: none
+  std::vector<std::string> notes_;
+};
+
+// By parameter: state that the apply phase alone reads.
+std::vector<bool> FindOptimizerState(const Step& step);
+
+// Does the method treat the mesh as one axis over which the batch is split?
+bool IsDataParallel(Method method);
+
+}  // namespace minka
