@@ -118,7 +118,7 @@ TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
   const ParallelMethod parallel = MakeMethod(*ParseMethod(method), mesh, std::nullopt,
                                              {.num_micro_batches = num_micro_batches});
   auto run = Parallelize(subject.traced, Cluster::Local(8), parallel,
-                         {.search_seconds = 20, .devices = Devices()});
+                         {.search_seconds = 4, .devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const auto report = CompareWithOneDevice(subject.traced.step, run->runner(),
                                            InputsOf(subject.traced), kSteps, subject.one_device);
