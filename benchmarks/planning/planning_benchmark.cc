@@ -83,8 +83,7 @@ absl::StatusOr<Json> RunCase(const std::string& model, const std::string& mesh_t
   const double solver_seconds = watch.Lap();
   if (solved.choice.empty()) return InternalError("no plan: {}", SolveStatusName(solved.status));
   const StagePlan stage =
-      DecodeChoices(facts, tables, formulation, reshards, mesh, *cost, solved.choice,
-                    {});
+      DecodeChoices(facts, tables, formulation, reshards, mesh, *cost, solved.choice, {});
   const double decode_seconds = watch.Lap();
 
   row["instructions"] = step.module.entry_computation().num_instructions();

@@ -171,8 +171,8 @@ using Attributes =
     std::variant<std::monostate, ParameterAttributes, ConstantAttributes, DimensionsAttributes,
                  SliceAttributes, DynamicSliceAttributes, PadAttributes, DotAttributes,
                  WindowAttributes, ConvolutionAttributes, BatchNormAttributes, GatherAttributes,
-                 ScatterAttributes, CompareAttributes, ReducePrecisionAttributes, TopKAttributes, RngAttributes,
-                 CollectiveAttributes, PermuteAttributes, OpaqueAttributes>;
+                 ScatterAttributes, CompareAttributes, ReducePrecisionAttributes, TopKAttributes,
+                 RngAttributes, CollectiveAttributes, PermuteAttributes, OpaqueAttributes>;
 
 struct Instruction {
   Opcode opcode = Opcode::kOther;

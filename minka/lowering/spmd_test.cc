@@ -240,20 +240,21 @@ struct CollectiveKey {
 };
 
 std::map<CollectiveKey, int> WrittenCollectives(const Module& local) {
-  const Computation& entry = local.entry_computation();
   std::map<CollectiveKey, int> written;
-  for (const Instruction& instruction : entry.instructions) {
-    if (Family(instruction.opcode) != OpFamily::kCollective ||
-        instruction.opcode == Opcode::kReplicaId) {
-      continue;
+  for (const Computation& computation : local.computations) {
+    for (const Instruction& instruction : computation.instructions) {
+      if (Family(instruction.opcode) != OpFamily::kCollective ||
+          instruction.opcode == Opcode::kReplicaId) {
+        continue;
+      }
+      int64_t bytes = 0;
+      for (size_t i = 0; i < instruction.operands.size(); ++i) {
+        bytes += instruction.opcode == Opcode::kAllGather
+                     ? instruction.results[i].num_bytes()
+                     : computation.shape(instruction.operands[i]).num_bytes();
+      }
+      ++written[{std::string(OpcodeName(instruction.opcode)), instruction.shape().type, bytes}];
     }
-    int64_t bytes = 0;
-    for (size_t i = 0; i < instruction.operands.size(); ++i) {
-      bytes += instruction.opcode == Opcode::kAllGather
-                   ? instruction.results[i].num_bytes()
-                   : entry.shape(instruction.operands[i]).num_bytes();
-    }
-    ++written[{std::string(OpcodeName(instruction.opcode)), instruction.shape().type, bytes}];
   }
   return written;
 }

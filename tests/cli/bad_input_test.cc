@@ -51,9 +51,9 @@ TEST_F(BadInputTest, MoreDevicesThanExist) {
 }
 
 TEST_F(BadInputTest, PinsThatNameNothingOrDoNotFit) {
-  EXPECT_EQ(
-      ErrorOf("plan mlp --mesh data=2 --pin 'weights/*=[data,-]'"),
-      "minka: pin \"weights/*\" names no parameter; names look like \"params/layer_0/kernel\"\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mesh data=2 --pin 'weights/*=[data,-]'"),
+            "minka: pin \"weights/*\" names no parameter, result or operation; names look like "
+            "\"params/layer_0/kernel\"\n");
   EXPECT_EQ(ErrorOf("plan mlp --mesh data=2 --pin 'params/*kernel=[model,-]'"),
             "minka: pin \"params/*kernel=[model,-]\": sharding '[model,-]': the mesh data=2 has no "
             "axis 'model'\n");
@@ -139,7 +139,7 @@ TEST_F(BadInputTest, FlagsThatAreWrong) {
   EXPECT_EQ(ErrorOf("plan mlp --mesh data=0"),
             "minka: mesh axis 'data=0' needs a positive size, for example data=2\n");
   EXPECT_EQ(ErrorOf("plan mlp --mesh 2 --method fast"),
-            "minka: unknown method \"fast\"; known: data, shard\n");
+            "minka: unknown method \"fast\"; known: data, zero2, zero3, shard\n");
   EXPECT_EQ(
       ErrorOf("plan mlp --mesh 2 --cost-model alpa"),
       "minka: --cost-model alpa needs --alpha and --beta, one value per mesh axis: --alpha 1,1 "
