@@ -531,7 +531,8 @@ class Evaluation {
   std::vector<Array> NormaliseBatch(const Instruction& instruction) const {
     const auto& a = instruction.As<BatchNormAttributes>();
     const Array& x = Operand(instruction, 0);
-    const auto count = static_cast<Number>(x.shape.num_elements() / x.shape.dims[a.feature_index]);
+    const int64_t per_feature = x.shape.num_elements() / x.shape.dims[a.feature_index];
+    const auto count = static_cast<Number>(per_feature);
     const auto of = [&](const Array& vector, const Dims& index) {
       return vector.elements[index[a.feature_index]];
     };
