@@ -135,10 +135,11 @@ struct Forward {
 // [batch, width]: sines and cosines of the time step with periods from 2 pi to kLongestPeriod times
 // that (Vaswani et al. 2017, arXiv:1706.03762).
 Tensor TimeFeatures(Tensor timesteps, int64_t width) {
-  const std::vector<int64_t> dims = {timesteps.dim(0), width / 2};
+  const int64_t num_rates = width / 2;
+  const std::vector<int64_t> dims = {timesteps.dim(0), num_rates};
   Graph& graph = timesteps.graph();
   const Tensor index = graph.Iota({ElementType::kF32, dims}, 1);
-  const Tensor rate = Exp(index * (-std::log(kLongestPeriod) / static_cast<double>(width / 2)));
+  const Tensor rate = Exp(index * (-std::log(kLongestPeriod) / static_cast<double>(num_rates)));
   const Tensor phase = rate * Broadcast(Convert(timesteps, ElementType::kF32), dims, {0});
   return Concatenate(std::array{Sine(phase), Cosine(phase)}, 1);
 }
