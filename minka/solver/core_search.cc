@@ -191,6 +191,8 @@ void CoreSearch::Abandon() {
   rounds_without_gain_ = 0;
 }
 
+CoreSearch::Pruned::Pruned() = default;
+
 void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all) {
   if (pruned_) Abandon();
   pruned_.emplace();

@@ -35,8 +35,10 @@ bool FitsLimit(const Core& core, std::span<const int32_t> choice) {
     }
   }
   int64_t bytes = 0;
-  for (size_t t = 0; t < core.limit_bytes.size(); ++t)
-    if ((bytes += change[t]) > core.limit_bytes[t]) return false;
+  for (size_t t = 0; t < core.limit_bytes.size(); ++t) {
+    bytes += change[t];
+    if (bytes > core.limit_bytes[t]) return false;
+  }
   return true;
 }
 

@@ -141,7 +141,7 @@ absl::StatusOr<std::string> CheckpointWriter::Commit(int keep) {
   RETURN_IF_ERROR(WriteFile(manifest, ManifestToJson(manifest_)));
   RETURN_IF_ERROR(SyncToDisk(manifest));
   RETURN_IF_ERROR(SyncToDisk(partial_));
-  const std::string path = (fs::path(folder_) / CheckpointName(manifest_.step)).string();
+  std::string path = (fs::path(folder_) / CheckpointName(manifest_.step)).string();
   std::error_code error;
   if (fs::exists(path, error)) RETURN_IF_ERROR(RemoveCheckpoint(folder_, path));
   RETURN_IF_ERROR(Rename(partial_, path));
