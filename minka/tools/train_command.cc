@@ -101,7 +101,7 @@ class ProgressPrinter {
   void Print(const TrainProgress& progress) {
     const double weight = std::max(1.0 / kMeanOfLosses, 1.0 / static_cast<double>(progress.step));
     mean_ += weight * (progress.loss - mean_);
-    if (progress.held_out_loss) held_out_ = *progress.held_out_loss;
+    if (progress.held_out_loss) held_out_ = progress.held_out_loss;
     ReportPart(fmt::format("step {}", progress.step + 1));
     std::string line = fmt::format("{} {}  step {}  loss {:.3f}", Bar(progress.fraction),
                                    MinutesText(progress.seconds), progress.step, mean_);
