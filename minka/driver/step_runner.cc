@@ -76,13 +76,4 @@ absl::StatusOr<Literal> StepRunner::ReadParameter(const State& state, int parame
   return executor_.GetParameter(parameter, state.arrays[parameter]);
 }
 
-absl::StatusOr<ParameterValues> StepRunner::ReadState(const State& state) const {
-  ParameterValues values(parameters_.size());
-  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
-    if (parameters_[i].role != ParameterRole::kState) continue;
-    ASSIGN_OR_RETURN(values[i], ReadParameter(state, i));
-  }
-  return values;
-}
-
 }  // namespace minka

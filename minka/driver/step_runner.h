@@ -42,9 +42,7 @@ class StepRunner {
       const std::function<absl::StatusOr<Literal>(int parameter)>& value) const;
   // From the values of batch inputs and keys. FailedPrecondition for a state that a run consumed.
   absl::StatusOr<StepOutput> Run(State state, const ParameterValues& values);
-  // Values of state parameters, by parameter number.
-  absl::StatusOr<ParameterValues> ReadState(const State& state) const;
-  // One parameter of those.
+  // The value of a state parameter.
   absl::StatusOr<Literal> ReadParameter(const State& state, int parameter) const;
 
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }

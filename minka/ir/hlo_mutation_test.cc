@@ -1,6 +1,5 @@
 // Modules with random damage: import and text must refuse or accept, never crash, and what they
 // accept must survive a round trip.
-#include <cstring>
 #include <random>
 
 #include "gtest/gtest.h"
@@ -8,6 +7,7 @@
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/module_equality.h"
+#include "tests/support/mutation.h"
 
 namespace minka {
 namespace {
@@ -18,35 +18,6 @@ std::string Read(const std::string& path) {
   auto bytes = ReadFile(path);
   EXPECT_TRUE(bytes.ok()) << bytes.status();
   return bytes.ok() ? *bytes : "";
-}
-
-size_t Position(std::mt19937_64& random, const std::string& bytes) {
-  return bytes.empty() ? 0 : random() % bytes.size();
-}
-
-void Mutate(std::mt19937_64& random, std::string& bytes) {
-  const size_t position = Position(random, bytes);
-  switch (random() % 5) {
-    case 0:  // flip a bit
-      bytes[position] = static_cast<char>(bytes[position] ^ (1 << random() % 8));
-      break;
-    case 1:  // a small or an extreme number
-      bytes[position] = static_cast<char>(random() % 2 == 0 ? random() % 20 : 255);
-      break;
-    case 2:  // copy a piece elsewhere, over what is there
-      for (size_t i = 0, from = Position(random, bytes); i < 1 + random() % 16; ++i) {
-        if (position + i < bytes.size() && from + i < bytes.size()) {
-          bytes[position + i] = bytes[from + i];
-        }
-      }
-      break;
-    case 3:  // insert a piece
-      bytes.insert(position, bytes.substr(Position(random, bytes), random() % 16));
-      break;
-    default:  // remove a piece
-      bytes.erase(position, random() % 4);
-      break;
-  }
 }
 
 struct Outcome {
@@ -60,7 +31,7 @@ Outcome RunMutations(const std::string& original, int count, Read read, Write wr
   for (int i = 0; i < count; ++i) {
     std::string bytes = original;
     const auto num_mutations = 1 + random() % 3;
-    for (size_t k = 0; k < num_mutations; ++k) Mutate(random, bytes);
+    for (size_t k = 0; k < num_mutations; ++k) MutateBytes(random, bytes);
     const auto module = read(bytes);
     ++(module.ok() ? outcome.accepted : outcome.refused);
     if (!module.ok()) {

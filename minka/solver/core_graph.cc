@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "minka/base/check.h"
+#include "minka/solver/vectorized.h"
 
 namespace minka {
 namespace {
@@ -102,13 +103,9 @@ void CoreGraph::LayOutArcs() {
   }
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void
-MinPlus(const double* __restrict in, const double* __restrict cells, int32_t rows, int32_t columns,
-        double* __restrict out) {
+MINKA_VECTORIZED
+void MinPlus(const double* __restrict in, const double* __restrict cells, int32_t rows,
+             int32_t columns, double* __restrict out) {
   for (int32_t j = 0; j < columns; ++j) out[j] = kHugeCost;
   for (int32_t i = 0; i < rows; ++i) {
     const double base = in[i];

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "minka/solver/vectorized.h"
+
 namespace minka {
 namespace {
 
@@ -9,13 +11,9 @@ constexpr int kNodesPerPoll = 256;
 
 }  // namespace
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void
-AddTerms(const int64_t* __restrict cells, const int64_t* __restrict messages, int32_t count,
-         int shift, int64_t constant, int64_t* __restrict costs) {
+MINKA_VECTORIZED
+void AddTerms(const int64_t* __restrict cells, const int64_t* __restrict messages, int32_t count,
+              int shift, int64_t constant, int64_t* __restrict costs) {
   for (int32_t j = 0; j < count; ++j) {
     const bool forbidden = cells[j] == kForbidden;
     const int64_t cell = forbidden ? 0 : cells[j] << shift;

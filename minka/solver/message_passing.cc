@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "minka/base/hash.h"
+#include "minka/solver/vectorized.h"
 
 namespace minka {
 namespace {
@@ -20,13 +21,9 @@ int64_t Quantize(double value, int shift) {
 }
 
 // The least of cells << shift - to_a - to_b, over allowed cells.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-int64_t
-LeastOfRow(const int64_t* __restrict cells, const int64_t* __restrict to_b, int32_t count,
-           int64_t to_a, int shift) {
+MINKA_VECTORIZED
+int64_t LeastOfRow(const int64_t* __restrict cells, const int64_t* __restrict to_b, int32_t count,
+                   int64_t to_a, int shift) {
   int64_t least = INT64_MAX;
   for (int32_t j = 0; j < count; ++j) {
     const int64_t scaled = cells[j] == kForbidden ? 0 : cells[j] << shift;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "minka/solver/vectorized.h"
+
 namespace minka {
 namespace {
 
@@ -13,13 +15,9 @@ struct EdgeMinima {
   std::vector<int64_t> of_b;
 };
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-int64_t
-RowMinimum(const int64_t* __restrict cells, const int64_t* __restrict to_b, int32_t count,
-           int64_t constant, int shift, int64_t* __restrict of_b) {
+MINKA_VECTORIZED
+int64_t RowMinimum(const int64_t* __restrict cells, const int64_t* __restrict to_b, int32_t count,
+                   int64_t constant, int shift, int64_t* __restrict of_b) {
   int64_t least = kNever;
   for (int32_t j = 0; j < count; ++j) {
     const bool forbidden = cells[j] == kForbidden;

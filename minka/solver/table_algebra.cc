@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "minka/solver/vectorized.h"
+
 namespace minka {
 
 TableId TableAlgebra::AddTable(int32_t num_rows, int32_t num_columns,
@@ -190,13 +192,9 @@ constexpr int64_t kForbiddenDearer = int64_t{1} << 60;
 constexpr int64_t kForbiddenCheaper = int64_t{1} << 61;
 
 // The largest of dearer[j] - cheaper[j].
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-int64_t
-LargestDifference(const int64_t* __restrict dearer, const int64_t* __restrict cheaper,
-                  int32_t count) {
+MINKA_VECTORIZED
+int64_t LargestDifference(const int64_t* __restrict dearer, const int64_t* __restrict cheaper,
+                          int32_t count) {
   int64_t most = INT64_MIN;
   for (int32_t j = 0; j < count; ++j) {
     const int64_t difference = dearer[j] - cheaper[j];

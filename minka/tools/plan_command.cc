@@ -54,8 +54,9 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
       "plan", "Decide how a step runs in parallel and say how good that provably is");
   command
       ->add_option("model", flags->source.model,
-                   "A named model (mlp, gpt-tiny, gpt-125m ... gpt-175b, bert-tiny, bert-base, "
-                   "bert-large) or a module file (HloModuleProto or HLO text); - is standard input")
+                   "A named model (mlp, gpt-tiny, gpt-125m ... gpt-175b, bert-..., moe-..., "
+                   "wresnet-..., unet-...; a wrong name lists them all) or a module file "
+                   "(HloModuleProto or HLO text); - is standard input")
       ->required();
   AddPlanningFlags(*command, flags->planning, ". Default: the memory of the cluster's devices");
   AddModelFlags(*command, flags->source);

@@ -20,21 +20,6 @@ struct ProfileFlags {
   bool local = false, json = false;
 };
 
-std::string_view NameOf(ReshardKind kind) {
-  switch (kind) {
-    case ReshardKind::kAllReduce:
-      return "all-reduce";
-    case ReshardKind::kReduceScatter:
-      return "reduce-scatter";
-    case ReshardKind::kAllGather:
-      return "all-gather";
-    case ReshardKind::kAllToAll:
-      return "all-to-all";
-    default:
-      return "local";
-  }
-}
-
 std::string Describe(const Calibration& calibration, const std::string& path) {
   std::string text = fmt::format(
       "{} ({} cores), {}, {} devices at once\n\n"
@@ -60,7 +45,7 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
                      {"bytes", Align::kRight},
                      {"time", Align::kRight}});
   for (const CollectivePoint& point : calibration.collectives) {
-    collectives.Add({std::string(NameOf(point.kind)), fmt::format("{}", point.group_size),
+    collectives.Add({std::string(ToString(point.kind)), fmt::format("{}", point.group_size),
                      FormatBytes(point.bytes), FormatTime(point.us)});
   }
   return text + dots.ToString() + "\n" + collectives.ToString() +

@@ -278,8 +278,9 @@ void AddTrainCommand(CLI::App& app, CommandLine& line) {
   CLI::App* const command = app.add_subcommand(
       "train", "Plan a named model and train it on this machine's devices, on real text or images");
   command
-      ->add_option("model", flags->source.model,
-                   "A named model: gpt-tiny, moe-tiny (bytes of text), mlp ...")
+      ->add_option(
+          "model", flags->source.model,
+          "A named model: gpt-tiny, moe-tiny (bytes of text), wresnet-tiny, unet-tiny (images)")
       ->required();
   command->add_option("--data", flags->data,
                       "File to train on: bytes for models of text, lines of 64 pixels and a digit "

@@ -142,17 +142,16 @@ Restriction Restrictions::OfSum(InstructionId id) const {
   return restriction;
 }
 
-Restriction Restrictions::OfBatch(const ParameterInfo& info, const Shape& shape) {
+absl::StatusOr<Restriction> Restrictions::OfBatch(const ParameterInfo& info,
+                                                  const Shape& shape) const {
   Restriction restriction{.tensor = info.name};
-  if (IsDataParallel(options_.method)) {
-    restriction.exact = OverAllAxes(shape, info.batch_dim, mesh_);
-    if (restriction.exact) return restriction;
-    notes_.push_back(
-        fmt::format("{} stays whole: its batch dimension {} is not divided by {} devices",
-                    info.name, ToString(shape), mesh_.num_devices()));
-    restriction.exact = Sharding::Replicated(shape.rank());
-  }
-  return restriction;
+  if (!IsDataParallel(options_.method)) return restriction;
+  restriction.exact = OverAllAxes(shape, info.batch_dim, mesh_);
+  if (restriction.exact) return restriction;
+  return InvalidArgument(
+      "method {} splits the batch over all {} devices, which do not divide dimension {} of {} {}; "
+      "change the batch, the number of micro-batches or the mesh, or search with method shard",
+      MethodName(options_.method), mesh_.num_devices(), info.batch_dim, info.name, ToString(shape));
 }
 
 Restriction Restrictions::OfState(const ParameterInfo& info, bool is_optimizer_state) const {

@@ -74,7 +74,7 @@ class Restrictions {
   absl::Status PinOperations(std::vector<std::optional<Sharding>>& values);
   absl::Status Set(const Pin& pin, InstructionId id, const std::string& name,
                    std::vector<std::optional<Sharding>>& values) const;
-  Restriction OfBatch(const ParameterInfo& info, const Shape& shape);
+  absl::StatusOr<Restriction> OfBatch(const ParameterInfo& info, const Shape& shape) const;
   void KeepBatchAxis(const Restriction& restriction, std::vector<Strategy>& strategies) const;
   Restriction OfState(const ParameterInfo& info, bool is_optimizer_state) const;
 

@@ -280,7 +280,6 @@ const std::vector<int>& Executable::donated_parameters() const {
   return state_->interface.donated_parameters;
 }
 int Executable::num_outputs() const { return static_cast<int>(state_->outputs.size()); }
-const Shape& Executable::output_shape(int output) const { return *state_->outputs[output]; }
 const MemoryStatistics& Executable::memory() const { return state_->memory; }
 
 absl::StatusOr<std::map<std::string, double>> Executable::CostAnalysis() const {

@@ -83,7 +83,6 @@ class Executable {
   const Shape& parameter_shape(int parameter) const;
   const std::vector<int>& donated_parameters() const;  // ascending
   int num_outputs() const;
-  const Shape& output_shape(int output) const;
 
   const MemoryStatistics& memory() const;
   // The compiler's estimates by name, such as "flops", "bytes accessed".
