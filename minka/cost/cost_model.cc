@@ -58,6 +58,10 @@ class RooflineCostModel final : public CostModel {
     return Collective(kind, 0, axes, ElementType::kF32);
   }
 
+  double Wait() const override {
+    return calibration_ ? calibration_->synchronise_us * sharing_ : 0;
+  }
+
   double Operation(const LocalWork& work) const override {
     const double memory = static_cast<double>(work.bytes) / BytesPerUs();
     double compute = work.elementwise / ElementwisePerUs();

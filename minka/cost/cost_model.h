@@ -36,9 +36,11 @@ class CostModel {
   // ReshardPrice.
   virtual double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
                             ElementType type) const = 0;
-  // The part of Collective that does not depend on bytes: what combining n collectives into one
-  // saves n - 1 times.
+  // The part of Collective that does not depend on bytes.
   virtual double Latency(ReshardKind kind, AxisSet axes) const = 0;
+  // The part of that for which devices wait for each other: nothing where one collective follows
+  // another without work between them.
+  virtual double Wait() const { return 0; }
   virtual double Operation(const LocalWork& work) const = 0;
   // Whether compute may be repeated on an axis: alpa forbids undivided dots.
   virtual bool forbids_replicated_dots() const = 0;

@@ -9,11 +9,24 @@
 #include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
+#include "minka/planner/intra_op/intra_op.h"
 
 namespace minka {
 namespace {
 
 constexpr int kMaxPlans = 4;  // the first and three more
+
+// The plan under `limit`, or, where none fits, under the smallest limit known to work if that is
+// less than `estimated`, what the plan before was estimated to need: estimates err by some per cent
+// to either side, and the compiled program says what is needed. `limit` becomes what was taken.
+absl::StatusOr<Plan> NextPlan(const PlanSource& source, const Step& prepared, int64_t estimated,
+                              std::optional<int64_t>& limit) {
+  absl::StatusOr<Plan> plan = source(prepared, limit);
+  const std::optional<int64_t> smallest = SmallestKnownLimit(plan.status());
+  if (!smallest || *smallest >= estimated) return plan;
+  limit = smallest;
+  return source(prepared, limit);
+}
 
 // Says that a step begins, times it, and remembers whether it is the last one wanted.
 class Progress {
@@ -97,9 +110,11 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
   if (progress.Done()) return out;
 
   std::optional<int64_t> limit = options.memory_limit_bytes;
+  // Far above the limit nothing is tried: no estimate errs by half.
+  int64_t estimated = limit.value_or(0) + limit.value_or(0) / 2;
   for (int plans = 1;; ++plans) {
     progress.Begin("plan");
-    ASSIGN_OR_RETURN(out.plan, plan_source(out.prepared, limit));
+    ASSIGN_OR_RETURN(out.plan, NextPlan(plan_source, out.prepared, estimated, limit));
     RETURN_IF_ERROR(dump.Write("03-plan.json", PlanToJson(out.plan, out.prepared.module)));
     if (progress.Done()) return out;
 
@@ -138,7 +153,7 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
     progress.Done();
 
     const int64_t needed = out.executable->memory().total_bytes();
-    const int64_t estimated = out.plan.peak_memory_bytes;
+    estimated = out.plan.peak_memory_bytes;
     out.plan.peak_memory_bytes = out.plan.stages.front().peak_memory_bytes = needed;
     out.plan.memory_tier = MemoryTier::kCompiled;
     if (!options.memory_limit_bytes || needed <= *options.memory_limit_bytes) break;

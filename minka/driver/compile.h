@@ -19,8 +19,9 @@
 
 namespace minka {
 
-// Gives the plan of a prepared step. The limit is that of CompileOptions at first, lower where the
-// compiled program of an earlier plan needed more than was predicted.
+// Gives the plan of a prepared step. The limit is that of CompileOptions at first, a little higher
+// where nothing is estimated to fit, lower where the compiled program of an earlier plan needed
+// more than was predicted.
 using PlanSource = std::function<absl::StatusOr<Plan>(const Step& prepared,
                                                       std::optional<int64_t> memory_limit_bytes)>;
 

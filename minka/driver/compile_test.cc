@@ -10,7 +10,9 @@
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/ir/builder.h"
+#include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
+#include "minka/planner/intra_op/intra_op.h"
 
 namespace minka {
 namespace {
@@ -90,6 +92,55 @@ TEST(Compile, PredictsTheCompiledMemory) {
   ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
   EXPECT_EQ(compiled->plan.memory_tier, MemoryTier::kCompiled);
   EXPECT_EQ(compiled->plan.peak_memory_bytes, compiled->executable->memory().total_bytes());
+}
+
+// The estimate is made before lowering; what frees memory keeps its place (release_operands.h).
+TEST(Compile, TheEstimateIsCloseToTheCompiledMemory) {
+  const TracedStep gpt = Trace(Gpt({.batch = 16,
+                                    .sequence = 128,
+                                    .vocabulary = 256,
+                                    .hidden = 64,
+                                    .num_layers = 2,
+                                    .num_heads = 2}),
+                               AdamW())
+                             .value();
+  for (const ParallelMethod& method : {ParallelMethod(DataParallel{}), ParallelMethod(Zero3{})}) {
+    int64_t estimated = 0;
+    const PlanSource source = [&](const Step& prepared,
+                                  std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+      ASSIGN_OR_RETURN(Plan plan, Planned(method)(prepared, limit));
+      estimated = plan.peak_memory_bytes;
+      return plan;
+    };
+    const auto compiled = Compile(gpt.step, source, Devices().client, {});
+    ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+    const double ratio =
+        static_cast<double>(compiled->plan.peak_memory_bytes) / static_cast<double>(estimated);
+    EXPECT_GT(ratio, 0.8);
+    EXPECT_LT(ratio, 1.1);
+  }
+}
+
+// Estimates err to either side: what is estimated to need a little too much is compiled.
+TEST(Compile, TakesTheSmallestLimitKnownToWorkWhereNothingFits) {
+  const auto data = Compile(SmallMlp().step, Planned(DataParallel{}), Devices().client, {});
+  ASSERT_TRUE(data.ok()) << Message(data.status());
+  const int64_t fits = data->plan.peak_memory_bytes;
+  std::vector<int64_t> limits;
+  const PlanSource source = [&](const Step& prepared,
+                                std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+    limits.push_back(*limit);
+    if (*limit < fits + 100) {
+      absl::Status refusal = ResourceExhausted("nothing fits");
+      SetSmallestKnownLimit(fits + 100, refusal);
+      return refusal;
+    }
+    return Planned(DataParallel{})(prepared, std::nullopt);
+  };
+  const auto compiled =
+      Compile(SmallMlp().step, source, Devices().client, {.memory_limit_bytes = fits});
+  ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+  EXPECT_THAT(limits, ElementsAre(fits, fits + 100));
 }
 
 TEST(Compile, PlansAgainThreeTimesAtMost) {

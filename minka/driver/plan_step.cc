@@ -105,13 +105,24 @@ std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links) {
   return meshes;
 }
 
+namespace {
+
+// Does the first say that a smaller limit than the second's would do?
+bool NeedsLess(const absl::Status& a, const absl::Status& b) {
+  const std::optional<int64_t> smallest = SmallestKnownLimit(a);
+  const std::optional<int64_t> other = SmallestKnownLimit(b);
+  return smallest && other && *smallest < *other;
+}
+
+}  // namespace
+
 absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& request) {
   const std::vector<Mesh> meshes =
       !request.meshes.empty()
           ? request.meshes
           : MeshShapes(request.cluster.num_devices(), request.cluster.num_hosts == 1);
   PlanResult out;
-  absl::Status first_error;
+  absl::Status error;
   for (const Mesh& mesh : meshes) {
     if (mesh.num_devices() > request.cluster.num_devices()) {
       return InvalidArgument("mesh {} has {} devices; the cluster {} has {}", mesh.ToString(),
@@ -126,8 +137,8 @@ absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& req
         candidate.plan = *std::move(plan);
         candidate.fits = !request.memory_limit_bytes ||
                          candidate.plan.peak_memory_bytes <= *request.memory_limit_bytes;
-      } else if (first_error.ok()) {
-        first_error = candidate.status;
+      } else if (error.ok() || NeedsLess(candidate.status, error)) {
+        error = candidate.status;
       }
       out.candidates.push_back(std::move(candidate));
       const PlanCandidate& added = out.candidates.back();
@@ -138,7 +149,7 @@ absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& req
     }
   }
   if (out.best >= 0) return out;
-  if (!first_error.ok()) return first_error;
+  if (!error.ok()) return error;
   int64_t smallest = INT64_MAX;
   for (const PlanCandidate& candidate : out.candidates)
     smallest = std::min(smallest, candidate.plan.peak_memory_bytes);

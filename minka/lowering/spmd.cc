@@ -12,6 +12,7 @@
 #include "minka/ir/simplify.h"
 #include "minka/lowering/join_barriers.h"
 #include "minka/lowering/local_operation.h"
+#include "minka/lowering/release_operands.h"
 #include "minka/lowering/reshard_steps.h"
 #include "minka/plan/combine.h"
 
@@ -331,7 +332,7 @@ class Lowering {
     for (const Alias& alias : module_.aliases) target_.AddAlias(alias);
     absl::StatusOr<Module> finished = std::move(target_).Finish();
     if (!finished.ok()) return WithContext(finished.status(), "local program");
-    program.module = JoinBarriers(EliminateDeadCode(*finished));
+    program.module = JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished)));
     return program;
   }
 

@@ -140,22 +140,27 @@ class Decoder {
     return facts_.loop.LeavesLoop(value.instruction) ? std::max(next, facts_.loop.end) : next;
   }
 
-  bool IsMadeForAnotherGroup(int from, int group, const Sharding& to) const {
-    for (int other = 0; other < StepFacts::kNumViewGroups; ++other) {
-      if (other != group && made_.contains(std::tuple(from, other, to))) return true;
-    }
-    return false;
+  // Does another group of readers have a version that begins with the same step?
+  bool BeginsLikeAnotherGroups(int from, int group, const ReshardStep& step) const {
+    return std::ranges::any_of(made_, [&](const auto& made) {
+      const auto& [its_from, its_group, its_to] = made.first;
+      return its_from == from && its_group != group &&
+             plan_.reshards[made.second - 1].steps.front() == step;
+    });
   }
 
   // The version of `value` with sharding `to`, made from `from` unless this group of readers
-  // already has it. An equal version of another group was paid for, too: without a barrier the
-  // compiler would keep one, as it would keep one for all micro-batches.
+  // already has it. What another group makes of `from` was paid for, too: without a barrier the
+  // compiler would keep what begins alike, as it would keep one for all micro-batches.
   Version Make(Value value, const Version& from, const Sharding& to, int group,
                InstructionId before, bool isolated) {
     if (from.sharding == to) return from;
-    const auto [found, added] = made_.try_emplace(std::tuple(from.number, group, to), 0);
-    if (added) {
-      isolated = isolated || IsMadeForAnotherGroup(from.number, group, to);
+    const std::tuple key(from.number, group, to);
+    auto found = made_.find(key);
+    if (found == made_.end()) {
+      ReshardPath path =
+          reshards_.Path(facts_.entry.shape(value), from.sharding, to, facts_.ClassOf(value));
+      isolated = isolated || BeginsLikeAnotherGroups(from.number, group, path.steps.front());
       const int64_t runs = RunsOf(value, before);
       if (ReadsIntoLoop(value, before)) {
         if (runs == 1) {
@@ -164,8 +169,6 @@ class Decoder {
           isolated = true;
         }
       }
-      ReshardPath path =
-          reshards_.Path(facts_.entry.shape(value), from.sharding, to, facts_.ClassOf(value));
       plan_.reshards.push_back({.value = value,
                                 .from_version = from.number,
                                 .from = from.sharding,
@@ -174,7 +177,7 @@ class Decoder {
                                 .before = before,
                                 .isolated = isolated,
                                 .cost_us = static_cast<double>(runs) * path.cost});
-      found->second = static_cast<int>(plan_.reshards.size());
+      found = made_.emplace(key, static_cast<int>(plan_.reshards.size())).first;
     }
     return {found->second, to};
   }
@@ -287,13 +290,28 @@ class Decoder {
     for (const OpPlan& op : plan_.ops) total += op.cost_us;
     for (const Reshard& reshard : plan_.reshards) total += reshard.cost_us;
     for (const PlannedCollective& collective : ListCollectives(facts_.step.module, plan_)) {
-      if (collective.reshards.size() < 2) continue;
-      const Reshard& first = plan_.reshards[collective.reshards[0]];
-      total -= static_cast<double>(collective.runs) *
-               static_cast<double>(collective.reshards.size() - 1) *
-               cost_.Latency(first.steps[0].kind, collective.axes);
+      total -= static_cast<double>(collective.runs) * SavedByCombining(collective);
     }
     return total;
+  }
+
+  // One latency for all; but gathers and reduce-scatters are packed into one array and taken apart
+  // again, and gathers of new state would follow one another anyway.
+  double SavedByCombining(const PlannedCollective& collective) const {
+    const auto num_saved = static_cast<double>(collective.reshards.size()) - 1;
+    if (num_saved < 1) return 0;
+    const Reshard& first = plan_.reshards[collective.reshards[0]];
+    const ReshardKind kind = first.steps[0].kind;
+    double latency = cost_.Latency(kind, collective.axes);
+    if (first.before == facts_.entry.num_instructions()) latency -= cost_.Wait();
+    double packing = 0;
+    if (kind != ReshardKind::kAllReduce) {
+      const int64_t parts = mesh_.size(collective.axes);
+      for (const int64_t bytes : {collective.bytes, collective.bytes / parts}) {
+        packing += cost_.Collective(ReshardKind::kSlice, bytes, collective.axes, collective.type);
+      }
+    }
+    return num_saved * latency - packing;
   }
 
   const StepFacts& facts_;

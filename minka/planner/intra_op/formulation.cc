@@ -315,6 +315,18 @@ class Formulator {
       edge_tables_;
 };
 
+std::vector<InstructionId> LastRuns(const Computation& entry, const UseTable& uses,
+                                    const FusionPartition& fusions) {
+  std::vector<InstructionId> last(entry.num_instructions());
+  for (InstructionId id = entry.num_instructions(); id-- > 0;) {
+    last[id] = id;
+    if (entry.instructions[id].results.size() > 1 || fusions.IsMaterialised(uses, {id, 0}))
+      continue;
+    for (const Use& use : uses.uses({id, 0})) last[id] = std::max(last[id], last[use.user]);
+  }
+  return last;
+}
+
 std::vector<bool> FindActivations(const Step& step, const std::vector<Phase>& phases) {
   const Computation& entry = step.module.entry_computation();
   std::vector<bool> found(entry.num_instructions());
@@ -356,6 +368,7 @@ StepFacts::StepFacts(const Step& step_in)
       uses(entry),
       phases(PhasesWithLoop(step_in)),
       fusions(PartitionIntoFusions(entry)),
+      last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),
       loop(FindMicroLoop(step_in.module)),
       is_activation(FindActivations(step_in, phases)) {
@@ -384,7 +397,7 @@ InstructionId StepFacts::LastUse(Value value) const {
   if (uses.is_result(value)) return entry.num_instructions();
   InstructionId last = value.instruction;
   for (const Use& use : uses.uses(value)) {
-    last = std::max(last, use.user);
+    last = std::max(last, last_runs[use.user]);
     const bool is_carried = loop.IsInside(use.user) && !loop.IsTransient(value.instruction);
     if (is_carried) last = std::max(last, loop.end - 1);
   }

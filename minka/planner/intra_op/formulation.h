@@ -33,6 +33,8 @@ struct StepFacts {
   std::vector<Phase> phases;
   FusionPartition fusions;
   std::vector<bool> leads_group;  // first operation of its fusion group
+  // When it runs last: one that leaves nothing in memory runs with those that read it.
+  std::vector<InstructionId> last_runs;
   std::vector<std::vector<int>>
       state_parameters;  // by instruction, for result 0 values: parameters it is the new value of
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/micro_loop.h"
@@ -51,19 +53,34 @@ bool SavesMemory(const IntraOpOptions& options) {
          (options.method == Method::kZero3 && options.limits.combine_gathers_bytes == 0);
 }
 
+constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
+
 absl::Status DoesNotFit(int64_t limit, std::optional<int64_t> smallest) {
   if (!smallest) {
     return ResourceExhausted(
         "no plan fits into {} bytes per device, and none was found for a larger limit either",
         limit);
   }
-  return ResourceExhausted(
+  absl::Status status = ResourceExhausted(
       "no plan fits into {} bytes per device; the smallest limit known to work is {} bytes ({:.1f} "
       "MiB)",
       limit, *smallest, static_cast<double>(*smallest) / (1 << 20));
+  SetSmallestKnownLimit(*smallest, status);
+  return status;
 }
 
 }  // namespace
+
+std::optional<int64_t> SmallestKnownLimit(const absl::Status& status) {
+  const auto payload = status.GetPayload(kSmallestLimitPayload);
+  int64_t bytes = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &bytes)) return std::nullopt;
+  return bytes;
+}
+
+void SetSmallestKnownLimit(int64_t bytes, absl::Status& status) {
+  status.SetPayload(kSmallestLimitPayload, absl::Cord(fmt::to_string(bytes)));
+}
 
 std::string_view MethodName(Method method) {
   switch (method) {
@@ -102,13 +119,9 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   std::optional<int64_t> limit = options.memory_limit_bytes;
   for (int round = 0;; ++round) {
     ASSIGN_OR_RETURN(const SolveResult solved, Solve(formulation.problem, parameters));
-    if (solved.status == SolveStatus::kInfeasible || solved.choice.empty()) {
-      if (!options.memory_limit_bytes) {
-        return InternalError("the solver found no plan ({})", SolveStatusName(solved.status));
-      }
-      return DoesNotFit(
-          *options.memory_limit_bytes,
-          solved.infeasibility ? solved.infeasibility->smallest_known_limit_bytes : std::nullopt);
+    if (solved.choice.empty()) {
+      if (limit) return DoesNotFit(*options.memory_limit_bytes, std::nullopt);
+      return InternalError("the solver found no plan ({})", SolveStatusName(solved.status));
     }
     result.stage = DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
                                  {.save_memory = SavesMemory(options),
@@ -123,7 +136,8 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
     result.stop_reason = std::string(SolveStatusName(solved.status));
     result.choice = solved.choice;
     if (!limit || memory.peak_bytes <= *options.memory_limit_bytes) break;
-    if (round + 1 == kMaxMemoryRounds)
+    // The choice of a problem without an answer is the one that needs least.
+    if (solved.status == SolveStatus::kInfeasible || round + 1 == kMaxMemoryRounds)
       return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);
     *limit -= memory.peak_bytes - *options.memory_limit_bytes;
     if (*limit < 0) return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);

@@ -80,4 +80,8 @@ struct IntraOpResult {
 absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
                                        const IntraOpOptions& options);
 
+// The smallest memory limit known to work, of a refusal that names one; and the refusal's making.
+std::optional<int64_t> SmallestKnownLimit(const absl::Status& status);
+void SetSmallestKnownLimit(int64_t bytes, absl::Status& status);
+
 }  // namespace minka

@@ -37,7 +37,9 @@ struct LastReads {
   std::vector<std::vector<InstructionId>> of_produced;  // [instruction][result]
 };
 
-LastReads FindLastReads(const Computation& entry, const StagePlan& plan, const MicroLoop& loop) {
+LastReads FindLastReads(const StepFacts& facts, const StagePlan& plan) {
+  const Computation& entry = facts.entry;
+  const MicroLoop& loop = facts.loop;
   LastReads reads;
   reads.of_reshard.assign(plan.reshards.size(), -1);
   for (const Instruction& instruction : entry.instructions) {
@@ -54,7 +56,8 @@ LastReads FindLastReads(const Computation& entry, const StagePlan& plan, const M
   };
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     for (size_t i = 0; i < entry.instructions[id].operands.size(); ++i) {
-      read(entry.instructions[id].operands[i], plan.ops[id].operand_versions[i], id);
+      read(entry.instructions[id].operands[i], plan.ops[id].operand_versions[i],
+           facts.last_runs[id]);
     }
   }
   for (const Reshard& reshard : plan.reshards)
@@ -88,7 +91,7 @@ MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan) {
   const Computation& entry = facts.entry;
   const int end = entry.num_instructions() + 1;
   LivenessProfile profile(end);
-  const LastReads reads = FindLastReads(entry, plan, facts.loop);
+  const LastReads reads = FindLastReads(facts, plan);
   MemoryEstimate arguments;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     const Instruction& instruction = entry.instructions[id];

@@ -1,0 +1,228 @@
+#include "minka/lowering/release_operands.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "minka/ir/names.h"
+#include "minka/lowering/join_barriers.h"
+
+namespace minka {
+namespace {
+
+constexpr InstructionId kNever = std::numeric_limits<InstructionId>::max();
+
+bool IsHeavy(const Instruction& instruction) {
+  return instruction.opcode == Opcode::kDot || instruction.opcode == Opcode::kConvolution;
+}
+
+// Another order or type of the same elements: XLA takes it into the dot that reads it.
+bool IsView(const Instruction& instruction) {
+  return instruction.opcode == Opcode::kReshape || instruction.opcode == Opcode::kTranspose ||
+         instruction.opcode == Opcode::kConvert;
+}
+
+// Nothing in front of a barrier: there all the time, or made anew by every reader.
+bool IsFree(const Instruction& instruction) {
+  return instruction.operands.empty() || instruction.opcode == Opcode::kBroadcast;
+}
+
+// `last` are done before `next`.
+struct Wait {
+  std::vector<Value> last;
+  InstructionId next = -1;
+  int operand = 0;  // of `next`: what passes the barrier with `last`
+};
+
+class Waits {
+ public:
+  explicit Waits(const Computation& computation)
+      : computation_(computation), uses_(computation), demand_(computation.num_instructions()) {
+    for (InstructionId id = computation.num_instructions(); id-- > 0;) demand_[id] = Demand(id);
+  }
+
+  std::vector<Wait> Find() const {
+    std::vector<Wait> waits;
+    std::vector<InstructionId> since;  // what may free memory, from the last heavy instruction on
+    for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
+      const Instruction& instruction = computation_.instructions[id];
+      if (IsHeavy(instruction)) {
+        if (auto wait = Between(since, id)) waits.push_back(*std::move(wait));
+        since.clear();
+      }
+      if (IsHeavy(instruction) || instruction.opcode == Opcode::kReduce) since.push_back(id);
+    }
+    return waits;
+  }
+
+ private:
+  // The first heavy instruction that needs this one's results.
+  InstructionId Demand(InstructionId id) const {
+    InstructionId first = kNever;
+    const Instruction& instruction = computation_.instructions[id];
+    for (int32_t i = 0; i < static_cast<int32_t>(instruction.results.size()); ++i) {
+      for (const Use& use : uses_.uses({id, i})) first = std::min(first, TimeOf(use.user));
+    }
+    return first;
+  }
+  InstructionId TimeOf(InstructionId user) const {
+    return IsHeavy(computation_.instructions[user]) ? user : demand_[user];
+  }
+
+  bool FreesMemory(InstructionId id) const {
+    const Instruction& instruction = computation_.instructions[id];
+    if (instruction.opcode == Opcode::kReduce) return instruction.results.size() == 1;
+    int64_t freed = 0;
+    std::set<Value> sources;
+    for (const Value operand : instruction.operands) {
+      const Value source = Source(operand);
+      if (!sources.insert(source).second || IsFree(computation_.instruction(source))) continue;
+      if (IsReadLastBy(source, id)) freed += computation_.shape(source).num_bytes();
+    }
+    return freed > instruction.shape().num_bytes();
+  }
+
+  Value Source(Value value) const {
+    while (IsView(computation_.instruction(value))) {
+      value = computation_.instruction(value).operands[0];
+    }
+    return value;
+  }
+
+  // Would it be the last reader if it ran as late as it may?
+  bool IsReadLastBy(Value value, InstructionId id) const {
+    if (uses_.is_result(value)) return false;
+    return std::ranges::all_of(uses_.uses(value), [&](const Use& use) {
+      const bool is_in_place = computation_.instructions[use.user].opcode == Opcode::kReduce;
+      return (is_in_place ? use.user : TimeOf(use.user)) < demand_[id];
+    });
+  }
+
+  std::optional<Wait> Between(const std::vector<InstructionId>& since, InstructionId next) const {
+    Wait wait{.next = next};
+    for (const InstructionId id : since) {
+      if (demand_[id] <= next || !FreesMemory(id)) continue;
+      if (const auto value = ReadLater(id, next)) wait.last.push_back(*value);
+    }
+    const std::vector<Value>& operands = computation_.instructions[next].operands;
+    for (; wait.operand < static_cast<int>(operands.size()); ++wait.operand) {
+      if (IsFree(computation_.instruction(Source(operands[wait.operand])))) continue;
+      if (wait.last.empty()) break;
+      return wait;
+    }
+    return std::nullopt;
+  }
+
+  // What `next` can wait for: the result, or the end of the chain of single readers in front of
+  // `next`; nullopt if nobody reads it afterwards.
+  std::optional<Value> ReadLater(InstructionId id, InstructionId next) const {
+    Value value{id, 0};
+    while (!uses_.is_result(value) && uses_.uses(value).size() == 1) {
+      const InstructionId user = uses_.uses(value).front().user;
+      const Instruction& instruction = computation_.instructions[user];
+      if (user > next || (!IsElementwise(instruction.opcode) && !IsView(instruction))) break;
+      value = {user, 0};
+    }
+    const auto is_later = [&](const Use& use) { return use.user > next; };
+    if (uses_.is_result(value) || std::ranges::any_of(uses_.uses(value), is_later)) return value;
+    return std::nullopt;
+  }
+
+  const Computation& computation_;
+  const UseTable uses_;
+  std::vector<InstructionId> demand_;  // by instruction; kNever: the results alone need it
+};
+
+// Writes the computation with its waits.
+class Writer {
+ public:
+  explicit Writer(const Computation& computation) : source_(computation) {
+    for (const Instruction& instruction : computation.instructions) {
+      names_.Reserve(instruction.name);
+    }
+  }
+
+  Computation Write(const std::vector<Wait>& waits) && {
+    auto wait = waits.begin();
+    for (InstructionId id = 0; id < source_.num_instructions(); ++id) {
+      Instruction instruction = source_.instructions[id];
+      std::optional<Value> passed;
+      const bool waits_here = wait != waits.end() && wait->next == id;
+      if (waits_here) passed = WriteBarrier(*wait);
+      for (Value& operand : instruction.operands) operand = Now(operand);
+      if (waits_here) instruction.operands[(wait++)->operand] = *passed;
+      std::vector<Value> results;
+      const Value first = Append(std::move(instruction));
+      for (int32_t i = 0; i < static_cast<int32_t>(source_.instructions[id].results.size()); ++i) {
+        results.push_back({first.instruction, i});
+      }
+      now_.push_back(std::move(results));
+    }
+    out_.name = source_.name;
+    for (const InstructionId parameter : source_.parameters) {
+      out_.parameters.push_back(now_[parameter][0].instruction);
+    }
+    for (const Value result : source_.results) out_.results.push_back(Now(result));
+    return std::move(out_);
+  }
+
+ private:
+  Value Now(Value value) const { return now_[value.instruction][value.result]; }
+
+  Value Append(Instruction instruction) {
+    out_.instructions.push_back(std::move(instruction));
+    return {out_.num_instructions() - 1, 0};
+  }
+
+  // What reads `wait.last` from now on reads it behind the barrier; returns the operand of
+  // `wait.next`, behind it as well.
+  Value WriteBarrier(const Wait& wait) {
+    const std::string tag = fmt::format("last use {}", num_barriers_++);
+    for (const Value value : wait.last) {
+      now_[value.instruction][value.result] = Lane(Now(value), tag);
+    }
+    return Behind(source_.instructions[wait.next].operands[wait.operand], tag);
+  }
+
+  Value Behind(Value value, const std::string& tag) {
+    Instruction view = source_.instruction(value);
+    if (!IsView(view)) return Lane(Now(value), tag);
+    view.operands[0] = Behind(view.operands[0], tag);
+    view.name = names_.Take(view.name);
+    return Append(std::move(view));
+  }
+
+  Value Lane(Value value, const std::string& tag) {
+    const Instruction& producer = out_.instruction(value);
+    return Append({.opcode = Opcode::kOptBarrier,
+                   .name = names_.Take("last_use"),
+                   .operands = {value},
+                   .results = {out_.shape(value)},
+                   .op_name = producer.op_name,
+                   .frontend_attributes = {{kBarrierAttribute, tag}}});
+  }
+
+  const Computation& source_;
+  UniqueNames names_;
+  Computation out_;
+  std::vector<std::vector<Value>> now_;  // by value of the source
+  int num_barriers_ = 0;
+};
+
+}  // namespace
+
+Module ReleaseOperands(const Module& module) {
+  Module out = module;
+  for (Computation& computation : out.computations) {
+    const Computation source = computation;
+    const std::vector<Wait> waits = Waits(source).Find();
+    if (!waits.empty()) computation = Writer(source).Write(waits);
+  }
+  return out;
+}
+
+}  // namespace minka

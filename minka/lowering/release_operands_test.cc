@@ -1,0 +1,54 @@
+#include "minka/lowering/release_operands.h"
+
+#include "gtest/gtest.h"
+#include "minka/ir/builder.h"
+#include "minka/ir/verifier.h"
+#include "minka/lowering/join_barriers.h"
+
+namespace minka {
+namespace {
+
+Shape F32(std::vector<int64_t> dims) { return {ElementType::kF32, std::move(dims)}; }
+
+Value MatMul(ComputationBuilder& b, Value x, Value y, int64_t x_dim, int64_t y_dim) {
+  return b.Dot(x, y, {.lhs_contracting = {x_dim}, .rhs_contracting = {y_dim}});
+}
+
+// Two layers backwards: the first dot is a weight's gradient, the second hands the gradient on.
+TEST(ReleaseOperands, TheNextDotWaitsForAWeightsGradient) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value activation = b.Unary(Opcode::kExponential, b.Parameter(F32({64, 8}), "x"));
+  const Value gradient = b.Unary(Opcode::kNegate, b.Parameter(F32({64, 8}), "dy"));
+  const Value weight = b.Parameter(F32({8, 8}), "w");
+  const Value of_weight = MatMul(b, activation, gradient, 0, 0);
+  const Value handed_on = MatMul(b, gradient, weight, 1, 1);
+  b.SetResults({b.Unary(Opcode::kNegate, of_weight), handed_on});
+  const Module source = *std::move(module).Finish();
+  const Module waits = JoinBarriers(ReleaseOperands(source));
+  ASSERT_TRUE(Verify(waits).ok()) << Verify(waits);
+  const Computation& entry = waits.entry_computation();
+  ASSERT_EQ(entry.num_instructions(), source.entry_computation().num_instructions() + 1);
+  const Instruction& barrier = entry.instructions[6];
+  ASSERT_EQ(barrier.opcode, Opcode::kOptBarrier);
+  EXPECT_EQ(barrier.operands, (std::vector<Value>{{5, 0}, {3, 0}}));  // its result, and gradient
+  EXPECT_EQ(entry.instructions[7].operands[0], (Value{6, 1}));
+  EXPECT_EQ(entry.instructions[8].operands[0], (Value{6, 0}));
+}
+
+TEST(ReleaseOperands, LeavesDotsThatTheNextOneReadsAndThoseThatFreeNothing) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Unary(Opcode::kExponential, b.Parameter(F32({64, 8}), "x"));
+  const Value weight = b.Parameter(F32({8, 8}), "w");
+  const Value query = MatMul(b, x, weight, 1, 0);
+  const Value key = MatMul(b, x, weight, 1, 1);
+  const Value scores = MatMul(b, query, key, 1, 1);
+  b.SetResults({scores, x});
+  const Module source = *std::move(module).Finish();
+  EXPECT_EQ(ReleaseOperands(source).entry_computation().num_instructions(),
+            source.entry_computation().num_instructions());
+}
+
+}  // namespace
+}  // namespace minka
