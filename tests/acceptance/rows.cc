@@ -161,6 +161,15 @@ void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
   grid.why_cheaper = "3 of the all-reduces are reduce-scatters, 3 of them gathered again";
   add("mlp/force_batch_dim", large, "a=4,b=1", 2368635.12, 2368524).limits.batch_axis = "a";
   add("bert/layer_force_batch_dim", bert, "a=4,b=1", 152691.24, 152472).limits.batch_axis = "a";
+  // The batch is not split: the axis has one device.
+  AcceptanceRow& whole = add("mlp/force_batch_dim", large, "a=1,b=4", 245765.05, 245765);
+  whole.limits.batch_axis = "a";
+  whole.max_collectives = {{"all-reduce", 5}};
+  AcceptanceRow& bert_whole =
+      add("bert/layer_force_batch_dim", bert, "a=1,b=4", 5505031.07, 5505031);
+  bert_whole.limits.batch_axis = "a";
+  bert_whole.max_collectives = {{"all-reduce", 7}};
+  bert_whole.why_cheaper = "the sequence is split, not the features";
 
   // A reduce-scatter and an all-gather cost one alpha more than the all-reduce that Alpa charges.
   const Counts pair = {{"reduce-scatter", 1}, {"all-gather", 1}};

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "minka/plan/combine.h"
 #include "minka/planner/intra_op/op_costs.h"
 
 namespace minka {
@@ -222,8 +223,8 @@ class Decoder {
     return leads;
   }
 
-  // Single collectives that carry gradients into the apply phase, or new state out of it, of equal
-  // kind, axes and type.
+  // Collectives that carry gradients into the apply phase, or new state out of it, of equal kind,
+  // axes and type. The value may be cut before and behind one, and nothing else.
   void CombineAtTheApplyBorder() {
     std::vector<bool> read_early(plan_.reshards.size() + 1, false);
     const std::vector<bool> is_late = LeadsToApplyOnly();
@@ -240,12 +241,13 @@ class Decoder {
         groups;
     for (size_t i = 0; i < plan_.reshards.size(); ++i) {
       const Reshard& reshard = plan_.reshards[i];
-      if (reshard.steps.size() != 1 || !IsCollective(reshard.steps[0].kind) || read_early[i + 1])
-        continue;
-      if (reshard.steps[0].kind == ReshardKind::kAllToAll) continue;
-      if (options_.save_memory && reshard.steps[0].kind != ReshardKind::kAllReduce) continue;
+      const std::optional<int> only = OnlyCollective(reshard);
+      if (!only || read_early[i + 1]) continue;
+      const ReshardStep& step = reshard.steps[*only];
+      if (step.kind == ReshardKind::kAllToAll) continue;
+      if (options_.save_memory && step.kind != ReshardKind::kAllReduce) continue;
       const bool leaves_step = reshard.before == facts_.entry.num_instructions();
-      groups[{PartOf(facts_.loop, reshard), reshard.steps[0].kind, reshard.steps[0].axes,
+      groups[{PartOf(facts_.loop, reshard), step.kind, step.axes,
               facts_.entry.shape(reshard.value).type, leaves_step}]
           .push_back(static_cast<int>(i));
     }
@@ -301,7 +303,7 @@ class Decoder {
     const auto num_saved = static_cast<double>(collective.reshards.size()) - 1;
     if (num_saved < 1) return 0;
     const Reshard& first = plan_.reshards[collective.reshards[0]];
-    const ReshardKind kind = first.steps[0].kind;
+    const ReshardKind kind = first.steps[*OnlyCollective(first)].kind;
     double latency = cost_.Latency(kind, collective.axes);
     if (first.before == facts_.entry.num_instructions()) latency -= cost_.Wait();
     double packing = 0;

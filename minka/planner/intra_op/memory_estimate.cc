@@ -4,6 +4,8 @@
 #include <map>
 #include <vector>
 
+#include "minka/plan/combine.h"
+
 namespace minka {
 namespace {
 
@@ -73,7 +75,7 @@ std::vector<InstructionId> MakingTimes(const Computation& entry, const StagePlan
   std::map<int, InstructionId> first;
   const auto is_joint_gather = [&](const Reshard& reshard) {
     return reshard.combine_group >= 0 && reshard.before < entry.num_instructions() &&
-           reshard.steps[0].kind == ReshardKind::kAllGather;
+           reshard.steps[*OnlyCollective(reshard)].kind == ReshardKind::kAllGather;
   };
   for (const Reshard& reshard : plan.reshards) {
     if (is_joint_gather(reshard)) first.try_emplace(reshard.combine_group, reshard.before);

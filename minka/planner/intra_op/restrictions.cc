@@ -247,6 +247,7 @@ absl::Status Restrictions::Keep(const Restriction& restriction, const OpRule& ru
         restriction.tensor, ToString(*restriction.exact, mesh_), mesh_.ToString());
   }
   if (restriction.batch_factor >= 0) KeepBatchAxis(restriction, strategies);
+  if (restriction.split == Restriction::Split::kAny) return absl::OkStatus();
   int64_t most = 1;
   for (const Strategy& s : strategies) most = std::max(most, NumDevices(result(s), mesh_));
   const bool all = restriction.split == Restriction::Split::kMost;
