@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchemaVersion = 2;
+constexpr int kSchemaVersion = 3;  // 3: dots without XNNPACK
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};

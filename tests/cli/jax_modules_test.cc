@@ -35,7 +35,7 @@ TEST_P(JaxModules, ComputeOnEightDevicesWhatOneComputes) {
 
 std::vector<Subject> Subjects() {
   std::vector<Subject> subjects;
-  for (const char* module : {"small_gpt_clipped", "small_lstm", "small_moe"}) {
+  for (const char* module : {"small_gpt_clipped", "small_lstm", "small_moe", "small_resnet"}) {
     subjects.push_back({module, "8", "data"});
     for (const char* mesh : {"2x4", "2x2x2"}) subjects.push_back({module, mesh, "shard"});
   }

@@ -29,8 +29,11 @@ std::map<std::string, ClientOption> PlatformClientOptions(PluginKind kind, int n
 Overrides RequiredOverrides(PluginKind kind) {
   switch (kind) {
     case PluginKind::kCpu:
+      // XNNPACK's dots keep weights packed by address, and read stale ones where a step writes the
+      // new weights over the old (docs/design/0004).
       return {{kDisabledPasses, "cse_barrier_expander,cpu-all-reduce-combiner"},
-              {"xla_cpu_enable_concurrency_optimized_scheduler", false}};
+              {"xla_cpu_enable_concurrency_optimized_scheduler", false},
+              {"xla_cpu_use_xnnpack", false}};
     case PluginKind::kCuda:
       // The GPU compiler combines collectives up to these bytes; the plan has combined them
       // already.
