@@ -75,6 +75,7 @@ class Waits {
 
   bool FreesMemory(InstructionId id) const {
     const Instruction& instruction = computation_.instructions[id];
+    // Smaller than what it reads; an argmax is left alone.
     if (instruction.opcode == Opcode::kReduce) return instruction.results.size() == 1;
     int64_t freed = 0;
     std::set<Value> sources;

@@ -7,9 +7,9 @@ namespace minka {
 
 // A weight's gradient reads an activation and a gradient for the last time, and nobody needs it
 // before the end of the step. XLA's schedulers leave such a dot until then, and all that it reads
-// lives as long. Behind this pass the next dot or convolution waits, at a barrier, for each that
-// frees more bytes than its result has and that a later one does not read. What is computed stays
-// the same.
+// lives as long. Behind this pass the next dot or convolution waits, at a barrier, for each dot and
+// convolution that is not needed before and frees more bytes than its result has, and for each such
+// reduction. What is computed stays the same.
 //
 // The barriers are lanes (join_barriers.h), to be joined afterwards.
 Module ReleaseOperands(const Module& module);

@@ -133,11 +133,12 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
     if (round == 0)
       result.lower_bound = static_cast<double>(solved.lower_bound) / formulation.units_per_cost;
     result.memory_price = solved.memory_price / formulation.units_per_cost;
-    result.stop_reason = std::string(SolveStatusName(solved.status));
+    // The choice of a problem without an answer is the one that needs least.
+    const bool is_least = solved.status == SolveStatus::kInfeasible;
+    result.stop_reason = is_least ? "least_memory" : std::string(SolveStatusName(solved.status));
     result.choice = solved.choice;
     if (!limit || memory.peak_bytes <= *options.memory_limit_bytes) break;
-    // The choice of a problem without an answer is the one that needs least.
-    if (solved.status == SolveStatus::kInfeasible || round + 1 == kMaxMemoryRounds)
+    if (is_least || round + 1 == kMaxMemoryRounds)
       return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);
     *limit -= memory.peak_bytes - *options.memory_limit_bytes;
     if (*limit < 0) return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);

@@ -29,8 +29,7 @@ std::map<std::string, ClientOption> PlatformClientOptions(PluginKind kind, int n
 Overrides RequiredOverrides(PluginKind kind) {
   switch (kind) {
     case PluginKind::kCpu:
-      // XNNPACK's dots keep weights packed by address, and read stale ones where a step writes the
-      // new weights over the old (docs/design/0004).
+      // XNNPACK's dots go wrong where a step writes new weights over the old (docs/design/0004).
       return {{kDisabledPasses, "cse_barrier_expander,cpu-all-reduce-combiner"},
               {"xla_cpu_enable_concurrency_optimized_scheduler", false},
               {"xla_cpu_use_xnnpack", false}};
