@@ -2,13 +2,17 @@
 
 #include <filesystem>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 
 namespace minka {
 namespace {
+
+using ::testing::HasSubstr;
 
 absl::StatusOr<int> Half(int value) {
   if (value % 2 != 0) return InvalidArgument("{} is odd", value);
@@ -33,6 +37,23 @@ TEST(Status, ContextGoesInFrontAndKeepsTheCode) {
 
 TEST(Hash, IsTheSameEverywhere) {
   EXPECT_EQ(HashText(StableHash("minka")), HashText(StableHash("minka")));
+}
+
+TEST(ParseJson, RefusesWhatReadersCouldTripOver) {
+  const auto refusal = [](const std::string& text) { return Message(ParseJson(text).status()); };
+  EXPECT_THAT(refusal("{"), HasSubstr("not JSON: "));
+  EXPECT_THAT(refusal("[1e999]"), HasSubstr("not JSON: "));
+  EXPECT_EQ(refusal(R"({"a": {"b": 1}, "c": [{"b": 1, "b": 2}]})"), "JSON that gives 'b' twice");
+  const auto nested = [](size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  EXPECT_EQ(ParseJson(nested(kMaxJsonDepth))->size(), 1);
+  EXPECT_EQ(refusal(nested(kMaxJsonDepth + 1)), "JSON that nests more than 100 deep");
+  EXPECT_EQ(refusal(nested(1'000'000)), "JSON that nests more than 100 deep");
+}
+
+TEST(ParseJson, TheSameKeyInTwoObjectsIsNoTwin) {
+  EXPECT_EQ((*ParseJson(R"([{"a": {"a": 1}}, {"a": 2}])"))[1]["a"], 2);
 }
 
 TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {

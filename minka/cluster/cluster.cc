@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "minka/base/file.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -149,8 +150,9 @@ std::string Cluster::ToJson() const {
 }
 
 absl::StatusOr<Cluster> Cluster::FromJson(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return InvalidArgument("cluster: not JSON");
+  const absl::StatusOr<Json> parsed = ParseJson(text);
+  if (!parsed.ok()) return WithContext(parsed.status(), "cluster");
+  const Json& json = *parsed;
   try {
     const Json& device = json.at("device");
     Cluster cluster{

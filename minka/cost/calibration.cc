@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "minka/base/check.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -138,8 +139,9 @@ std::string Calibration::ToJson() const {
 }
 
 absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return InvalidArgument("calibration: not JSON");
+  const absl::StatusOr<Json> parsed = ParseJson(text);
+  if (!parsed.ok()) return WithContext(parsed.status(), "calibration");
+  const Json& json = *parsed;
   try {
     if (json.at("schema_version") != kSchemaVersion)
       return InvalidArgument("calibration: schema_version is not {}; profile again",

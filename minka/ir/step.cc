@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "minka/base/check.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -108,8 +109,9 @@ std::string DescriptionJson(const Step& step) {
 }
 
 absl::Status ReadDescription(const std::string& text, Step& step) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return InvalidArgument("{} is not JSON", kStepAttribute);
+  const absl::StatusOr<Json> parsed = ParseJson(text);
+  if (!parsed.ok()) return WithContext(parsed.status(), kStepAttribute);
+  const Json& json = *parsed;
   try {
     if (json.at("schema_version") != 1) {
       return InvalidArgument("{}: schema_version is not 1", kStepAttribute);

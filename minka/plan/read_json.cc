@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "minka/base/hash.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 #include "minka/ir/shape.h"
 #include "minka/plan/plan_json.h"
@@ -16,7 +17,7 @@
 namespace minka {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // A JSON value and where it stands.
 class Node {
@@ -299,21 +300,14 @@ absl::Status ReadIdentity(const Node& node, const Json& json, const Module& modu
       plan.module_hash, hash);
 }
 
-absl::StatusOr<Json> ParseText(std::string_view text) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {  // also numbers out of range
-    return InvalidArgument("plan: not JSON: {}", error.what());
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
-  ASSIGN_OR_RETURN(const Json document, ParseText(json));
-  const Node root(document, "");
+  const absl::StatusOr<Json> document = ParseJson(json);
+  if (!document.ok()) return WithContext(document.status(), "plan");
+  const Node root(*document, "");
   Plan plan;
-  RETURN_IF_ERROR(ReadIdentity(root, document, module, plan));
+  RETURN_IF_ERROR(ReadIdentity(root, *document, module, plan));
   RETURN_IF_ERROR(root.ExpectKeys({"schema_version",
                                    "module_hash",
                                    "options",
@@ -360,8 +354,10 @@ absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
 }
 
 absl::StatusOr<PlannedMicroBatches> MicroBatchesOfPlan(std::string_view json) {
-  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object()) return InvalidArgument("not a plan: no JSON object");
+  const absl::StatusOr<Json> parsed = ParseJson(json);
+  if (!parsed.ok()) return WithContext(parsed.status(), "plan");
+  const Json& document = *parsed;
+  if (!document.is_object()) return InvalidArgument("plan: not a JSON object");
   PlannedMicroBatches found;
   const auto count = document.find("num_micro_batches");
   if (count != document.end() && count->is_number_integer()) {

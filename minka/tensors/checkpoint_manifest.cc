@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "minka/base/hash.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -182,7 +183,7 @@ std::string ManifestToJson(const CheckpointManifest& manifest) {
 }
 
 absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view json) {
-  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(const Json document, ParseJson(json));
   if (!document.is_object()) return InvalidArgument("the manifest is no JSON object");
   RETURN_IF_ERROR(CheckHead(document));
   CheckpointManifest manifest;

@@ -13,12 +13,12 @@
 #include <functional>
 #include <iterator>
 #include <optional>
-#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "minka/base/file.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -140,30 +140,12 @@ absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& jso
   return metadata;
 }
 
-absl::StatusOr<Json> ParseJson(std::string_view text) {
-  std::set<std::string> names;
-  std::optional<std::string> repeated;
-  const auto note_name = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 &&
-        !names.insert(parsed.get<std::string>()).second)
-      repeated = parsed.get<std::string>();
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text, note_name);
-  } catch (const Json::parse_error& error) {
-    return InvalidArgument("the header is not JSON: {}", error.what());
-  }
-  if (repeated) return InvalidArgument("the header describes '{}' twice", *repeated);
-  if (!json.is_object()) return InvalidArgument("the header is not an object");
-  return json;
-}
-
 absl::StatusOr<Header> ParseHeader(std::string_view text) {
-  ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  const absl::StatusOr<Json> json = ParseJson(text);
+  if (!json.ok()) return WithContext(json.status(), "header");
+  if (!json->is_object()) return InvalidArgument("the header is not an object");
   Header header;
-  for (const auto& [name, description] : json.items()) {
+  for (const auto& [name, description] : json->items()) {
     if (name == kMetadataKey) {
       ASSIGN_OR_RETURN(header.metadata, ParseMetadata(description));
       continue;

@@ -113,7 +113,7 @@ TEST(ParseTensors, RefusesHeadersThatDoNotFit) {
             "a header of 1000 bytes in a file of 10: it is cut short");
   EXPECT_EQ(Refusal(Length(UINT64_MAX) + "{}"),
             "a header of 18446744073709551615 bytes; the format allows 100000000");
-  EXPECT_THAT(Refusal(FileOf("{\"a\":", "")), HasSubstr("the header is not JSON: "));
+  EXPECT_THAT(Refusal(FileOf("{\"a\":", "")), HasSubstr("header: not JSON: "));
   EXPECT_EQ(Refusal(FileOf("[]", "")), "the header is not an object");
   EXPECT_EQ(Refusal(FileOf(R"({"__metadata__":{"n":1}})", "")),
             "__metadata__ has 'n', which is no text");
@@ -150,7 +150,7 @@ TEST(ParseTensors, RefusesOverlapsAndTwins) {
                            "12345678")),
             "tensor 'b' begins at byte 4, the tensor before it ends at 6");
   EXPECT_EQ(Refusal(FileOf("{" + first + "," + first + "}", "123456")),
-            "the header describes 'a' twice");
+            "header: JSON that gives 'a' twice");
 }
 
 TEST(ParseTensors, RefusesPredicatesThatAreNeitherTrueNorFalse) {

@@ -5,6 +5,7 @@
 
 #include "fmt/ranges.h"
 #include "minka/base/file.h"
+#include "minka/base/json.h"
 #include "minka/base/status.h"
 #include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
@@ -130,7 +131,7 @@ absl::Status Take(const std::string& text, const std::string& flag, std::optiona
 
 // The options of a plan.json, of which nothing else is read.
 absl::StatusOr<std::map<std::string, std::string>> OptionsOfPlan(const std::string& json) {
-  const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(const nlohmann::ordered_json document, ParseJson(json));
   if (!document.is_object() || !document.contains("options") || !document["options"].is_object()) {
     return InvalidArgument("this is no plan.json: a JSON object with the field 'options' is meant");
   }
