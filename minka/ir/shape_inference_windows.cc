@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "minka/ir/shape_inference_rules.h"
 #include "minka/ir/window.h"
@@ -145,7 +146,8 @@ InferredShapes InferBatchNorm(const ShapeContext& context) {
   const Opcode opcode = context.instruction.opcode;
   RETURN_IF_ERROR(CheckNumOperands(context, opcode == Opcode::kBatchNormTraining ? 3 : 5));
   const Shape& x = context.operand(0);
-  const int64_t feature = context.instruction.As<BatchNormAttributes>().feature_index;
+  const auto [epsilon, feature] = context.instruction.As<BatchNormAttributes>();
+  if (!std::isfinite(epsilon)) return DoesNotFit(context, "epsilon is {}", epsilon);
   RETURN_IF_ERROR(CheckDimensions(context, std::span(&feature, 1), x.rank(), "feature dimension"));
   if (!IsFloat(x.type)) return DoesNotFit(context, "takes floats, not {}", ToString(x));
   const bool is_gradient = opcode == Opcode::kBatchNormGrad;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -114,9 +115,10 @@ TEST(InferSelectAndScatter, SourceHasOneElementPerPosition) {
             "in 'main': select-and-scatter: source f32[8,16] for windows [8,8] of f32[8,16]");
 }
 
-std::string Normalised(Opcode opcode, const std::vector<Dims>& operands, int64_t feature) {
+std::string Normalised(Opcode opcode, const std::vector<Dims>& operands, int64_t feature,
+                       float epsilon = 0.001F) {
   return Built([&](ComputationBuilder& b) {
-    Instruction instruction{.opcode = opcode, .attributes = BatchNormAttributes{0.001F, feature}};
+    Instruction instruction{.opcode = opcode, .attributes = BatchNormAttributes{epsilon, feature}};
     for (const Dims& dims : operands) {
       instruction.operands.push_back(b.Parameter({kF32, dims}, "p"));
     }
@@ -137,6 +139,8 @@ TEST(InferBatchNorm, OneNumberPerFeature) {
   EXPECT_EQ(Normalised(Opcode::kBatchNormTraining, {x, f, f}, 3),
             "in 'main': batch-norm-training: feature dimension [3]: 3 is not a dimension of rank "
             "3");
+  EXPECT_EQ(Normalised(Opcode::kBatchNormTraining, {x, f, f}, 2, std::nanf("")),
+            "in 'main': batch-norm-training: epsilon is nan");
 }
 
 TEST(InferPad, HugePaddingIsRefused) {
