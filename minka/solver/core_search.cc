@@ -21,6 +21,8 @@ constexpr double kFirstLikely = 5;
 constexpr double kLikelyGrowth = 1.5;
 constexpr double kMostLikely = 0.6;  // of all choices
 constexpr int kRoundsWithoutGain = 4;
+constexpr int64_t kSweepsPerProbe = 50;
+constexpr int64_t kMostWorkToProbeAll = 20'000'000'000;
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
 int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
@@ -122,15 +124,23 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
 
 void CoreSearch::LookForChoices(const RoundOptions& options, const std::function<bool()>& stop) {
   if (pruned_)
-    pruned_->search->Round({.work = options.work / 2 + 1, .gap = options.gap}, stop);
+    pruned_->search->Round({.work = options.work / 2 + 1,
+                            .gap = options.gap,
+                            .probe = options.probe && !WorthProbing()},
+                           stop);
   else
     primal_.Run(*input_, options.work, stop);
 }
 
 void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool()>& stop) {
+  if (options.probe && WorthProbing()) {
+    Probe(options.work, stop);
+    return;
+  }
   if (pruned_) {
     if (!pruned_->helper) pruned_->helper = SearchPruned(pruned_->reduction, seed_ + kSeedOfHelper);
-    pruned_->helper->Round({.work = options.work / 2 + 1, .gap = options.gap}, stop);
+    pruned_->helper->Round(
+        {.work = options.work / 2 + 1, .gap = options.gap, .probe = options.probe}, stop);
     return;
   }
   if (!helper_) helper_.emplace(graph_, seed_ + kSeedOfHelper);
@@ -138,8 +148,29 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
   helper_->Run(*input_, options.work, stop);
 }
 
+bool CoreSearch::WorthProbing() const {
+  if (!pruned_ || !pruned_->has_all) return false;
+  return static_cast<double>(pruned_->num_choices) * static_cast<double>(ProbeWork()) <=
+         static_cast<double>(kMostWorkToProbeAll);
+}
+
+int64_t CoreSearch::ProbeWork() const { return kSweepsPerProbe * ascent_.messages().sweep_work(); }
+
+void CoreSearch::Probe(int64_t work, const std::function<bool()>& stop) {
+  if (!probing_) {
+    const ChoiceExcess excess(ascent_.messages());
+    other_work_ += graph_.num_cells();
+    probing_.emplace(core_, excess.Within(best_->cost), excess, ProbeWork(), seed_ + kSeedOfHelper);
+  }
+  probing_->Run(
+      *best_,
+      [this](const Reduction& reduction, uint64_t seed) { return SearchPruned(reduction, seed); },
+      work, stop);
+}
+
 void CoreSearch::PruneIfWorthwhile() {
   if (!best_ || complete_) return;
+  if (PruneToProbed()) return;
   const int64_t slack = best_->cost - ascent_.bound();
   if (RelativeGap(best_->cost, ascent_.bound()) > kLargestGapToPrune || slack <= 0) return;
   const bool closer =
@@ -157,12 +188,22 @@ void CoreSearch::PruneIfWorthwhile() {
 }
 
 bool CoreSearch::PruneToAll(const ChoiceExcess& excess) {
+  if (probing_) return false;  // it has pruned at least as much
   const std::vector<std::vector<int64_t>> choices = excess.Within(best_->cost);
   const bool pruned_before = pruned_ && pruned_->has_all;
   const int64_t before = pruned_before ? pruned_->num_choices : graph_.total_choices();
   if (static_cast<double>(Count(choices)) > kChoicesLeft * static_cast<double>(before))
     return false;
   Descend(choices, /*has_all=*/true);
+  return true;
+}
+
+bool CoreSearch::PruneToProbed() {
+  if (!probing_ || !pruned_ || !pruned_->has_all) return false;
+  if (static_cast<double>(Count(probing_->choices())) >
+      kChoicesLeft * static_cast<double>(pruned_->num_choices))
+    return false;
+  Descend(probing_->choices(), /*has_all=*/true);
   return true;
 }
 
@@ -231,6 +272,8 @@ void CoreSearch::CollectFromPruned(CoreSearch& search) {
 }
 
 void CoreSearch::Collect() {
+  // First: of two answers that cost the same, the one whose choices probing has kept.
+  if (probing_ && probing_->found()) Take(*probing_->found());
   if (ascent_.decoded()) Take(*ascent_.decoded());
   if (primal_.best()) Take(*primal_.best());
   if (helper_ && helper_->best()) Take(*helper_->best());
@@ -255,6 +298,7 @@ int64_t CoreSearch::work() const {
   if (helper_) work += helper_->work();
   if (pruned_) work += pruned_->search->work();
   if (pruned_ && pruned_->helper) work += pruned_->helper->work();
+  if (probing_) work += probing_->work();
   return work;
 }
 

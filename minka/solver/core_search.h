@@ -13,6 +13,7 @@
 #include "minka/solver/bound_ascent.h"
 #include "minka/solver/core_graph.h"
 #include "minka/solver/primal.h"
+#include "minka/solver/probing.h"
 #include "minka/solver/prune.h"
 #include "minka/solver/reduce.h"
 
@@ -49,6 +50,7 @@ class CoreSearch {
     int64_t work = 0;
     bool in_parallel = false;
     double gap = 0;
+    bool probe = true;  // once the bound has stalled, where the core is small enough
   };
   void Round(const RoundOptions& options, const std::function<bool()>& stop);
 
@@ -77,6 +79,7 @@ class CoreSearch {
 
   void PruneIfWorthwhile();
   bool PruneToAll(const ChoiceExcess& excess);
+  bool PruneToProbed();
   void PruneToLikely(const ChoiceExcess& excess);
   bool LikelyAreExhausted() const;
   void Abandon();
@@ -84,6 +87,9 @@ class CoreSearch {
   std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed) const;
   void LookForChoices(const RoundOptions& options, const std::function<bool()>& stop);
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
+  bool WorthProbing() const;
+  int64_t ProbeWork() const;
+  void Probe(int64_t work, const std::function<bool()>& stop);
   void Collect();
   void CollectFromPruned(CoreSearch& search);
   void Take(const CoreAnswer& answer);
@@ -97,6 +103,7 @@ class CoreSearch {
   std::optional<PrimalSearch> helper_;
   std::optional<PrimalInput> input_;
   std::optional<Pruned> pruned_;
+  std::optional<Probing> probing_;            // of the choices that can beat the best answer
   std::optional<int64_t> slack_when_pruned_;  // best cost - bound at the last try
   double likely_per_node_ = 0;                // choices; 0: not tried yet
   int rounds_without_gain_ = 0;               // of the pruned search

@@ -16,6 +16,11 @@ class ChoiceExcess {
   // Reads every cell once. Integer arithmetic, as in MessagePassing::Certify.
   explicit ChoiceExcess(const MessagePassing& messages);
 
+  // In units that are the same for all choices.
+  int64_t Of(int32_t node, int64_t choice) const {
+    return excess_[graph_.first_choice(node) + choice];
+  }
+
   // By core node, ascending: the choices that an answer of at most `cost` within the limit may
   // take. The choices of a feasible answer of that cost are among them.
   std::vector<std::vector<int64_t>> Within(int64_t cost) const;

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 
 #include "minka/base/status.h"
 #include "minka/solver/core_graph.h"
+#include "minka/solver/core_search.h"
 #include "minka/solver/evaluate.h"
 #include "minka/solver/message_passing.h"
+#include "minka/solver/probing.h"
 #include "minka/solver/prune.h"
 #include "minka/solver/random_problem.h"
 #include "minka/solver/reduce.h"
@@ -104,6 +107,53 @@ TEST(PruneTest, ChoicesThatBeatAnAnswerAreKept) {
       num_dropped += graph.num_choices(n) - static_cast<int64_t>(kept[n].size());
     EXPECT_EQ(OptimumOfCore(ReduceFurther(reduction.core, kept).core), optimum) << "problem " << i;
   }
+  EXPECT_GT(num_dropped, 300);
+}
+
+// Any choice of the core within the limit; nothing if a few tries meet none.
+std::optional<CoreAnswer> AnyAnswer(const Core& core, Random& random) {
+  for (int tries = 0; tries < 200; ++tries) {
+    CoreAnswer answer;
+    for (int32_t node = 0; node < core.num_nodes(); ++node)
+      answer.choice.push_back(random.Below(core.num_choices(node)));
+    const std::optional<int64_t> cost = CoreCost(core, answer.choice);
+    if (!cost || !FitsLimit(core, answer.choice)) continue;
+    answer.cost = *cost;
+    return answer;
+  }
+  return std::nullopt;
+}
+
+TEST(ProbingTest, FindsTheOptimumAndPrunesOnlyWhatIsNoBetter) {
+  Random random(29);
+  int64_t num_dropped = 0;
+  int num_improved = 0;
+  for (int i = 0; i < 300; ++i) {
+    const SolverProblem problem = MakeRandomProblem({.with_limit = i % 2 == 0}, random);
+    const Reduction reduction = Reduce(problem, {.dominance = false, .elimination = false});
+    const Core& core = reduction.core;
+    const std::optional<int64_t> optimum = OptimumOfCore(core);
+    const std::optional<CoreAnswer> answer =
+        optimum && core.num_nodes() > 0 ? AnyAnswer(core, random) : std::nullopt;
+    if (!answer) continue;
+    const CoreGraph graph(core);
+    MessagePassing messages(graph);
+    messages.Sweep();
+    const ChoiceExcess excess(messages);
+    Probing probing(core, excess.Within(answer->cost), excess, /*probe_work=*/1 + 5000 * (i % 3),
+                    i);
+    const auto search = [](const Reduction& pruned, uint64_t seed) {
+      return std::make_unique<CoreSearch>(pruned.core, seed);
+    };
+    probing.Run(*answer, search, /*work=*/2'000'000, [] { return false; });
+    EXPECT_EQ(probing.found()->cost, *optimum) << "problem " << i;
+    EXPECT_EQ(OptimumOfCore(ReduceFurther(core, probing.choices()).core), optimum)
+        << "problem " << i;
+    num_improved += probing.found()->cost < answer->cost ? 1 : 0;
+    for (int32_t n = 0; n < graph.num_nodes(); ++n)
+      num_dropped += graph.num_choices(n) - static_cast<int64_t>(probing.choices()[n].size());
+  }
+  EXPECT_GT(num_improved, 50);
   EXPECT_GT(num_dropped, 300);
 }
 
