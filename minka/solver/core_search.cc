@@ -13,10 +13,11 @@ namespace {
 constexpr int64_t kWorkPerRound = 100;   // at least, so that work limits end every search
 constexpr int kRoundsPerBoundRound = 4;  // once the bound has stalled
 constexpr double kLargestGapToPrune = 0.05;
+constexpr double kSettled = 1e-3;           // rise of the bound per round, as a share of it
 constexpr double kSlackToPruneAgain = 0.6;  // of the slack at the last try
 constexpr double kChoicesLeft = 0.85;       // of those before: more are not worth a new core
 // Of likely choices per node, when the choices that can beat the answer are too many.
-constexpr int32_t kManyChoices = 20;  // per node: below, all of them are searched
+constexpr int32_t kManyChoices = 15;  // per node: below, all of them are searched
 constexpr double kFirstLikely = 5;
 constexpr double kLikelyGrowth = 1.5;
 constexpr double kMostLikely = 0.6;  // of all choices
@@ -172,7 +173,10 @@ void CoreSearch::PruneIfWorthwhile() {
   if (!best_ || complete_) return;
   if (PruneToProbed()) return;
   const int64_t slack = best_->cost - ascent_.bound();
-  if (RelativeGap(best_->cost, ascent_.bound()) > kLargestGapToPrune || slack <= 0) return;
+  const bool near = RelativeGap(best_->cost, ascent_.bound()) <= kLargestGapToPrune;
+  const bool settled =
+      RelativeGap(ascent_.bound(), std::exchange(bound_before_, ascent_.bound())) <= kSettled;
+  if (slack <= 0 || !(near || settled)) return;
   const bool closer =
       !slack_when_pruned_ ||
       static_cast<double>(slack) <= kSlackToPruneAgain * static_cast<double>(*slack_when_pruned_);
@@ -181,7 +185,7 @@ void CoreSearch::PruneIfWorthwhile() {
   other_work_ += graph_.num_cells();
   if (closer) {
     slack_when_pruned_ = slack;
-    if (PruneToAll(excess)) return;
+    if (near && PruneToAll(excess)) return;
   }
   if (graph_.total_choices() < kManyChoices * graph_.num_nodes()) return;
   if (!pruned_ || !pruned_->has_all) PruneToLikely(excess);

@@ -105,6 +105,7 @@ class CoreSearch {
   std::optional<Pruned> pruned_;
   std::optional<Probing> probing_;            // of the choices that can beat the best answer
   std::optional<int64_t> slack_when_pruned_;  // best cost - bound at the last try
+  int64_t bound_before_ = 0;                  // this round
   double likely_per_node_ = 0;                // choices; 0: not tried yet
   int rounds_without_gain_ = 0;               // of the pruned search
   std::optional<CoreAnswer> best_;

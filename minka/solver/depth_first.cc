@@ -1,6 +1,8 @@
 #include "minka/solver/depth_first.h"
 
 #include <numeric>
+#include <queue>
+#include <utility>
 
 #include "minka/solver/vectorized.h"
 
@@ -103,8 +105,12 @@ ExactOutcome DepthFirst::Search(std::span<const int32_t> nodes, std::optional<in
     PriceAgainstDecided(node);
     bound_ += Least(node);
   }
-  OrderNodes(nodes);
-  outcome_.complete = (limited_ && bound_ > limit_) || Descend(0);
+  if (limited_ && bound_ > limit_) {
+    outcome_.complete = true;
+  } else {
+    OrderNodes(nodes);
+    outcome_.complete = Descend(0);
+  }
   return std::move(outcome_);
 }
 
@@ -132,15 +138,25 @@ int64_t DepthFirst::Least(int32_t node) const {
 
 // Next comes the node with the most ties to those before, so that its costs are known best.
 void DepthFirst::OrderNodes(std::span<const int32_t> nodes) {
-  std::vector<int32_t> rest(nodes.begin(), nodes.end());
+  constexpr int32_t kNoPlace = -1;
+  places_.assign(graph_.num_nodes(), kNoPlace);
   ties_.assign(graph_.num_nodes(), 0);
-  order_.clear();
-  while (!rest.empty()) {
-    const auto next = std::ranges::max_element(rest, {}, [&](int32_t node) { return ties_[node]; });
-    order_.push_back(*next);
-    for (const CoreGraph::Arc& arc : graph_.arcs(*next)) ++ties_[arc.other];
-    rest.erase(next);
+  std::priority_queue<std::pair<int32_t, int32_t>> queue;  // (ties, -place); old entries stay
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    places_[nodes[i]] = static_cast<int32_t>(i);
+    queue.emplace(0, -static_cast<int32_t>(i));
   }
+  order_.clear();
+  while (!queue.empty()) {
+    const int32_t next = nodes[-queue.top().second];
+    queue.pop();
+    if (places_[next] == kNoPlace) continue;
+    places_[next] = kNoPlace;
+    order_.push_back(next);
+    for (const CoreGraph::Arc& arc : graph_.arcs(next))
+      if (places_[arc.other] != kNoPlace) queue.emplace(++ties_[arc.other], -places_[arc.other]);
+  }
+  outcome_.work += 2 * graph_.num_nodes() + 10 * static_cast<int64_t>(nodes.size());
 }
 
 // Whether everything below was covered.

@@ -153,6 +153,7 @@ class DepthFirst {
   std::vector<int64_t> saved_;
   std::vector<int32_t> order_;
   std::vector<int32_t> ties_;
+  std::vector<int32_t> places_;
   std::vector<int32_t> decided_;
   __int128 fixed_bound_ = 0;  // of everything decided before the search
   __int128 bound_ = 0;

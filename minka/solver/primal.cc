@@ -5,6 +5,12 @@
 #include <numeric>
 
 namespace minka {
+namespace {
+
+constexpr int64_t kSweepsPerPerturbation = 100;
+constexpr int kMostInVain = 8;
+
+}  // namespace
 
 PrimalSearch::PrimalSearch(const CoreGraph& graph, uint64_t seed)
     : graph_(graph),
@@ -25,6 +31,7 @@ void PrimalSearch::Run(const PrimalInput& input, int64_t work, const std::functi
   }
   const int64_t end = this->work() + work;
   TryExactly(input, work / 8, stop);
+  if (!complete_) ConstructPerturbed(input, work / 4);
   while (this->work() < end && !complete_ && (round_ == 0 || !stop())) {
     const int64_t left = end - this->work();
     if (!best() || round_ % 3 == 0)
@@ -65,6 +72,31 @@ void PrimalSearch::Construct(const PrimalInput& input, int64_t work) {
   search_.Start(decoded.choice);
   search_.SetPrices(input.prices);
   if (!search_.feasible()) search_.Repair(work);
+}
+
+void PrimalSearch::ConstructPerturbed(const PrimalInput& input, int64_t work) {
+  if (perturbed_in_vain_ >= kMostInVain && round_ % kMostInVain != 0) return;
+  if (!perturbed_) {
+    const auto cost = static_cast<double>(input.lower_bound - graph_.core().base_cost);
+    const double scale = std::pow(10.0, -0.5 - 2 * random_.Unit());
+    perturbed_.emplace(input.messages);
+    perturbed_->Perturb(scale * std::max(1.0, cost) / graph_.num_nodes(), random_);
+    perturbed_sweeps_ = 0;
+  }
+  const int64_t sweeps = std::max<int64_t>(1, work / perturbed_->sweep_work());
+  for (int64_t i = 0; i < sweeps; ++i) perturbed_->Sweep();
+  other_work_ += sweeps * perturbed_->sweep_work();
+  perturbed_sweeps_ += sweeps;
+  const std::optional<int64_t> before = best() ? std::optional(best()->cost) : std::nullopt;
+  const Decoded decoded = Decode(*perturbed_, {}, random_);
+  other_work_ += decoded.work;
+  search_.Start(decoded.choice);
+  search_.SetPrices(input.prices);
+  if (!search_.feasible()) search_.Repair(work);
+  if (perturbed_sweeps_ < kSweepsPerPerturbation) return;
+  perturbed_.reset();
+  const bool gained = best() && (!before || best()->cost < *before);
+  perturbed_in_vain_ = gained ? 0 : perturbed_in_vain_ + 1;
 }
 
 void PrimalSearch::ConstructForMemory(int64_t work) {

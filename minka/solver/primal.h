@@ -46,6 +46,7 @@ class PrimalSearch {
  private:
   void TryExactly(const PrimalInput& input, int64_t work, const std::function<bool()>& stop);
   void Construct(const PrimalInput& input, int64_t work);
+  void ConstructPerturbed(const PrimalInput& input, int64_t work);
   void ConstructForMemory(int64_t work);
   void Anneal(const PrimalInput& input, int64_t work, const std::function<bool()>& stop);
 
@@ -57,6 +58,10 @@ class PrimalSearch {
   std::vector<int32_t> hard_first_;  // decoding order, learned from failures
   int round_ = 0;
   bool tried_for_memory_ = false;
+  // Messages of the core with its costs perturbed, so that ties do not mislead decoding.
+  std::optional<MessagePassing> perturbed_;
+  int64_t perturbed_sweeps_ = 0;
+  int perturbed_in_vain_ = 0;  // perturbations in a row
   bool complete_ = false;
   int64_t other_work_ = 0;  // of decoding and exact search
 };

@@ -28,16 +28,19 @@ constexpr int64_t kLargestRound = 60'000'000;
 // A problem of repeated layers is solved with few of them first.
 constexpr int32_t kFewestNodesToShorten = 3000;
 constexpr int32_t kShortLayers = 6;
-constexpr double kShortGapShare = 0.3;
+constexpr double kShortGapShare = 0.5;
 constexpr double kLeastShortGap = 1e-4;
 constexpr double kShortTimeShare = 0.25;
-constexpr int64_t kMostWorkOnShort = 2'000'000'000;
+constexpr int64_t kMostSweepsOnShort = 200;  // in work
 
 // One solve: reduce, search the core in rounds, expand.
 class Solver {
  public:
   Solver(const SolverProblem& problem, const SolveParameters& parameters, Clock::time_point start)
-      : problem_(problem), parameters_(parameters), start_(start) {}
+      : problem_(problem),
+        parameters_(parameters),
+        start_(start),
+        work_limit_(parameters.work_limit.value_or(INT64_MAX)) {}
 
   absl::StatusOr<SolveResult> Run() {
     std::optional<ShortenedProblem> shortened = ShortenIfWorthwhile();
@@ -50,12 +53,12 @@ class Solver {
     // Both are functions of the problem alone, so the answer does not depend on their pace.
     std::thread short_thread;
     if (short_solver && parameters_.num_threads > 1)
-      short_thread = std::thread([&] { short_solver->ReduceAndSearch(); });
+      short_thread = std::thread([&] { short_solver->ReduceAndSearchBriefly(); });
     ReduceProblem();
     if (short_thread.joinable())
       short_thread.join();
     else if (short_solver)
-      short_solver->ReduceAndSearch();
+      short_solver->ReduceAndSearchBriefly();
     if (reduction_.core.infeasible) return WithoutChoice();
     WarmStart();
     if (shortened) StartFromShort(*shortened, *short_solver);
@@ -80,9 +83,13 @@ class Solver {
     if (!reduction_.core.infeasible) search_.emplace(reduction_.core, parameters_.seed);
   }
 
-  void ReduceAndSearch() {
+  // For a problem that another is started from: what takes longer is better found out there.
+  void ReduceAndSearchBriefly() {
     ReduceProblem();
-    if (!reduction_.core.infeasible) SearchInRounds();
+    if (reduction_.core.infeasible) return;
+    work_limit_ = std::min(work_limit_,
+                           work_ + kMostSweepsOnShort * search_->ascent().messages().sweep_work());
+    SearchInRounds();
   }
 
   // Memory couples all layers, so problems with a limit are searched as they are.
@@ -97,9 +104,7 @@ class Solver {
     SolveParameters parameters = parameters_;
     parameters.gap = std::max(kLeastShortGap, kShortGapShare * parameters_.gap);
     parameters.time_limit_seconds = kShortTimeShare * parameters_.time_limit_seconds;
-    parameters.work_limit = kMostWorkOnShort;
-    if (parameters_.work_limit)
-      parameters.work_limit = std::min(kMostWorkOnShort, *parameters_.work_limit / 4);
+    if (parameters_.work_limit) parameters.work_limit = *parameters_.work_limit / 4;
     parameters.num_threads = 1;
     parameters.on_progress = nullptr;
     return parameters;
@@ -142,8 +147,7 @@ class Solver {
       work_ = work_before + search_->work() - before;
       Report();
       if (ShouldStop()) return;
-      const int64_t left = parameters_.work_limit ? *parameters_.work_limit - work_ : INT64_MAX;
-      search_->Round({.work = std::max<int64_t>(1, std::min(quantum, left / 2)),
+      search_->Round({.work = std::max<int64_t>(1, std::min(quantum, (work_limit_ - work_) / 2)),
                       .in_parallel = parameters_.num_threads > 1,
                       .gap = parameters_.gap},
                      stop);
@@ -184,8 +188,7 @@ class Solver {
     // one.
     if (Seconds() >= parameters_.time_limit_seconds && searched_)
       return StopWith(SolveStatus::kTimeLimit);
-    if (parameters_.work_limit && work_ >= *parameters_.work_limit)
-      return StopWith(SolveStatus::kWorkLimit);
+    if (work_ >= work_limit_) return StopWith(SolveStatus::kWorkLimit);
     return false;
   }
 
@@ -263,6 +266,7 @@ class Solver {
   const SolverProblem& problem_;
   const SolveParameters& parameters_;
   const Clock::time_point start_;
+  int64_t work_limit_;
   Reduction reduction_;
   std::optional<CoreSearch> search_;  // of reduction_.core
   SolveResult result_;

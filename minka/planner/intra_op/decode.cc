@@ -33,7 +33,7 @@ class Decoder {
  public:
   Decoder(const StepFacts& facts, const ChoiceTables& tables, const Formulation& formulation,
           const ReshardCosts& reshards, const Mesh& mesh, const CostModel& cost,
-          std::span<const int32_t> choice, const DecodeOptions& options)
+          std::span<const int32_t> choice, const DecodeChoicesOptions& options)
       : facts_(facts),
         tables_(tables),
         formulation_(formulation),
@@ -323,7 +323,7 @@ class Decoder {
   const Mesh& mesh_;
   const CostModel& cost_;
   const std::span<const int32_t> choice_;
-  const DecodeOptions options_;
+  const DecodeChoicesOptions options_;
   StagePlan plan_;
   int num_groups_ = 0;
   std::map<std::tuple<int, int, Sharding>, int> made_;  // of the value being decoded
@@ -334,7 +334,7 @@ class Decoder {
 StagePlan DecodeChoices(const StepFacts& facts, const ChoiceTables& tables,
                         const Formulation& formulation, const ReshardCosts& reshards,
                         const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice,
-                        const DecodeOptions& options) {
+                        const DecodeChoicesOptions& options) {
   return Decoder(facts, tables, formulation, reshards, mesh, cost, choice, options).Run();
 }
 

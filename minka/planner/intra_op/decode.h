@@ -8,7 +8,7 @@
 
 namespace minka {
 
-struct DecodeOptions {
+struct DecodeChoicesOptions {
   // Only all-reduces are combined at the border of the apply phase, because other kinds are joined
   // by copying their operands together.
   bool save_memory = false;
@@ -19,6 +19,6 @@ struct DecodeOptions {
 StagePlan DecodeChoices(const StepFacts& facts, const ChoiceTables& tables,
                         const Formulation& formulation, const ReshardCosts& reshards,
                         const Mesh& mesh, const CostModel& cost, std::span<const int32_t> choice,
-                        const DecodeOptions& options);
+                        const DecodeChoicesOptions& options);
 
 }  // namespace minka
