@@ -64,6 +64,7 @@ struct Case {
   double seconds = 60;
   double gap = 0;
   std::function<absl::StatusOr<SolverProblem>()> make;
+  bool at_prices = false;  // solve it again for a sweep of memory prices
 };
 
 std::vector<Case> Cases(const Flags& flags) {
@@ -82,13 +83,12 @@ std::vector<Case> Cases(const Flags& flags) {
          [problem = family.problem]() -> absl::StatusOr<SolverProblem> { return problem; }});
   // The planner stops at 1 %.
   for (const ModelCase& model_case : ModelCases())
-    cases.push_back({fmt::format("{} {}{}", model_case.model, model_case.mesh,
-                                 model_case.tight ? " tight" : ""),
-                     std::min(flags.seconds, 60.0), 0.01,
+    cases.push_back({model_case.name(), std::min(flags.seconds, 60.0), 0.01,
                      [model_case]() -> absl::StatusOr<SolverProblem> {
                        ASSIGN_OR_RETURN(NamedProblem named, MakeModelProblem(model_case));
                        return std::move(named.problem);
-                     }});
+                     },
+                     model_case.one_layer});
   std::erase_if(cases, [&](const Case& c) { return c.name.find(flags.only) == std::string::npos; });
   return cases;
 }
@@ -97,6 +97,28 @@ double PeakMegabytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+// The median time of solving again, from the last answer, when the price of memory has changed.
+absl::StatusOr<double> MillisecondsAtNextPrice(const SolverProblem& problem,
+                                               const SolveResult& solved, double gap) {
+  double bytes = 0;
+  for (size_t u = 0; u < problem.usages().size(); ++u)
+    bytes += static_cast<double>(
+        problem.usage_row(problem.usages()[u].row)[solved.choice[problem.usage_node(u)]]);
+  std::vector<int32_t> choice = solved.choice;
+  std::vector<double> milliseconds;
+  // Shares of the cost that memory would pay for.
+  for (const double share : {0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 2.0}) {
+    const SolverProblem priced =
+        AtMemoryPrice(problem, share * static_cast<double>(solved.cost) / bytes);
+    ASSIGN_OR_RETURN(SolveResult again,
+                     Solve(priced, {.gap = gap, .num_threads = 2, .initial_choice = choice}));
+    choice = std::move(again.choice);
+    milliseconds.push_back(1000 * again.seconds);
+  }
+  std::ranges::nth_element(milliseconds, milliseconds.begin() + milliseconds.size() / 2);
+  return milliseconds[milliseconds.size() / 2];
 }
 
 Json Measure(const Case& c, const Flags& flags) {
@@ -139,6 +161,10 @@ Json Measure(const Case& c, const Flags& flags) {
   row["work"] = solved->work;
   row["memory_price"] = solved->memory_price;
   row["peak_megabytes"] = PeakMegabytes();
+  if (c.at_prices) {
+    const absl::StatusOr<double> again = MillisecondsAtNextPrice(*problem, *solved, c.gap);
+    row["milliseconds_at_next_price"] = again.ok() ? Json(*again) : Json();
+  }
 #ifdef MINKA_HAS_HIGHS
   if (flags.highs_seconds > 0 && !known) {
     const OracleAnswer oracle = SolveWithHighs(*problem, flags.highs_seconds);
@@ -188,7 +214,11 @@ void Print(const Json& row) {
       row["cost"].get<int64_t>(), Optional(row["cost_over_contest_best"], "{:.6f}"),
       100 * row["gap"].get<double>(), Optional(row["seconds_to_one_percent"], "{:.2f}"),
       row["seconds"].get<double>(), row["peak_megabytes"].get<double>(),
-      row["status"].get<std::string>(),
+      row["status"].get<std::string>() +
+          (row.contains("milliseconds_at_next_price")
+               ? "; at another price of memory, from this answer: " +
+                     Optional(row["milliseconds_at_next_price"], "{:.1f} ms")
+               : ""),
       row.contains("highs_seconds") ? "  HiGHS " + Optional(row["highs_cost"], "{:.0f}") : "");
   std::fflush(stdout);
 }
