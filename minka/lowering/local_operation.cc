@@ -240,7 +240,8 @@ std::vector<Value> EmitReduce(const SourceOperation& source, std::vector<Value> 
   return {builder.Binary(*reducer, init, reduced)};
 }
 
-// Scalar predicates and bounds beside arrays make XLA's reshape mover abort the process.
+// XLA's constant folding fails, with a stack trace on stderr, on scalar predicates and bounds
+// beside arrays; its reshape mover aborts the process.
 std::vector<Value> SpreadScalars(const SourceOperation& source, std::vector<Value> operands,
                                  DevicePosition& position) {
   const Shape result = LocalResult(source, 0, position.mesh());

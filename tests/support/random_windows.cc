@@ -84,9 +84,7 @@ void ProgramGenerator::Convolution() {
       std::max(a.feature_group_count, a.batch_group_count) * OneOf<int64_t>({1, 2, 4});
   double count = static_cast<double>(features);
   for (size_t i = 0; i < num_spatial; ++i) {
-    WindowDim window = RandomKernelWindow(dims[input[2 + i]]);
-    // On one device XLA computed such a convolution wrongly where only a fusion read it.
-    if (a.feature_group_count > 1) window.base_dilation = 1;
+    const WindowDim window = RandomKernelWindow(dims[input[2 + i]]);
     if (NumWindowPositions(dims[input[2 + i]], window).value_or(0) == 0) return;
     a.window.push_back(window);
     a.input_spatial.push_back(input[2 + i]);

@@ -246,6 +246,15 @@ TEST_F(OnCpu, HostBytesAreRowMajorWhateverTheLayout) {
   EXPECT_THAT(Floats(launch->results[0][0]), ElementsAre(1, 2, 3, 4, 5, 6));
 }
 
+// A transposed slice of a constant, negated: XLA's reshape mover would let it fold in a wrong
+// order.
+TEST_F(OnCpu, ConstantsFoldAsTheyCompute) {
+  const Executable folded = Compile("folded");
+  const auto launch = folded.Execute(std::vector<std::vector<Buffer*>>(1));
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_THAT(Floats(launch->results[0][0]), ElementsAre(-1, -7, -3, -9, -5, -11));
+}
+
 TEST_F(OnCpu, HostBytesOfTheWrongSizeAreRefused) {
   EXPECT_EQ(Message(client_.CopyFromHost(0, {ElementType::kBF16, {3}}, "1234").status()),
             "bf16[3] takes 6 bytes, not 4");

@@ -27,16 +27,17 @@ std::map<std::string, ClientOption> PlatformClientOptions(PluginKind kind, int n
 }
 
 Overrides RequiredOverrides(PluginKind kind) {
+  // The reshape mover makes constants fold wrongly, and XNNPACK's dots go wrong where a step writes
+  // new weights over the old (docs/design/0004).
   switch (kind) {
     case PluginKind::kCpu:
-      // XNNPACK's dots go wrong where a step writes new weights over the old (docs/design/0004).
-      return {{kDisabledPasses, "cse_barrier_expander,cpu-all-reduce-combiner"},
+      return {{kDisabledPasses, "cse_barrier_expander,reshape-mover,cpu-all-reduce-combiner"},
               {"xla_cpu_enable_concurrency_optimized_scheduler", false},
               {"xla_cpu_use_xnnpack", false}};
     case PluginKind::kCuda:
       // The GPU compiler combines collectives up to these bytes; the plan has combined them
       // already.
-      return {{kDisabledPasses, "cse_barrier_expander"},
+      return {{kDisabledPasses, "cse_barrier_expander,reshape-mover"},
               {"xla_gpu_all_reduce_combine_threshold_bytes", int64_t{0}},
               {"xla_gpu_all_gather_combine_threshold_bytes", int64_t{0}},
               {"xla_gpu_reduce_scatter_combine_threshold_bytes", int64_t{0}}};

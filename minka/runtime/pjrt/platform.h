@@ -22,7 +22,7 @@ std::map<std::string, ClientOption> PlatformClientOptions(PluginKind kind, int n
 
 // What keeps XLA from planning again: recomputed operations and repeated gathers behind an
 // opt-barrier stay, all-reduces are not combined beyond the plan, and the schedule does not trade
-// memory for concurrency.
+// memory for concurrency. And what was seen to compute wrongly: docs/design/0004.
 Overrides RequiredOverrides(PluginKind kind);
 
 // `extra` on top of `required`; lists of pass names (xla_disable_hlo_passes) are joined.
