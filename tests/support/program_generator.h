@@ -17,7 +17,12 @@ namespace minka {
 class ProgramGenerator {
  public:
   ProgramGenerator(uint64_t seed, const RandomProgramOptions& options)
-      : options_(options), engine_(seed), target_("random"), builder_(target_.Entry()) {}
+      : options_(options),
+        next_elementwise_(seed * ((options.num_operations + 1) / 2)),
+        next_inexact_(seed * options.num_inexact),
+        engine_(seed),
+        target_("random"),
+        builder_(target_.Entry()) {}
 
   RandomProgram Run();
 
@@ -34,6 +39,12 @@ class ProgramGenerator {
   struct Known {
     Value value;
     double bound = 1;
+  };
+
+  // A value that rounding may change by as much as RandomProgram::noise says.
+  struct Rounded {
+    Value value;
+    double noise = 1e-6;
   };
 
   static int64_t Product(const Dims& dims) {
@@ -58,23 +69,30 @@ class ProgramGenerator {
   Known AddParameter(ElementType type, const Dims& dims);
   // A known value of the type, later ones more often.
   Known Pick(ElementType type, int min_rank = 0);
+  // Not a scalar, and with an even dimension if a few tries find one.
+  Known PickSplittable(ElementType type);
   // A value of that shape, known or made.
   Known PickLike(ElementType type, const Dims& dims);
   Known Create(ElementType type, const Dims& dims);
   // The value, clamped if its bound is larger.
   Known Bounded(Known x, double limit);
   void Step();
-  void Inexact();
   // Exact values that nothing reads, and the inexact ones.
   RandomProgram Finish();
   void AddAliases(const std::vector<Value>& results);
 
   // ---- elementwise operations and random bits (random_elementwise.cc)
 
-  void Unary();
-  void Arithmetic();
-  void Integer();
-  void Predicate();
+  // One exact operation; all kinds in turn from program to program, so that none is rare.
+  void Elementwise();
+  void Unary(Opcode opcode);
+  void Arithmetic(Opcode opcode);
+  void Integer(Opcode opcode);
+  // The bits decide how halves are rounded.
+  void StochasticConvert(Opcode opcode);
+  void Predicate(Opcode opcode);
+  // The same for operations that round, which nothing but a result reads.
+  void Inexact();
   void Compare();
   void Select();
   void Clamp();
@@ -91,6 +109,8 @@ class ProgramGenerator {
   void Dot();
   // Sums of at most `count` products stay below the limit.
   void BoundFactors(Known& x, Known& y, double count);
+  // What a sum or another reduction of floats starts from, often not its neutral element.
+  Known InitialValue();
   void Reduce();
   void ReduceOther();
   void Sort();
@@ -150,11 +170,12 @@ class ProgramGenerator {
   void ConditionalWithCollectives();
 
   RandomProgramOptions options_;
+  uint64_t next_elementwise_, next_inexact_;
   std::mt19937_64 engine_;
   ModuleBuilder target_;
   ComputationBuilder builder_;
   std::vector<Known> known_;
-  std::vector<Value> inexact_;
+  std::vector<Rounded> inexact_;
   std::vector<Literal> inputs_;
 };
 

@@ -66,10 +66,14 @@ void ProgramGenerator::BoundFactors(Known& x, Known& y, double count) {
   y = Bounded(y, limit);
 }
 
+ProgramGenerator::Known ProgramGenerator::InitialValue() {
+  if (Chance(30)) return {builder_.Scalar(kF32, 0), 0};
+  return Bounded(PickLike(kF32, {}), 4096);
+}
+
 void ProgramGenerator::Reduce() {
-  static constexpr Opcode kReducers[] = {Opcode::kAdd, Opcode::kAdd, Opcode::kMaximum,
-                                         Opcode::kMinimum};
-  Known x = Pick(kF32, 1);
+  static constexpr Opcode kReducers[] = {Opcode::kAdd, Opcode::kMaximum, Opcode::kMinimum};
+  Known x = PickSplittable(kF32);
   const Opcode reducer = OneOf(kReducers);
   Dims reduced;
   double count = 1;
@@ -79,25 +83,20 @@ void ProgramGenerator::Reduce() {
     count *= static_cast<double>(shape(x.value).dims[dim]);
   }
   if (reducer == Opcode::kAdd) x = Bounded(x, std::floor((kLimit - 4096) / count));
-  const Known init =
-      Chance(50) ? Known{builder_.Scalar(kF32, 0), 0} : Bounded(PickLike(kF32, {}), 4096);
+  const Known init = InitialValue();
   Keep(builder_.Reduce(x.value, init.value, reduced, reducer),
        std::max(x.bound, init.bound) + x.bound * count);
 }
 
 void ProgramGenerator::ReduceOther() {
-  const int kind = static_cast<int>(Below(4));
-  const Known x = Pick(kind == 0 ? kPred : kS32, 1);
+  static constexpr Opcode kReducers[] = {Opcode::kAnd, Opcode::kOr, Opcode::kMultiply,
+                                         Opcode::kAdd};
+  const Opcode reducer = OneOf(kReducers);
+  const ElementType type = reducer == Opcode::kAnd || reducer == Opcode::kOr ? kPred : kS32;
+  const Known x = PickSplittable(type);
   const int64_t dim = Below(rank(x));
-  if (kind == 0) {
-    const bool all = Chance(50);
-    Keep(builder_.Reduce(x.value, builder_.Scalar(kPred, all ? 1 : 0), {dim},
-                         all ? Opcode::kAnd : Opcode::kOr),
-         1);
-    return;
-  }
-  static constexpr Opcode kReducers[] = {Opcode::kAdd, Opcode::kMaximum, Opcode::kMultiply};
-  Keep(builder_.Reduce(x.value, builder_.Scalar(kS32, 3), {dim}, kReducers[kind - 1]), 0x1p31);
+  const Value init = PickLike(type, {}).value;
+  Keep(builder_.Reduce(x.value, init, {dim}, reducer), type == kPred ? 1 : 0x1p31);
 }
 
 void ProgramGenerator::Sort() {

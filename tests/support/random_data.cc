@@ -63,7 +63,7 @@ void ProgramGenerator::Pad() {
   pad.low[dim] = Between(0, 2);
   pad.high[dim] = Between(0, 2);
   pad.interior[dim] = Between(0, 1);
-  const Value padding = Chance(50) ? builder_.Scalar(kF32, 0) : PickLike(kF32, {}).value;
+  const Value padding = Chance(30) ? builder_.Scalar(kF32, 0) : PickLike(kF32, {}).value;
   Keep(builder_.Pad(x.value, padding, pad), std::max(x.bound, kLimit / 8));
 }
 
@@ -156,7 +156,7 @@ void ProgramGenerator::Scatter() {
   }
   if (Product(update_dims) > kMaxElements) return;
   Known updates = PickLike(kF32, update_dims);
-  const bool adds = Chance(75);
+  const bool adds = Chance(65);
   if (adds) {
     table = Bounded(table, kLimit / 4);
     updates = Bounded(updates, std::floor(kLimit / 2 / count));

@@ -1,38 +1,81 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "tests/support/program_generator.h"
 
 namespace minka {
 
-void ProgramGenerator::Unary() {
-  static constexpr Opcode kOpcodes[] = {Opcode::kNegate,
-                                        Opcode::kNegate,
-                                        Opcode::kCopy,
-                                        Opcode::kAbs,
-                                        Opcode::kSign,
-                                        Opcode::kFloor,
-                                        Opcode::kCeil,
-                                        Opcode::kRoundNearestAfz,
-                                        Opcode::kRoundNearestEven};
-  const Known x = Pick(kF32);
-  if (Chance(10)) {
-    Keep(builder_.Append({.opcode = Opcode::kReducePrecision,
-                          .operands = {x.value},
-                          .attributes = ReducePrecisionAttributes{6, 4}}),
-         2 * x.bound);
-    return;
-  }
-  Keep(builder_.Unary(OneOf(kOpcodes), x.value), x.bound);
+void ProgramGenerator::Elementwise() {
+  struct Kind {
+    void (ProgramGenerator::*append)(Opcode);
+    Opcode opcode;
+  };
+  static constexpr auto kUnary = &ProgramGenerator::Unary;
+  static constexpr auto kArithmetic = &ProgramGenerator::Arithmetic;
+  static constexpr auto kInteger = &ProgramGenerator::Integer;
+  static constexpr auto kPredicate = &ProgramGenerator::Predicate;
+  static constexpr Kind kKinds[] = {
+      {kUnary, Opcode::kNegate},
+      {kUnary, Opcode::kCopy},
+      {kUnary, Opcode::kAbs},
+      {kUnary, Opcode::kSign},
+      {kUnary, Opcode::kFloor},
+      {kUnary, Opcode::kCeil},
+      {kUnary, Opcode::kRoundNearestAfz},
+      {kUnary, Opcode::kRoundNearestEven},
+      {kUnary, Opcode::kReducePrecision},
+      {kUnary, Opcode::kIsFinite},
+      {kArithmetic, Opcode::kAdd},
+      {kArithmetic, Opcode::kSubtract},
+      {kArithmetic, Opcode::kMultiply},
+      {kArithmetic, Opcode::kMaximum},
+      {kArithmetic, Opcode::kMinimum},
+      {kArithmetic, Opcode::kDivide},
+      {kArithmetic, Opcode::kRemainder},
+      {kInteger, Opcode::kNegate},
+      {kInteger, Opcode::kAbs},
+      {kInteger, Opcode::kSign},
+      {kInteger, Opcode::kNot},
+      {kInteger, Opcode::kPopulationCount},
+      {kInteger, Opcode::kCountLeadingZeros},
+      {kInteger, Opcode::kAdd},
+      {kInteger, Opcode::kSubtract},
+      {kInteger, Opcode::kMultiply},
+      {kInteger, Opcode::kMaximum},
+      {kInteger, Opcode::kMinimum},
+      {kInteger, Opcode::kDivide},
+      {kInteger, Opcode::kRemainder},
+      {kInteger, Opcode::kAnd},
+      {kInteger, Opcode::kOr},
+      {kInteger, Opcode::kXor},
+      {kInteger, Opcode::kShiftLeft},
+      {kInteger, Opcode::kShiftRightArithmetic},
+      {kInteger, Opcode::kShiftRightLogical},
+      {&ProgramGenerator::StochasticConvert, Opcode::kStochasticConvert},
+      {kPredicate, Opcode::kNot},
+      {kPredicate, Opcode::kAnd},
+      {kPredicate, Opcode::kOr},
+      {kPredicate, Opcode::kXor}};
+  const Kind& kind = kKinds[next_elementwise_++ % std::size(kKinds)];
+  (this->*kind.append)(kind.opcode);
 }
 
-void ProgramGenerator::Arithmetic() {
-  static constexpr Opcode kOpcodes[] = {Opcode::kAdd,      Opcode::kAdd,      Opcode::kSubtract,
-                                        Opcode::kMultiply, Opcode::kMaximum,  Opcode::kMinimum,
-                                        Opcode::kDivide,   Opcode::kRemainder};
-  const Opcode opcode = OneOf(kOpcodes);
-  Known x = Pick(kF32);
+void ProgramGenerator::Unary(Opcode opcode) {
+  const Known x = PickSplittable(kF32);
+  if (opcode != Opcode::kReducePrecision) {
+    Keep(builder_.Unary(opcode, x.value), opcode == Opcode::kIsFinite ? 1 : x.bound);
+    return;
+  }
+  Keep(
+      builder_.Append(
+          {.opcode = opcode, .operands = {x.value}, .attributes = ReducePrecisionAttributes{6, 4}}),
+      2 * x.bound);
+}
+
+void ProgramGenerator::Arithmetic(Opcode opcode) {
+  Known x = PickSplittable(kF32);
   if (opcode == Opcode::kDivide) {  // by a power of two that divides
     const Value four = builder_.FullLike(x.value, 4);
     x = Bounded(x, kLimit / 4);
@@ -53,56 +96,41 @@ void ProgramGenerator::Arithmetic() {
        is_product ? x.bound * y.bound : x.bound + y.bound);
 }
 
-void ProgramGenerator::Integer() {
-  static constexpr Opcode kOpcodes[] = {Opcode::kAdd,
-                                        Opcode::kSubtract,
-                                        Opcode::kMaximum,
-                                        Opcode::kMinimum,
-                                        Opcode::kAnd,
-                                        Opcode::kOr,
-                                        Opcode::kXor,
-                                        Opcode::kDivide,
-                                        Opcode::kRemainder,
-                                        Opcode::kMultiply,
-                                        Opcode::kShiftLeft,
-                                        Opcode::kShiftRightArithmetic,
-                                        Opcode::kShiftRightLogical};
-  static constexpr Opcode kUnary[] = {Opcode::kNegate,
-                                      Opcode::kAbs,
-                                      Opcode::kNot,
-                                      Opcode::kPopulationCount,
-                                      Opcode::kCountLeadingZeros,
-                                      Opcode::kSign};
-  const Known x = Pick(kS32);
+void ProgramGenerator::Integer(Opcode opcode) {
+  Value x = PickSplittable(kS32).value;
+  // Counted only in positive numbers: XLA folds the bits of negative constants as 64-bit ones.
+  if (opcode == Opcode::kPopulationCount || opcode == Opcode::kCountLeadingZeros) {
+    x = builder_.Binary(Opcode::kMaximum, x, builder_.FullLike(x, 1));
+  }
+  const bool by_constant =
+      opcode == Opcode::kDivide || opcode == Opcode::kRemainder || opcode == Opcode::kShiftLeft ||
+      opcode == Opcode::kShiftRightArithmetic || opcode == Opcode::kShiftRightLogical;
   Value result;
-  if (Chance(30)) {
-    // Counted only in positive numbers: XLA folds the bits of negative constants as 64-bit ones.
-    const Value positive =
-        builder_.Binary(Opcode::kMaximum, x.value, builder_.FullLike(x.value, 1));
-    const Opcode opcode = OneOf(kUnary);
-    const bool counts = opcode == Opcode::kPopulationCount || opcode == Opcode::kCountLeadingZeros;
-    result = builder_.Unary(opcode, counts ? positive : x.value);
+  if (Family(opcode) == OpFamily::kUnary) {
+    result = builder_.Unary(opcode, x);
   } else {
-    const Opcode opcode = OneOf(kOpcodes);
-    const bool by_constant =
-        opcode == Opcode::kDivide || opcode == Opcode::kRemainder || opcode == Opcode::kShiftLeft ||
-        opcode == Opcode::kShiftRightArithmetic || opcode == Opcode::kShiftRightLogical;
-    const Value y =
-        by_constant ? builder_.FullLike(x.value, 3) : PickLike(kS32, shape(x.value).dims).value;
-    result = builder_.Binary(opcode, x.value, y);
+    const Value y = by_constant ? builder_.FullLike(x, 3) : PickLike(kS32, shape(x).dims).value;
+    result = builder_.Binary(opcode, x, y);
   }
   Keep(result, 0x1p31);
   Keep(builder_.Binary(Opcode::kRemainder, result, builder_.FullLike(result, 13)), 13);
 }
 
-void ProgramGenerator::Predicate() {
-  static constexpr Opcode kOpcodes[] = {Opcode::kAnd, Opcode::kOr, Opcode::kXor};
-  const Known x = Pick(kPred);
-  if (Chance(25)) {
-    Keep(builder_.Unary(Opcode::kNot, x.value), 1);
-    return;
-  }
-  Keep(builder_.Binary(OneOf(kOpcodes), x.value, PickLike(kPred, shape(x.value).dims).value), 1);
+void ProgramGenerator::StochasticConvert(Opcode opcode) {
+  const Value x = Bounded(PickSplittable(kF32), 64).value;
+  const Value half = builder_.Binary(Opcode::kDivide, x, builder_.FullLike(x, 2));
+  const Value bits =
+      builder_.BitcastConvert(PickLike(kS32, shape(x).dims).value, ElementType::kU32);
+  const Value rounded = builder_.Append(
+      {.opcode = opcode, .operands = {half, bits}, .results = {{ElementType::kS8, shape(x).dims}}});
+  Keep(builder_.Convert(rounded, kF32), 33);
+}
+
+void ProgramGenerator::Predicate(Opcode opcode) {
+  const Value x = PickSplittable(kPred).value;
+  Keep(opcode == Opcode::kNot ? builder_.Unary(opcode, x)
+                              : builder_.Binary(opcode, x, PickLike(kPred, shape(x).dims).value),
+       1);
 }
 
 void ProgramGenerator::Compare() {
@@ -111,10 +139,6 @@ void ProgramGenerator::Compare() {
                                                                  CompareAttributes::Direction::kGe};
   const ElementType type = Chance(70) ? kF32 : kS32;
   const Known x = Pick(type);
-  if (type == kF32 && Chance(20)) {
-    Keep(builder_.Unary(Opcode::kIsFinite, x.value), 1);
-    return;
-  }
   const Known y = PickLike(type, shape(x.value).dims);
   Keep(builder_.Compare(OneOf(kDirections), x.value, y.value), 1);
 }
@@ -135,28 +159,29 @@ void ProgramGenerator::Clamp() {
 
 void ProgramGenerator::Convert() {
   const Known x = Pick(kF32);
-  switch (Below(6)) {
-    case 5: {
-      const Value narrow = builder_.Convert(Bounded(x, 8).value, ElementType::kF8E4M3FN);
-      Keep(builder_.Convert(narrow, kF32), 8);
-      break;
-    }
+  switch (Below(8)) {
     case 0:
       Keep(builder_.Convert(x.value, kS32), x.bound);
       break;
     case 1:
-      Keep(builder_.Convert(builder_.Convert(x.value, ElementType::kBF16), kF32), x.bound * 1.01);
-      break;
-    case 2: {
-      const Value wide = builder_.Convert(x.value, ElementType::kF64);
-      Keep(builder_.Convert(builder_.Binary(Opcode::kAdd, wide, wide), kF32), x.bound * 2);
-      break;
-    }
-    case 3:
       Keep(builder_.Convert(Bounded(Pick(kS32), kLimit).value, kF32), kLimit);
       break;
-    default:
+    case 2:
       Keep(builder_.Convert(Pick(kPred).value, kF32), 1);
+      break;
+    case 3: {
+      const Value narrow = builder_.Convert(Bounded(x, 8).value, ElementType::kF8E4M3FN);
+      Keep(builder_.Convert(narrow, kF32), 8);
+      break;
+    }
+    case 4:
+    case 5:
+      Keep(builder_.Convert(builder_.Convert(x.value, ElementType::kBF16), kF32), x.bound * 1.01);
+      break;
+    default: {
+      const Value wide = builder_.Convert(x.value, ElementType::kF64);
+      Keep(builder_.Convert(builder_.Binary(Opcode::kAdd, wide, wide), kF32), x.bound * 2);
+    }
   }
 }
 
@@ -202,6 +227,33 @@ void ProgramGenerator::RandomBits() {
   const Value bits{first.instruction, 1};
   const Value top = builder_.Binary(Opcode::kShiftRightLogical, bits, builder_.FullLike(bits, 29));
   Keep(builder_.Convert(top, kF32), 8);
+}
+
+void ProgramGenerator::Inexact() {
+  static constexpr Opcode kSmall[] = {Opcode::kExponential, Opcode::kExponentialMinusOne,
+                                      Opcode::kTanh,        Opcode::kLogistic,
+                                      Opcode::kSine,        Opcode::kCosine,
+                                      Opcode::kTan,         Opcode::kErf,
+                                      Opcode::kCbrt};
+  static constexpr Opcode kPositive[] = {Opcode::kLog, Opcode::kLogPlusOne, Opcode::kSqrt,
+                                         Opcode::kRsqrt};
+  static constexpr Opcode kBinary[] = {Opcode::kPower, Opcode::kDivide, Opcode::kAtan2};
+  constexpr size_t kNumSmall = std::size(kSmall), kNumUnary = kNumSmall + std::size(kPositive);
+  const size_t kind = next_inexact_++ % (kNumUnary + std::size(kBinary));
+  const Known x = Bounded(PickSplittable(kF32), 4);
+  if (kind < kNumSmall) {
+    const Value small = builder_.Binary(Opcode::kDivide, x.value, builder_.FullLike(x.value, 8));
+    inexact_.push_back({builder_.Unary(kSmall[kind], small)});
+    return;
+  }
+  const Value square = builder_.Binary(Opcode::kMultiply, x.value, x.value);
+  const Value positive = builder_.Binary(Opcode::kAdd, square, builder_.FullLike(square, 1));
+  if (kind < kNumUnary) {
+    inexact_.push_back({builder_.Unary(kPositive[kind - kNumSmall], positive)});
+    return;
+  }
+  const Value three = builder_.FullLike(positive, 3);
+  inexact_.push_back({builder_.Binary(kBinary[kind - kNumUnary], positive, three)});
 }
 
 }  // namespace minka

@@ -30,7 +30,10 @@ RandomProgram ProgramGenerator::Run() {
   AddParameter(kF32, RandomDims(1));
   AddParameter(kS32, RandomDims(1));
   AddParameter(kPred, RandomDims(2));
-  for (int i = 0; i < options_.num_operations; ++i) Step();
+  for (int i = 0; i < options_.num_operations; ++i) {
+    Step();
+    if (i % 2 == 0) Elementwise();
+  }
   return Finish();
 }
 
@@ -66,6 +69,17 @@ ProgramGenerator::Known ProgramGenerator::Pick(ElementType type, int min_rank) {
     if (shape(x.value).type == type && rank(x) >= min_rank) return x;
   }
   return Create(type, RandomDims(std::max(min_rank, 1)));
+}
+
+ProgramGenerator::Known ProgramGenerator::PickSplittable(ElementType type) {
+  Known x = Pick(type, 1);
+  const auto is_even = [](int64_t dim) { return dim % 2 == 0; };
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const Dims& dims = shape(x.value).dims;
+    if (std::any_of(dims.begin(), dims.end(), is_even)) return x;
+    x = Pick(type, 1);
+  }
+  return x;
 }
 
 ProgramGenerator::Known ProgramGenerator::PickLike(ElementType type, const Dims& dims) {
@@ -106,13 +120,11 @@ void ProgramGenerator::Step() {
                                         &ProgramGenerator::Dot,
                                         &ProgramGenerator::Reduce,
                                         &ProgramGenerator::Reduce,
-                                        &ProgramGenerator::Arithmetic,
-                                        &ProgramGenerator::Arithmetic,
-                                        &ProgramGenerator::Arithmetic,
-                                        &ProgramGenerator::Unary,
+                                        &ProgramGenerator::Reduce,
                                         &ProgramGenerator::Compare,
                                         &ProgramGenerator::Select,
                                         &ProgramGenerator::Clamp,
+                                        &ProgramGenerator::Convert,
                                         &ProgramGenerator::Convert,
                                         &ProgramGenerator::Broadcast,
                                         &ProgramGenerator::Broadcast,
@@ -122,6 +134,7 @@ void ProgramGenerator::Step() {
                                         &ProgramGenerator::Slice,
                                         &ProgramGenerator::Pad,
                                         &ProgramGenerator::Concatenate,
+                                        &ProgramGenerator::Reverse,
                                         &ProgramGenerator::Reverse,
                                         &ProgramGenerator::Create1,
                                         &ProgramGenerator::DynamicSlice,
@@ -133,51 +146,38 @@ void ProgramGenerator::Step() {
                                         &ProgramGenerator::Barrier,
                                         &ProgramGenerator::While,
                                         &ProgramGenerator::Sort,
-                                        &ProgramGenerator::Integer,
-                                        &ProgramGenerator::Predicate,
                                         &ProgramGenerator::Map,
                                         &ProgramGenerator::Convolution,
                                         &ProgramGenerator::Convolution,
                                         &ProgramGenerator::Convolution,
+                                        &ProgramGenerator::Convolution,
+                                        &ProgramGenerator::Pool,
+                                        &ProgramGenerator::Pool,
                                         &ProgramGenerator::Pool,
                                         &ProgramGenerator::Pool,
                                         &ProgramGenerator::SelectAndScatter,
+                                        &ProgramGenerator::SelectAndScatter,
+                                        &ProgramGenerator::BatchNorm,
+                                        &ProgramGenerator::BatchNorm,
                                         &ProgramGenerator::BatchNorm,
                                         &ProgramGenerator::RandomBits,
                                         &ProgramGenerator::Bitcast,
+                                        &ProgramGenerator::ReduceOther,
+                                        &ProgramGenerator::ReduceOther,
                                         &ProgramGenerator::ReduceOther,
                                         &ProgramGenerator::Conditional,
                                         &ProgramGenerator::Argmax,
                                         &ProgramGenerator::SortPairs,
                                         &ProgramGenerator::TopK,
                                         &ProgramGenerator::LoopWithCollectives,
+                                        &ProgramGenerator::LoopWithCollectives,
                                         &ProgramGenerator::ConditionalWithCollectives,
+                                        &ProgramGenerator::ComplexNumbers,
                                         &ProgramGenerator::ComplexNumbers,
                                         &ProgramGenerator::GatherVectors,
                                         &ProgramGenerator::GatherWindows,
                                         &ProgramGenerator::ScatterWindows};
   (this->*OneOf(kMethods))();
-}
-
-void ProgramGenerator::Inexact() {
-  static constexpr Opcode kUnary[] = {
-      Opcode::kExponential, Opcode::kTanh,       Opcode::kLogistic, Opcode::kSine,
-      Opcode::kCosine,      Opcode::kErf,        Opcode::kCbrt,     Opcode::kExponentialMinusOne,
-      Opcode::kTan,         Opcode::kLogPlusOne, Opcode::kLog,      Opcode::kSqrt,
-      Opcode::kRsqrt};
-  const Known x = Bounded(Pick(kF32), 4);
-  const Value square = builder_.Binary(Opcode::kMultiply, x.value, x.value);
-  const Value positive = builder_.Binary(Opcode::kAdd, square, builder_.FullLike(square, 1));
-  if (Chance(30)) {
-    inexact_.push_back(builder_.Binary(Chance(50) ? Opcode::kPower : Opcode::kDivide, positive,
-                                       builder_.FullLike(positive, 3)));
-    return;
-  }
-  const Value small = builder_.Binary(Opcode::kDivide, x.value, builder_.FullLike(x.value, 8));
-  const Opcode opcode = OneOf(kUnary);
-  const bool needs_positive = opcode == Opcode::kLog || opcode == Opcode::kSqrt ||
-                              opcode == Opcode::kRsqrt || opcode == Opcode::kLogPlusOne;
-  inexact_.push_back(builder_.Unary(opcode, needs_positive ? positive : small));
 }
 
 RandomProgram ProgramGenerator::Finish() {
@@ -189,9 +189,11 @@ RandomProgram ProgramGenerator::Finish() {
     if (uses.uses(x.value).empty() && !is_input) results.push_back(x.value);
   }
   RandomProgram program;
-  program.is_exact.assign(results.size(), true);
-  results.insert(results.end(), inexact_.begin(), inexact_.end());
-  program.is_exact.resize(results.size(), false);
+  program.noise.assign(results.size(), 0);
+  for (const Rounded& x : inexact_) {
+    results.push_back(x.value);
+    program.noise.push_back(x.noise);
+  }
   AddAliases(results);
   builder_.SetResults(results);
   absl::StatusOr<Module> module = std::move(target_).Finish();

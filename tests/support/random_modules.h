@@ -10,14 +10,16 @@
 namespace minka {
 
 struct RandomProgram {
-  Module module;               // without dead code; some results aliased to parameters
-  std::vector<bool> is_exact;  // by result: equal bit for bit however the program is split
+  Module module;  // without dead code; some results aliased to parameters
+  // By result: how far the order of additions and other rounding may take an element, besides a few
+  // roundings of itself; 0: it is equal bit for bit however the program is split.
+  std::vector<double> noise;
   std::vector<Literal> inputs;
 };
 
 struct RandomProgramOptions {
-  int num_operations = 25;
-  int num_inexact = 2;  // operations such as exp, at the end: read by results only
+  int num_operations = 28;  // and half as many elementwise ones
+  int num_inexact = 5;      // operations such as exp, at the end: read by results only
 };
 
 // Integer-valued floats below 2^24 through linear, reducing and data-moving operations, integers

@@ -8,7 +8,7 @@
 namespace minka {
 
 WindowDim ProgramGenerator::RandomWindow(int64_t base) {
-  switch (Below(7)) {
+  switch (Below(6)) {
     case 0:
       return {.size = base};
     case 1:
@@ -61,7 +61,7 @@ ProgramGenerator::Dims ProgramGenerator::Places(size_t rank) {
 }
 
 void ProgramGenerator::Convolution() {
-  Known x = Pick(kF32, 2);
+  Known x = Pick(kF32, Chance(70) ? 3 : 2);
   const Dims dims = shape(x.value).dims;
   const size_t num_spatial = dims.size() - 2;
   const Dims input = Places(dims.size()), kernel = Places(dims.size()),
@@ -73,9 +73,10 @@ void ProgramGenerator::Convolution() {
                           .output_batch = output[0],
                           .output_feature = output[1]};
   const int64_t batch = dims[input[0]], features = dims[input[1]];
-  const int64_t groups = OneOf<int64_t>({1, 1, 1, 2, 4, 8});
-  if (groups > 1 && Chance(50) && features % groups == 0) a.feature_group_count = groups;
-  if (groups > 1 && a.feature_group_count == 1 && batch % groups == 0) {
+  const int64_t groups = OneOf<int64_t>({1, 2, 4, 8});
+  if (Chance(60) && features % groups == 0) {
+    a.feature_group_count = groups;
+  } else if (batch % groups == 0) {
     a.batch_group_count = groups;
   }
   Dims kernel_dims(dims.size());
@@ -112,8 +113,8 @@ std::vector<WindowDim> ProgramGenerator::RandomWindows(const Dims& dims, double&
 }
 
 void ProgramGenerator::Pool() {
-  Known x = Pick(kF32, 1);
-  const Opcode reducer = OneOf({Opcode::kAdd, Opcode::kAdd, Opcode::kMaximum, Opcode::kMinimum});
+  Known x = PickSplittable(kF32);
+  const Opcode reducer = OneOf({Opcode::kAdd, Opcode::kMaximum, Opcode::kMinimum});
   double count = 1;
   std::vector<WindowDim> window = RandomWindows(shape(x.value).dims, count);
   if (Chance(15)) {  // a cumulative sum
@@ -123,15 +124,14 @@ void ProgramGenerator::Pool() {
     count *= static_cast<double>(size);
   }
   if (reducer == Opcode::kAdd) x = Bounded(x, std::floor((kLimit - 4096) / count));
-  const Known init =
-      Chance(50) ? Known{builder_.Scalar(kF32, 0), 0} : Bounded(PickLike(kF32, {}), 4096);
+  const Known init = InitialValue();
   const Value result = builder_.ReduceWindow(x.value, init.value, window, reducer);
   if (Product(shape(result).dims) > kMaxElements) return;
   Keep(result, init.bound + x.bound * (reducer == Opcode::kAdd ? count : 1));
 }
 
 void ProgramGenerator::SelectAndScatter() {
-  const Known x = Pick(kF32, 1);
+  const Known x = PickSplittable(kF32);
   const Dims dims = shape(x.value).dims;
   double count = 1;
   std::vector<WindowDim> window = RandomWindows(dims, count);
@@ -142,8 +142,7 @@ void ProgramGenerator::SelectAndScatter() {
   }
   if (Product(positions) == 0 || Product(positions) > kMaxElements) return;
   const Known source = Bounded(PickLike(kF32, positions), std::floor((kLimit - 4096) / count));
-  const Known init =
-      Chance(50) ? Known{builder_.Scalar(kF32, 0), 0} : Bounded(PickLike(kF32, {}), 4096);
+  const Known init = InitialValue();
   const auto select =
       Chance(50) ? CompareAttributes::Direction::kGe : CompareAttributes::Direction::kLe;
   Keep(builder_.SelectAndScatterAdd(x.value, source.value, init.value, window, select),
@@ -151,7 +150,7 @@ void ProgramGenerator::SelectAndScatter() {
 }
 
 void ProgramGenerator::BatchNorm() {
-  const Known x = Bounded(Pick(kF32, 2), 64);
+  const Known x = Bounded(Pick(kF32, 2), 8);
   const Dims dims = shape(x.value).dims;
   const int64_t feature = Below(rank(x));
   const auto vector = [&] { return Bounded(PickLike(kF32, {dims[feature]}), 8).value; };
@@ -166,12 +165,20 @@ void ProgramGenerator::BatchNorm() {
     const Value variance = vector();
     norm.operands.push_back(builder_.Unary(Opcode::kAbs, variance));
     if (opcode == Opcode::kBatchNormGrad) {
-      norm.operands.push_back(Bounded(PickLike(kF32, dims), 64).value);
+      norm.operands.push_back(Bounded(PickLike(kF32, dims), 8).value);
     }
   }
   const int32_t num_results = opcode == Opcode::kBatchNormInference ? 1 : 3;
   const Value first = builder_.Append(std::move(norm));
-  for (int32_t i = 0; i < num_results; ++i) inexact_.push_back({first.instruction, i});
+  // Operands are at most 8, so centred ones at most 16. Terms as large cancel: in the gradient of x
+  // scale (8) times two centred factors and a gradient, in that of scale sums over one feature.
+  const double count = static_cast<double>(Product(dims) / dims[feature]);
+  const double largest = opcode == Opcode::kBatchNormGrad
+                             ? std::max(8.0 * 16 * 16 * 8, count * 16 * 8)
+                             : 16.0 * 16 * 8;
+  for (int32_t i = 0; i < num_results; ++i) {
+    inexact_.push_back({{first.instruction, i}, largest * 1e-6});
+  }
 }
 
 }  // namespace minka
