@@ -6,7 +6,6 @@
 
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
-#include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
 #include "minka/planner/intra_op/intra_op.h"
@@ -19,13 +18,13 @@ constexpr int kMaxPlans = 4;  // the first and three more
 // The plan under `limit`, or, where none fits, under the smallest limit known to work if that is
 // less than `estimated`, what the plan before was estimated to need: estimates err by some per cent
 // to either side, and the compiled program says what is needed. `limit` becomes what was taken.
-absl::StatusOr<Plan> NextPlan(const PlanSource& source, const Step& prepared, int64_t estimated,
+absl::StatusOr<Plan> NextPlan(const PlanSource& source, const Step& step, int64_t estimated,
                               std::optional<int64_t>& limit) {
-  absl::StatusOr<Plan> plan = source(prepared, limit);
+  absl::StatusOr<Plan> plan = source(step, limit);
   const std::optional<int64_t> smallest = SmallestKnownLimit(plan.status());
   if (!smallest || *smallest >= estimated) return plan;
   limit = smallest;
-  return source(prepared, limit);
+  return source(step, limit);
 }
 
 // Says that a step begins, times it, and remembers whether it is the last one wanted.
@@ -73,6 +72,13 @@ absl::Status CheckOptions(const CompileOptions& options) {
   return InvalidArgument("no step \"{}\" to stop after; there are {}", options.stop_after, known);
 }
 
+absl::Status PrepareFor(const Step& step, const Preparation& preparation, const DumpFolder& dump,
+                        CompiledStep& out) {
+  ASSIGN_OR_RETURN(out.prepared, Prepare(step, preparation));
+  RETURN_IF_ERROR(dump.Write("02-prepared.txt", HloText(ToModule(out.prepared))));
+  return Verify(out.prepared.module);
+}
+
 absl::Status DumpOptimized(const DumpFolder& dump, const pjrt::Executable& executable) {
   if (!dump.enabled()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string bytes, executable.OptimizedModule());
@@ -83,9 +89,12 @@ absl::Status DumpOptimized(const DumpFolder& dump, const pjrt::Executable& execu
 }  // namespace
 
 PlanSource PlanFromText(std::string json) {
-  return [json = std::move(json)](const Step& prepared, std::optional<int64_t>) {
-    return PlanFromJson(json, prepared.module);
-  };
+  return
+      [json = std::move(json)](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+        ASSIGN_OR_RETURN(const Preparation preparation, PreparationOfJson(json));
+        ASSIGN_OR_RETURN(const Step prepared, Prepare(step, preparation));
+        return PlanFromJson(json, prepared.module);
+      };
 }
 
 absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_source,
@@ -104,9 +113,8 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
   if (progress.Done()) return out;
 
   progress.Begin("prepare");
-  ASSIGN_OR_RETURN(out.prepared, Prepare(step, options.micro_batches));
-  RETURN_IF_ERROR(dump.Write("02-prepared.txt", HloText(ToModule(out.prepared))));
-  RETURN_IF_ERROR(Verify(out.prepared.module));
+  Preparation preparation = options.preparation;
+  RETURN_IF_ERROR(PrepareFor(step, preparation, dump, out));
   if (progress.Done()) return out;
 
   std::optional<int64_t> limit = options.memory_limit_bytes;
@@ -114,7 +122,11 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
   int64_t estimated = limit.value_or(0) + limit.value_or(0) / 2;
   for (int plans = 1;; ++plans) {
     progress.Begin("plan");
-    ASSIGN_OR_RETURN(out.plan, NextPlan(plan_source, out.prepared, estimated, limit));
+    ASSIGN_OR_RETURN(out.plan, NextPlan(plan_source, step, estimated, limit));
+    if (PreparationOf(out.plan) != preparation) {
+      preparation = PreparationOf(out.plan);
+      RETURN_IF_ERROR(PrepareFor(step, preparation, dump, out));
+    }
     RETURN_IF_ERROR(dump.Write("03-plan.json", PlanToJson(out.plan, out.prepared.module)));
     if (progress.Done()) return out;
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "minka/driver/dump.h"
+#include "minka/driver/prepare.h"
 #include "minka/ir/step.h"
-#include "minka/lowering/micro_batches.h"
 #include "minka/lowering/spmd.h"
 #include "minka/plan/plan.h"
 #include "minka/runtime/pjrt/client.h"
@@ -19,10 +19,10 @@
 
 namespace minka {
 
-// Gives the plan of a prepared step. The limit is that of CompileOptions at first, a little higher
-// where nothing is estimated to fit, lower where the compiled program of an earlier plan needed
-// more than was predicted.
-using PlanSource = std::function<absl::StatusOr<Plan>(const Step& prepared,
+// Gives the plan of a step, which says how the step is prepared for it. The limit is that of
+// CompileOptions at first, a little higher where nothing is estimated to fit, lower where the
+// compiled program of an earlier plan needed more than was predicted.
+using PlanSource = std::function<absl::StatusOr<Plan>(const Step& step,
                                                       std::optional<int64_t> memory_limit_bytes)>;
 
 // The plan of a file, for every limit the same.
@@ -33,7 +33,8 @@ inline constexpr std::string_view kCompileSteps[] = {"import", "prepare", "plan"
                                                      "lower",  "verify",  "export", "xla"};
 
 struct CompileOptions {
-  MicroBatchOptions micro_batches;
+  // How the step is prepared before it is planned; the plan may ask for more.
+  Preparation preparation;
   std::optional<int64_t> memory_limit_bytes;         // per device, checked on the compiled program
   std::string dump_dir;                              // empty: nothing is written
   std::string stop_after;                            // one of kCompileSteps; empty: all run

@@ -30,10 +30,10 @@ TracedStep SmallMlp() {
 }
 
 PlanSource Planned(const ParallelMethod& method) {
-  return [method](const Step& prepared, std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+  return [method](const Step& step, std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(PlanRequest request, RequestFor(Cluster::Local(8), method, {}));
     request.memory_limit_bytes = limit;
-    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
     return result.candidates[result.best].plan;
   };
 }
@@ -106,9 +106,9 @@ TEST(Compile, TheEstimateIsCloseToTheCompiledMemory) {
                              .value();
   for (const ParallelMethod& method : {ParallelMethod(DataParallel{}), ParallelMethod(Zero3{})}) {
     int64_t estimated = 0;
-    const PlanSource source = [&](const Step& prepared,
+    const PlanSource source = [&](const Step& step,
                                   std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
-      ASSIGN_OR_RETURN(Plan plan, Planned(method)(prepared, limit));
+      ASSIGN_OR_RETURN(Plan plan, Planned(method)(step, limit));
       estimated = plan.peak_memory_bytes;
       return plan;
     };
@@ -127,7 +127,7 @@ TEST(Compile, TakesTheSmallestLimitKnownToWorkWhereNothingFits) {
   ASSERT_TRUE(data.ok()) << Message(data.status());
   const int64_t fits = data->plan.peak_memory_bytes;
   std::vector<int64_t> limits;
-  const PlanSource source = [&](const Step& prepared,
+  const PlanSource source = [&](const Step& step,
                                 std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
     limits.push_back(*limit);
     if (*limit < fits + 100) {
@@ -135,7 +135,7 @@ TEST(Compile, TakesTheSmallestLimitKnownToWorkWhereNothingFits) {
       SetSmallestKnownLimit(fits + 100, refusal);
       return refusal;
     }
-    return Planned(DataParallel{})(prepared, std::nullopt);
+    return Planned(DataParallel{})(step, std::nullopt);
   };
   const auto compiled =
       Compile(SmallMlp().step, source, Devices().client, {.memory_limit_bytes = fits});
@@ -145,9 +145,9 @@ TEST(Compile, TakesTheSmallestLimitKnownToWorkWhereNothingFits) {
 
 TEST(Compile, PlansAgainThreeTimesAtMost) {
   int plans = 0;
-  const PlanSource source = [&](const Step& prepared, std::optional<int64_t>) {
+  const PlanSource source = [&](const Step& step, std::optional<int64_t>) {
     ++plans;
-    return Planned(DataParallel{})(prepared, std::nullopt);
+    return Planned(DataParallel{})(step, std::nullopt);
   };
   const auto compiled =
       Compile(SmallMlp().step, source, Devices().client, {.memory_limit_bytes = 1000});
@@ -156,10 +156,10 @@ TEST(Compile, PlansAgainThreeTimesAtMost) {
 }
 
 TEST(Compile, RefusesMoreDevicesThanThereAre) {
-  const auto source = [](const Step& prepared, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+  const auto source = [](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(PlanRequest request,
                      RequestFor(Cluster::Local(16), DataParallel{.mesh = "data=16"}, {}));
-    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
     return result.candidates[result.best].plan;
   };
   EXPECT_EQ(Message(Compile(SmallMlp().step, source, Devices().client, {}).status()),

@@ -40,9 +40,8 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
     request.pins.push_back(fmt::format("{}={}", traced.step.parameters[i].name,
                                        ToString(trained.parameter_shardings[numbers[i]], mesh)));
   }
-  const PlanSource source = [&](const Step& prepared,
-                                std::optional<int64_t>) -> absl::StatusOr<Plan> {
-    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
     return std::move(result.candidates[result.best].plan);
   };
   ASSIGN_OR_RETURN(CompiledStep compiled,

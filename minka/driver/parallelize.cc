@@ -16,11 +16,11 @@ struct Overloaded : Ts... {
 };
 
 PlanSource Search(PlanRequest request) {
-  return [request = std::move(request)](const Step& prepared,
+  return [request = std::move(request)](const Step& step,
                                         std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
     PlanRequest limited = request;
     limited.memory_limit_bytes = limit;
-    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, limited));
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, limited));
     return std::move(result.candidates[result.best].plan);
   };
 }
@@ -29,8 +29,8 @@ PlanSource Search(PlanRequest request) {
 absl::StatusOr<PlanSource> SourceOf(PlanRequest& request, const ParallelizeOptions& options) {
   if (options.plan_path.empty()) return Search(request);
   ASSIGN_OR_RETURN(std::string json, ReadFile(options.plan_path));
-  ASSIGN_OR_RETURN(const PlannedMicroBatches planned, MicroBatchesOfPlan(json));
-  request.micro_batches = {planned.num_micro_batches, planned.per_micro_batch};
+  ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
+  request.micro_batches = planned.micro_batches;
   return PlanFromText(std::move(json));
 }
 
@@ -51,7 +51,7 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
   ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
   ASSIGN_OR_RETURN(CompiledStep compiled,
                    Compile(step, source, devices.client,
-                           {.micro_batches = request.micro_batches,
+                           {.preparation = {.micro_batches = request.micro_batches},
                             .memory_limit_bytes = request.memory_limit_bytes,
                             .dump_dir = options.dump_dir,
                             .configuration = options.configuration,
@@ -70,12 +70,14 @@ StepRunner MakeRunner(CompiledStep& compiled, const LocalDevices& devices) {
 
 ParallelMethod MakeMethod(Method method, std::string mesh,
                           std::optional<int64_t> memory_limit_bytes,
-                          const MicroBatchOptions& micro_batches) {
+                          const MicroBatchOptions& micro_batches,
+                          std::optional<RematChoice> remat) {
   const auto make = [&]<typename T>(T made) -> ParallelMethod {
     made.mesh = std::move(mesh);
     made.memory_limit_bytes = memory_limit_bytes;
     made.num_micro_batches = micro_batches.num_micro_batches;
     made.per_micro_batch = micro_batches.per_micro_batch;
+    made.remat = std::move(remat);
     return made;
   };
   switch (method) {
@@ -118,6 +120,7 @@ absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMet
       [&](const auto& any) {
         request.micro_batches = {.num_micro_batches = any.num_micro_batches,
                                  .per_micro_batch = any.per_micro_batch};
+        request.remat = any.remat;
       },
       method);
   if (!mesh.empty()) {
@@ -200,7 +203,7 @@ absl::Status Parallelized::SavePlan(const std::string& path) const {
 
 absl::Status Parallelized::Dump(const std::string& folder) const {
   return Compile(step_, PlanFromText(PlanToJson(plan_, prepared_.module)), devices_.client,
-                 {.micro_batches = {plan_.num_micro_batches, plan_.per_micro_batch},
+                 {.preparation = PreparationOf(plan_),
                   .dump_dir = folder,
                   .configuration = plan_.options,
                   .versions = {{"minka", MINKA_VERSION}, {"plugin", devices_.version()}}})

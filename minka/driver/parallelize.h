@@ -41,6 +41,7 @@ struct Shard {
   SearchLimits limits;
   int64_t num_micro_batches = 1;  // see MicroBatchOptions
   bool per_micro_batch = false;
+  std::optional<RematChoice> remat;  // see PlanRequest
 };
 
 // The batch is split over all axes, parameters are whole on every device.
@@ -49,6 +50,7 @@ struct DataParallel {
   std::optional<int64_t> memory_limit_bytes;
   int64_t num_micro_batches = 1;
   bool per_micro_batch = false;
+  std::optional<RematChoice> remat;
 };
 
 // Data parallelism in which what the optimizer alone reads is split over all axes: gradients are
@@ -60,6 +62,7 @@ struct Zero2 {
   std::optional<int64_t> memory_limit_bytes;
   int64_t num_micro_batches = 1;
   bool per_micro_batch = false;
+  std::optional<RematChoice> remat;
 };
 
 // As Zero2, and weights are stored split, too, and gathered for each group of uses.
@@ -68,6 +71,7 @@ struct Zero3 {
   std::optional<int64_t> memory_limit_bytes;
   int64_t num_micro_batches = 1;
   bool per_micro_batch = false;
+  std::optional<RematChoice> remat;
   int64_t combine_gathers_bytes = 0;  // see SearchLimits
 };
 
@@ -75,7 +79,8 @@ using ParallelMethod = std::variant<Shard, DataParallel, Zero2, Zero3>;
 // The method of the name as a type, with what all have in common.
 ParallelMethod MakeMethod(Method method, std::string mesh,
                           std::optional<int64_t> memory_limit_bytes,
-                          const MicroBatchOptions& micro_batches = {});
+                          const MicroBatchOptions& micro_batches = {},
+                          std::optional<RematChoice> remat = std::nullopt);
 
 struct ParallelizeOptions {
   CostModelChoice cost_model;

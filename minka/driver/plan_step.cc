@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <memory>
 
+#include "minka/analysis/layers.h"
+#include "minka/analysis/phases.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/driver/prepare.h"
+#include "minka/driver/remat_search.h"
+#include "minka/lowering/rematerialize.h"
 #include "minka/planner/intra_op/describe.h"
 
 namespace minka {
@@ -41,8 +46,43 @@ void Factorise(int64_t n, std::vector<int64_t>& factors, int max_factors,
   }
 }
 
-absl::StatusOr<Plan> PlanCandidateOn(const Step& step, const PlanRequest& request, const Mesh& mesh,
-                                     Method method) {
+// A step prepared in several ways, each made once.
+class PreparedSteps {
+ public:
+  static absl::StatusOr<PreparedSteps> Create(const Step& step,
+                                              const MicroBatchOptions& micro_batches) {
+    ASSIGN_OR_RETURN(Step simplified, Simplify(step));
+    return PreparedSteps(std::move(simplified), micro_batches);
+  }
+
+  const Step& simplified() const { return simplified_; }
+
+  // Valid as long as this.
+  absl::StatusOr<const Step*> With(const RematChoice& remat) {
+    const auto found = prepared_.find(remat);
+    if (found != prepared_.end()) return &found->second;
+    ASSIGN_OR_RETURN(Step prepared, PrepareSimplified(simplified_, {micro_batches_, remat}));
+    return &prepared_.emplace(remat, std::move(prepared)).first->second;
+  }
+
+ private:
+  PreparedSteps(Step simplified, const MicroBatchOptions& micro_batches)
+      : simplified_(std::move(simplified)), micro_batches_(micro_batches) {}
+
+  Step simplified_;
+  MicroBatchOptions micro_batches_;
+  std::map<RematChoice, Step> prepared_;
+};
+
+// What the search may rematerialise; empty: the step marks no layers, or keeps nothing of them.
+RematChoice RematCandidates(const Step& simplified) {
+  if (FindLayers(simplified, ClassifyPhases(simplified)).count == 0) return {};
+  absl::StatusOr<RematChoice> all = EffectiveRemat(simplified, {RematPolicy::kAll});
+  return all.ok() ? *std::move(all) : RematChoice();
+}
+
+absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request, const Mesh& mesh,
+                                  Method method) {
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
   IntraOpOptions options{.method = method,
                          .limits = request.limits,
@@ -82,6 +122,24 @@ absl::StatusOr<Plan> PlanCandidateOn(const Step& step, const PlanRequest& reques
   return plan;
 }
 
+absl::StatusOr<Plan> PlanCandidateOn(PreparedSteps& steps, const RematChoice& candidates,
+                                     const PlanRequest& request, const Mesh& mesh, Method method) {
+  const PlanWithRemat plan_with = [&](const RematChoice& remat,
+                                      std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+    ASSIGN_OR_RETURN(const Step* prepared, steps.With(remat));
+    PlanRequest limited = request;
+    limited.memory_limit_bytes = limit;
+    ASSIGN_OR_RETURN(Plan plan, PlanPrepared(*prepared, limited, mesh, method));
+    plan.remat = remat;
+    return plan;
+  };
+  if (request.remat) return plan_with(candidates, request.memory_limit_bytes);
+  return SearchRemat(plan_with, {.candidates = candidates,
+                                 .memory_limit_bytes = request.memory_limit_bytes,
+                                 .gap = request.gap,
+                                 .time_limit_seconds = request.time_limit_seconds});
+}
+
 }  // namespace
 
 std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links) {
@@ -116,11 +174,16 @@ bool NeedsLess(const absl::Status& a, const absl::Status& b) {
 
 }  // namespace
 
-absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& request) {
+absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
   const std::vector<Mesh> meshes =
       !request.meshes.empty()
           ? request.meshes
           : MeshShapes(request.cluster.num_devices(), request.cluster.num_hosts == 1);
+  ASSIGN_OR_RETURN(PreparedSteps steps, PreparedSteps::Create(step, request.micro_batches));
+  RematChoice remat = RematCandidates(steps.simplified());
+  if (request.remat) {
+    ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));
+  }
   PlanResult out;
   absl::Status error;
   for (const Mesh& mesh : meshes) {
@@ -131,7 +194,7 @@ absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& req
     }
     for (Method method : request.methods) {
       PlanCandidate candidate{.mesh = mesh, .method = method};
-      auto plan = PlanCandidateOn(prepared, request, mesh, method);
+      auto plan = PlanCandidateOn(steps, remat, request, mesh, method);
       candidate.status = plan.status();
       if (plan.ok()) {
         candidate.plan = *std::move(plan);
@@ -148,15 +211,21 @@ absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& req
       }
     }
   }
-  if (out.best >= 0) return out;
+  if (out.best >= 0) {
+    ASSIGN_OR_RETURN(const Step* prepared, steps.With(out.candidates[out.best].plan.remat));
+    out.prepared = *prepared;
+    return out;
+  }
   if (!error.ok()) return error;
   int64_t smallest = INT64_MAX;
   for (const PlanCandidate& candidate : out.candidates)
     smallest = std::min(smallest, candidate.plan.peak_memory_bytes);
-  return ResourceExhausted(
+  absl::Status status = ResourceExhausted(
       "no plan fits into {} bytes per device; the smallest of those tried needs {} bytes ({:.1f} "
       "MiB)",
       *request.memory_limit_bytes, smallest, static_cast<double>(smallest) / (1 << 20));
+  SetSmallestKnownLimit(smallest, status);
+  return status;
 }
 
 }  // namespace minka

@@ -1,4 +1,4 @@
-// Plans a prepared step on one mesh: every mesh shape and method asked for, best first by predicted
+// Plans a step on one mesh: every mesh shape and method asked for, best first by predicted
 // step time.
 #pragma once
 
@@ -30,8 +30,11 @@ struct CostModelChoice {
 
 struct PlanRequest {
   Cluster cluster;
-  MicroBatchOptions micro_batches;  // how the step was prepared
-  std::vector<Mesh> meshes;         // empty: every shape of cluster.num_devices() devices
+  MicroBatchOptions micro_batches;
+  // nullopt: chosen where the step marks layer boundaries and the memory limit asks for it, see
+  // remat_search.h.
+  std::optional<RematChoice> remat;
+  std::vector<Mesh> meshes;  // empty: every shape of cluster.num_devices() devices
   std::vector<Method> methods = {Method::kShard};
   std::optional<int64_t> memory_limit_bytes;  // per device
   std::vector<std::string> pins;
@@ -55,10 +58,12 @@ struct PlanCandidate {
 struct PlanResult {
   std::vector<PlanCandidate> candidates;  // in the order tried
   int best = -1;                          // fastest that fits
+  Step prepared;                          // as the best one takes it
 };
 
-// An error only if no candidate has a plan that fits: it names the smallest memory that would do.
-absl::StatusOr<PlanResult> PlanStep(const Step& prepared, const PlanRequest& request);
+// Prepares the step for each candidate. An error only if no candidate has a plan that fits: it
+// names the smallest memory that would do.
+absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request);
 
 // The mesh shapes that --num-devices considers: ordered factorisations without factors of 1, at
 // most three axes; on a cluster whose links are all equal, one order of each.

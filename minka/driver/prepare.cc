@@ -9,6 +9,7 @@
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/simplify.h"
 #include "minka/lowering/join_barriers.h"
+#include "minka/lowering/rematerialize.h"
 
 namespace minka {
 namespace {
@@ -169,14 +170,38 @@ class ConstantCloner {
 
 }  // namespace
 
-absl::StatusOr<Step> Prepare(const Step& step, const MicroBatchOptions& micro_batches) {
+Preparation PreparationOf(const Plan& plan) {
+  return {.micro_batches = {.num_micro_batches = plan.num_micro_batches,
+                            .per_micro_batch = plan.per_micro_batch},
+          .remat = plan.remat};
+}
+
+absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json) {
+  ASSIGN_OR_RETURN(PlannedPreparation planned, PlannedPreparationOf(plan_json));
+  return Preparation{.micro_batches = {.num_micro_batches = planned.num_micro_batches,
+                                       .per_micro_batch = planned.per_micro_batch},
+                     .remat = std::move(planned.remat)};
+}
+
+absl::StatusOr<Step> Simplify(const Step& step) {
   Module module = InlineCalls(ExpandBatchNorm(ToModule(step)));
   module = SplitBarriers(module);
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
-  module = EliminateDeadCode(ConstantCloner(module).Run());
   module.frontend_attributes.erase(kNumMicroBatchesAttribute);
+  return MakeStep(std::move(module), {});
+}
+
+absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation) {
+  // Before constants are cloned, so that copies get their own.
+  ASSIGN_OR_RETURN(const Step step, Rematerialize(simplified, preparation.remat));
+  Module module = EliminateDeadCode(ConstantCloner(ToModule(step)).Run());
   ASSIGN_OR_RETURN(const Step prepared, MakeStep(std::move(module), {}));
-  return MakeMicroBatches(prepared, micro_batches);
+  return MakeMicroBatches(prepared, preparation.micro_batches);
+}
+
+absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation) {
+  ASSIGN_OR_RETURN(const Step simplified, Simplify(step));
+  return PrepareSimplified(simplified, preparation);
 }
 
 }  // namespace minka

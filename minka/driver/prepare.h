@@ -2,17 +2,38 @@
 // barriers one value each.
 #pragma once
 
+#include <string_view>
+
 #include "absl/status/statusor.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/micro_batches.h"
+#include "minka/plan/plan.h"
 
 namespace minka {
+
+// What is done to the step besides; a plan says which of it.
+struct Preparation {
+  MicroBatchOptions micro_batches;
+  RematChoice remat;
+  bool operator==(const Preparation&) const = default;
+};
+
+Preparation PreparationOf(const Plan& plan);
+// Of a plan.json, before the prepared module is at hand.
+absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json);
 
 // A function of the arguments alone, so that the same module always gets the same instruction ids
 // and hash. Cheap values that depend on constants only (broadcasts, iotas and what few operations
 // make of them) are cloned per user: each copy takes its user's sharding at no cost.
 //
-// With micro-batches the step computes one of them, see lowering/micro_batches.h.
-absl::StatusOr<Step> Prepare(const Step& step, const MicroBatchOptions& micro_batches = {});
+// With rematerialisation backward operations read copies of forward ones, see
+// lowering/rematerialize.h; with micro-batches the step computes one of them, see
+// lowering/micro_batches.h.
+absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation = {});
+
+// Prepare in two parts, for steps that are prepared in several ways: what all have in common, which
+// is what lowering/rematerialize.h works on, and the rest.
+absl::StatusOr<Step> Simplify(const Step& step);
+absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation);
 
 }  // namespace minka

@@ -208,13 +208,13 @@ class Training {
     }
     report_.memory_limit_bytes = request.memory_limit_bytes;
     PlanResult considered;
-    const PlanSource source = [&](const Step& prepared, std::optional<int64_t> limit) {
-      return Search(prepared, request, limit, considered);
+    const PlanSource source = [&](const Step& step, std::optional<int64_t> limit) {
+      return Search(step, request, limit, considered);
     };
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(CompiledStep compiled,
                      Compile(traced_.step, source, devices.client,
-                             {.micro_batches = request.micro_batches,
+                             {.preparation = {.micro_batches = request.micro_batches},
                               .memory_limit_bytes = request.memory_limit_bytes,
                               .dump_dir = options_.dump_dir,
                               .configuration = request.options,
@@ -253,13 +253,14 @@ class Training {
   // of that.
   absl::StatusOr<Plan> CompiledDataPlan(const PlanRequest& request, const LocalDevices& devices) {
     Phase("compile data parallelism");
-    const PlanSource source = [&](const Step& prepared,
+    const PlanSource source = [&](const Step& step,
                                   std::optional<int64_t>) -> absl::StatusOr<Plan> {
-      ASSIGN_OR_RETURN(PlanResult planned, PlanStep(prepared, DataRequest(request)));
+      ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, DataRequest(request)));
       return std::move(planned.candidates.front().plan);
     };
-    ASSIGN_OR_RETURN(CompiledStep compiled, Compile(traced_.step, source, devices.client,
-                                                    {.micro_batches = request.micro_batches}));
+    ASSIGN_OR_RETURN(CompiledStep compiled,
+                     Compile(traced_.step, source, devices.client,
+                             {.preparation = {.micro_batches = request.micro_batches}}));
     return std::move(compiled.plan);
   }
 
@@ -274,14 +275,14 @@ class Training {
   }
 
   // The best plan under the limit; data parallelism is planned beside it, to compare.
-  absl::StatusOr<Plan> Search(const Step& prepared, const PlanRequest& asked,
+  absl::StatusOr<Plan> Search(const Step& step, const PlanRequest& asked,
                               std::optional<int64_t> limit, PlanResult& considered) {
     PlanRequest request = asked;
     request.memory_limit_bytes = limit;
-    ASSIGN_OR_RETURN(considered, PlanStep(prepared, request));
+    ASSIGN_OR_RETURN(considered, PlanStep(step, request));
     Plan best = considered.candidates[considered.best].plan;
     if (std::ranges::count(request.methods, Method::kData) > 0) return best;
-    auto data = PlanStep(prepared, DataRequest(asked));
+    auto data = PlanStep(step, DataRequest(asked));
     if (data.ok()) {
       PlanCandidate& candidate = data->candidates.front();
       candidate.fits = !limit || candidate.plan.peak_memory_bytes <= *limit;

@@ -18,20 +18,15 @@ bool IsDifferentiable(const Shape& shape) { return IsFloat(shape.type) || IsComp
 // The backward pass over the instructions that the graph had when it began.
 class Differentiator {
  public:
-  Differentiator(Graph& graph, std::span<const Tensor> inputs, const GradientOptions& options)
-      : graph_(graph),
-        options_(options),
-        num_forward_(graph.computation().num_instructions()),
-        recomputations_(options.remat_regions.size()) {
+  Differentiator(Graph& graph, std::span<const Tensor> inputs)
+      : graph_(graph), num_forward_(graph.computation().num_instructions()) {
     FindActive(inputs);
-    FindVarying(inputs);
   }
 
   absl::Status Run(Tensor loss) {
     gradients_[loss.value()] = graph_.Full(loss.shape(), 1);
     for (InstructionId id = num_forward_ - 1; id >= 0; --id) {
       if (!HasGradient(id)) continue;
-      EnterRegionOf(id);
       RETURN_IF_ERROR(ApplyRule(id));
       RETURN_IF_ERROR(graph_.status());
     }
@@ -42,8 +37,6 @@ class Differentiator {
     const auto found = gradients_.find(input.value());
     return found == gradients_.end() ? graph_.Full(input.shape(), 0) : found->second;
   }
-
-  std::vector<Value> recomputations() const { return recomputations_; }
 
  private:
   const Instruction& instruction(InstructionId id) const {
@@ -77,87 +70,9 @@ class Differentiator {
     }
   }
 
-  // Instructions that depend on more than inputs and constants.
-  void FindVarying(std::span<const Tensor> inputs) {
-    varying_.assign(num_forward_, false);
-    std::set<InstructionId> fixed;
-    for (const Tensor& input : inputs) fixed.insert(input.value().instruction);
-    for (InstructionId id = 0; id < num_forward_; ++id) {
-      if (fixed.contains(id)) continue;
-      varying_[id] = instruction(id).opcode == Opcode::kParameter;
-      for (const Value operand : instruction(id).operands) {
-        if (varying_[operand.instruction]) varying_[id] = true;
-      }
-    }
-  }
-
   bool HasGradient(InstructionId id) const {
     const auto first = gradients_.lower_bound({id, 0});
     return first != gradients_.end() && first->first.instruction == id;
-  }
-
-  // Keeps up with the instruction at hand; a region's barrier is made when its first gradient
-  // arrives.
-  void EnterRegionOf(InstructionId id) {
-    if (region_ >= 0 && id >= options_.remat_regions[region_].begin) return;
-    region_ = -1;
-    recomputed_.clear();
-    for (size_t i = 0; i < options_.remat_regions.size(); ++i) {
-      const RematRegion& region = options_.remat_regions[i];
-      if (id >= region.begin && id < region.end) BeginRecomputation(static_cast<int>(i));
-    }
-  }
-
-  void BeginRecomputation(int number) {
-    region_ = number;
-    const RematRegion& region = options_.remat_regions[number];
-    std::set<Value> entering;
-    for (InstructionId id = region.begin; id < region.end; ++id) {
-      if (!varying_[id]) continue;
-      for (const Value operand : instruction(id).operands) {
-        if (operand.instruction < region.begin && varying_[operand.instruction]) {
-          entering.insert(operand);
-        }
-      }
-    }
-    std::vector<Tensor> kept;
-    kept.reserve(entering.size());
-    for (const Value value : entering) kept.emplace_back(&graph_, value);
-    std::vector<Value> arriving;
-    const auto last = gradients_.lower_bound({region.end, 0});
-    for (auto it = gradients_.lower_bound({region.begin, 0}); it != last; ++it) {
-      arriving.push_back(it->first);
-      kept.push_back(it->second);
-    }
-    const ScopeName name(graph_, "recompute/" + instruction(region.end - 1).op_name);
-    const std::vector<Tensor> behind = OptBarrier(kept);
-    size_t next = 0;
-    for (const Value value : entering) recomputed_[value] = behind[next++].value();
-    for (const Value value : arriving) gradients_[value] = behind[next++];
-    recomputations_[number] = behind.front().value();
-  }
-
-  // The forward value as the backward pass may use it.
-  Value Primal(Value value) {
-    if (region_ < 0) return value;
-    if (const auto found = recomputed_.find(value); found != recomputed_.end()) {
-      return found->second;
-    }
-    const RematRegion& region = options_.remat_regions[region_];
-    if (value.instruction < region.begin || value.instruction >= region.end ||
-        !varying_[value.instruction]) {
-      return value;
-    }
-    Instruction copy = instruction(value.instruction);
-    for (Value& operand : copy.operands) operand = Primal(operand);
-    copy.name.clear();
-    copy.op_name = "recompute/" + copy.op_name;
-    const auto count = static_cast<int32_t>(copy.results.size());
-    const Value first = graph_.builder().Append(std::move(copy));
-    for (int32_t i = 0; i < count; ++i) {
-      recomputed_[{value.instruction, i}] = {first.instruction, i};
-    }
-    return recomputed_[value];
   }
 
   Adjoint MakeAdjoint(InstructionId id) {
@@ -172,7 +87,7 @@ class Differentiator {
       adjoint.result_gradients.push_back(found == gradients_.end() ? Tensor() : found->second);
     }
     adjoint.gradients.resize(num_operands);
-    adjoint.primal = [this](Value value) { return Tensor(&graph_, Primal(value)); };
+    adjoint.primal = [this](Value value) { return Tensor(&graph_, value); };
     return adjoint;
   }
 
@@ -203,32 +118,27 @@ class Differentiator {
   }
 
   Graph& graph_;
-  const GradientOptions& options_;
   const InstructionId num_forward_;
   std::set<Value> active_;
-  std::vector<bool> varying_;
   std::map<Value, Tensor> gradients_;
-  int region_ = -1;                    // of the instruction at hand
-  std::map<Value, Value> recomputed_;  // inside that region
-  std::vector<Value> recomputations_;
 };
 
 }  // namespace
 
-absl::StatusOr<GradientResult> Gradients(Graph& graph, Tensor loss, std::span<const Tensor> inputs,
-                                         const GradientOptions& options) {
+absl::StatusOr<std::vector<Tensor>> Gradients(Graph& graph, Tensor loss,
+                                              std::span<const Tensor> inputs) {
   RETURN_IF_ERROR(graph.status());
   MINKA_CHECK(loss.valid());
   if (loss.rank() != 0 || !IsFloat(loss.type())) {
     return InvalidArgument("the loss must be a floating-point scalar, not {}; reduce it first",
                            ToString(loss.shape()));
   }
-  Differentiator differentiator(graph, inputs, options);
+  Differentiator differentiator(graph, inputs);
   RETURN_IF_ERROR(differentiator.Run(loss));
-  GradientResult result{.gradients = {}, .recomputations = differentiator.recomputations()};
-  for (const Tensor& input : inputs) result.gradients.push_back(differentiator.GradientOf(input));
+  std::vector<Tensor> gradients;
+  for (const Tensor& input : inputs) gradients.push_back(differentiator.GradientOf(input));
   RETURN_IF_ERROR(graph.status());
-  return result;
+  return gradients;
 }
 
 }  // namespace minka

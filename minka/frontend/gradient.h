@@ -16,29 +16,9 @@
 
 namespace minka {
 
-// Forward instructions [begin, end) whose results are not kept for the backward pass but computed
-// again there, from the values that enter the region. An opt-barrier over these values and over the
-// incoming gradients stands in front of the recomputation: it keeps common-subexpression
-// elimination from undoing it and the scheduler from starting it early. Values that depend on
-// nothing but differentiated inputs and constants are kept.
-struct RematRegion {
-  InstructionId begin = 0;
-  InstructionId end = 0;
-};
-
-struct GradientOptions {
-  std::vector<RematRegion> remat_regions;  // disjoint, ascending
-};
-
-struct GradientResult {
-  std::vector<Tensor> gradients;  // of the inputs' shapes and types; zeros without a path
-  // Per region the first result of its barrier; invalid where no gradient passed.
-  std::vector<Value> recomputations;
-};
-
-// Gradients of the scalar `loss` with respect to `inputs`. Unimplemented names an opcode on the way
-// that has no rule.
-absl::StatusOr<GradientResult> Gradients(Graph& graph, Tensor loss, std::span<const Tensor> inputs,
-                                         const GradientOptions& options = {});
+// Gradients of the scalar `loss` with respect to `inputs`, of their shapes and types; zeros where
+// there is no path. Unimplemented names an opcode on the way that has no rule.
+absl::StatusOr<std::vector<Tensor>> Gradients(Graph& graph, Tensor loss,
+                                              std::span<const Tensor> inputs);
 
 }  // namespace minka

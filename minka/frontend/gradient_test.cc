@@ -191,41 +191,6 @@ TEST(GradientTest, StopGradientCutsOneUseOnly) {
   EXPECT_EQ(results[1].elements.front(), 3);
 }
 
-// The gradient with respect to a weight that is used before, inside and after the region.
-Module TracedWithRegion(bool rematerialize) {
-  Graph graph("test");
-  const Tensor batch = graph.Parameter({ElementType::kF64, {3, 3}}, "batch");
-  const Tensor weight = graph.Parameter({ElementType::kF64, {3, 3}}, "weight");
-  const Tensor before = Sine(MatMul(batch, weight));
-  RematRegion region{.begin = graph.computation().num_instructions()};
-  const Tensor inside = Tanh(Exp(MatMul(before, weight)) * before);
-  region.end = graph.computation().num_instructions();
-  GradientOptions options;
-  if (rematerialize) options.remat_regions = {region};
-  const auto found = Gradients(graph, Weigh(MatMul(inside, weight)), std::vector{weight}, options);
-  EXPECT_TRUE(found.ok()) << Message(found.status());
-  EXPECT_EQ(found->recomputations.size(), options.remat_regions.size());
-  return MustFinish(graph, {found->gradients.front().value()});
-}
-
-TEST(GradientTest, RematerialisedRegionsGiveTheSameGradientsBehindABarrier) {
-  std::mt19937_64 random(5);
-  const std::vector<Array> inputs = {Random({{3, 3}}, random), Random({{3, 3}}, random)};
-  const Module module = TracedWithRegion(true);
-  EXPECT_EQ(Evaluate(module, inputs).front().elements,
-            Evaluate(TracedWithRegion(false), inputs).front().elements);
-  const Computation& entry = module.entry_computation();
-  const auto count = [&](Opcode opcode) {
-    return std::ranges::count(entry.instructions, opcode, &Instruction::opcode);
-  };
-  EXPECT_EQ(count(Opcode::kOptBarrier), 1);
-  EXPECT_EQ(count(Opcode::kExponential), 2);
-  EXPECT_EQ(count(Opcode::kSine), 1);
-  const auto barrier =
-      std::ranges::find(entry.instructions, Opcode::kOptBarrier, &Instruction::opcode);
-  EXPECT_EQ(barrier->operands.size(), 2) << "the sine and the gradient that arrives";
-}
-
 TEST(GradientTest, AnInputWithoutAPathHasAZeroGradient) {
   const Module module = Traced({{{2}}, {{2}}}, [](auto& x) { return x[0]; }, true);
   const std::vector<Array> results = Evaluate(

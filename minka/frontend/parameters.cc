@@ -128,10 +128,8 @@ Tensor Scope::RandomMask(const std::vector<int64_t>& dims, double probability) c
 
 Tensor Scope::Block(Tensor x, const std::function<Tensor(const Scope&, Tensor)>& block) const {
   if (!x.valid()) return x;
-  const InstructionId begin = graph().computation().num_instructions();
   const Tensor result = block(*this, x);
-  const InstructionId end = graph().computation().num_instructions();
-  store_->blocks_.push_back({.instructions = {begin, end}, .input = x.value()});
+  if (result.valid()) store_->blocks_.push_back({.input = x.value(), .output = result.value()});
   return result;
 }
 

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "minka/frontend/gradient.h"
 #include "minka/frontend/tensor.h"
 
 namespace minka {
@@ -47,10 +46,9 @@ struct DtypePolicy {
   bool operator==(const DtypePolicy&) const = default;
 };
 
-// Forward instructions of one block of the model.
-struct BlockRegion {
-  RematRegion instructions;
-  Value input;
+// What enters and leaves one block of the model.
+struct BlockEnds {
+  Value input, output;
 };
 
 // The state of one trace. With declared parameters (`Declare`) a use refers to them by name,
@@ -70,7 +68,7 @@ class ParameterStore {
   const DtypePolicy& dtype() const { return dtype_; }
   bool training() const { return training_; }
   const std::vector<ParameterSpec>& specs() const { return specs_; }
-  const std::vector<BlockRegion>& blocks() const { return blocks_; }
+  const std::vector<BlockEnds>& blocks() const { return blocks_; }
   const std::vector<ParameterSpec>& states() const { return states_; }
   // The value after the step of each of states(), by name; invalid: as before.
   Tensor NewState(const std::string& name) const;
@@ -92,7 +90,7 @@ class ParameterStore {
   std::vector<ParameterSpec> states_;
   std::map<std::string, Tensor> state_values_, new_states_;  // by name
   std::set<std::string> random_sites_;
-  std::vector<BlockRegion> blocks_;
+  std::vector<BlockEnds> blocks_;
 };
 
 // A path in the model. Cheap to copy; `scope / "attention"` is the path below.

@@ -74,9 +74,12 @@ class StepBuilder {
     RETURN_IF_ERROR(graph_.status());
     if (!output.loss.valid()) return InvalidArgument("model {} returned no loss", model_.name);
     AddMark(MarkKind::kLoss, output.loss.value());
-    for (size_t i = 1; i < store_.blocks().size(); ++i) {
-      AddMark(MarkKind::kLayerBoundary, store_.blocks()[i].input, static_cast<int>(i) - 1);
+    const std::vector<BlockEnds>& blocks = store_.blocks();
+    int number = 0;
+    for (const BlockEnds& block : blocks) {
+      AddMark(MarkKind::kLayerBoundary, block.input, number++);
     }
+    if (!blocks.empty()) AddMark(MarkKind::kLayerBoundary, blocks.back().output, number);
     return output;
   }
 
@@ -244,15 +247,6 @@ void KeepModelStates(StepBuilder& builder, std::span<const ParameterSpec> states
   }
 }
 
-GradientOptions RematOptions(const TraceOptions& options, const ParameterStore& store) {
-  GradientOptions gradient;
-  if (!options.rematerialize) return gradient;
-  for (const BlockRegion& block : store.blocks()) {
-    gradient.remat_regions.push_back(block.instructions);
-  }
-  return gradient;
-}
-
 // What the loss is multiplied by; invalid: nothing.
 Tensor ScaleOf(Graph& graph, const std::optional<LossScale>& options, const LossScaleState& state) {
   if (!options || state.scale.valid()) return state.scale;
@@ -279,19 +273,12 @@ absl::StatusOr<TracedStep> Trace(const Model& model, const Optimizer& optimizer,
   const Tensor scale = ScaleOf(builder.graph(), loss_scale, state.loss_scale);
   const Tensor loss =
       scale.valid() ? output.loss * Convert(scale, output.loss.type()) : output.loss;
-  ASSIGN_OR_RETURN(
-      const GradientResult gradients,
-      Gradients(builder.graph(), loss, parameters, RematOptions(options, builder.store())));
+  ASSIGN_OR_RETURN(const std::vector<Tensor> gradients,
+                   Gradients(builder.graph(), loss, parameters));
   for (size_t i = 0; i < parameters.size(); ++i) {
-    builder.AddMark(MarkKind::kGradient, gradients.gradients[i].value(), static_cast<int>(i));
+    builder.AddMark(MarkKind::kGradient, gradients[i].value(), static_cast<int>(i));
   }
-  for (size_t i = 0; i < gradients.recomputations.size(); ++i) {
-    const Value barrier = gradients.recomputations[i];
-    if (barrier.instruction >= 0)
-      builder.AddMark(MarkKind::kRematRegion, barrier, static_cast<int>(i));
-  }
-  const ReadyGradients ready =
-      ScaleGradients(builder.graph(), gradients.gradients, scale, options.scaling);
+  const ReadyGradients ready = ScaleGradients(builder.graph(), gradients, scale, options.scaling);
   UpdateRecorder(builder, optimizer, state, ready).Record(facts.parameters, parameters, loss_scale);
   KeepModelStates(builder, facts.states, ready.finite);
   RETURN_IF_ERROR(builder.graph().status());

@@ -9,8 +9,8 @@
 // Results: the new state in the same order (each may reuse its parameter's memory), "loss", the
 // model's metrics, "gradient_norm" where gradients are scaled. Instructions: forward in the order
 // of the model, backward in reverse, then all updates. Marked are the loss, the gradient of each
-// parameter as the optimizer reads it, the value between each two blocks, and per recomputed block
-// the first result of the barrier in front of the recomputation.
+// parameter as the optimizer reads it, and as layer boundaries what enters each block and leaves
+// the last one.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,6 @@ struct Model {
 struct TraceOptions {
   DtypePolicy dtype;
   GradientScaling scaling;
-  bool rematerialize = false;  // recompute each block in the backward pass
 };
 
 struct TracedStep {

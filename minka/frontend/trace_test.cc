@@ -77,7 +77,7 @@ std::vector<double> Losses(const TracedStep& traced, int num_steps) {
 }
 
 TEST(TraceTest, StepDescribesStateBatchKeyAndMarks) {
-  const TracedStep traced = MustTrace(SmallModel(3, 0.25), AdamW(), {.rematerialize = true});
+  const TracedStep traced = MustTrace(SmallModel(3, 0.25), AdamW());
   const Step& step = traced.step;
   std::vector<std::string> names;
   for (const ParameterInfo& info : step.parameters) {
@@ -105,13 +105,12 @@ TEST(TraceTest, StepDescribesStateBatchKeyAndMarks) {
   };
   EXPECT_EQ(count(MarkKind::kLoss), 1);
   EXPECT_EQ(count(MarkKind::kGradient), 12);
-  EXPECT_EQ(count(MarkKind::kLayerBoundary), 2);
-  EXPECT_EQ(count(MarkKind::kRematRegion), 3);
+  EXPECT_EQ(count(MarkKind::kLayerBoundary), 4);
   EXPECT_TRUE(std::ranges::is_sorted(step.marks, {}, &Mark::value));
 }
 
 TEST(TraceTest, DescriptionTravelsInTheModule) {
-  const TracedStep traced = MustTrace(SmallModel(3, 0.25), AdamW(), {.rematerialize = true});
+  const TracedStep traced = MustTrace(SmallModel(3, 0.25), AdamW());
   const absl::StatusOr<Step> read = MakeStep(ToModule(traced.step), {});
   ASSERT_TRUE(read.ok()) << Message(read.status());
   EXPECT_EQ(read->parameters, traced.step.parameters);
@@ -193,14 +192,6 @@ TEST(TraceTest, DynamicLossScaleSkipsUpdatesThatAreNotFinite) {
   run(0);
   EXPECT_EQ(inputs[count].elements[0], 3);
   EXPECT_NE(inputs[0].elements, before[0].elements);
-}
-
-TEST(TraceTest, RematerialisationChangesNothingButTheInstructions) {
-  const TracedStep plain = MustTrace(SmallModel(3, 0.25), AdamW());
-  const TracedStep remat = MustTrace(SmallModel(3, 0.25), AdamW(), {.rematerialize = true});
-  EXPECT_EQ(Losses(plain, 3), Losses(remat, 3));
-  EXPECT_GT(remat.step.module.entry_computation().num_instructions(),
-            plain.step.module.entry_computation().num_instructions());
 }
 
 TEST(TraceTest, MixedPrecisionKeepsStateInF32AndComputesInBf16) {

@@ -21,6 +21,7 @@ constexpr char kMarkAttribute[] = "minka.mark";
 // Names of an enumeration, in the order of its values.
 constexpr const char* kParameterRoles[] = {"state", "batch", "key", "constant"};
 constexpr const char* kResultRoles[] = {"state", "loss", "metric"};
+constexpr const char* kRematPolicies[] = {"none", "dots", "all"};
 constexpr const char* kMarkKinds[] = {"loss", "gradient", "layer_boundary", "remat_region"};
 
 template <typename Enum, size_t N>
@@ -293,6 +294,17 @@ class Inference {
 std::string_view RoleName(ParameterRole role) { return kParameterRoles[static_cast<int>(role)]; }
 
 std::string_view RoleName(ResultRole role) { return kResultRoles[static_cast<int>(role)]; }
+
+std::string_view RematPolicyName(RematPolicy policy) {
+  return kRematPolicies[static_cast<int>(policy)];
+}
+
+absl::StatusOr<RematPolicy> ParseRematPolicy(std::string_view name) {
+  for (const RematPolicy policy : {RematPolicy::kNone, RematPolicy::kDots, RematPolicy::kAll}) {
+    if (name == RematPolicyName(policy)) return policy;
+  }
+  return InvalidArgument("unknown rematerialisation \"{}\"; there are none, dots and all", name);
+}
 
 absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
                               std::vector<std::string>* inferred) {

@@ -46,6 +46,18 @@ struct Mark {
 // gradients, from the gradients to the new state.
 enum class Phase : uint8_t { kForward, kBackward, kApply };
 
+// What the backward pass finds of a layer's forward pass: all that it reads (kNone), results of
+// dots, convolutions, sorts and control flow only (kDots), or nothing but the values that enter the
+// layer (kAll). What it does not find it computes again.
+enum class RematPolicy : uint8_t { kNone, kDots, kAll };
+
+// By layer; one entry: of every layer; empty: of every layer none.
+using RematChoice = std::vector<RematPolicy>;
+
+// "none", "dots", "all".
+std::string_view RematPolicyName(RematPolicy policy);
+absl::StatusOr<RematPolicy> ParseRematPolicy(std::string_view name);
+
 struct Step {
   Module module;
   std::vector<ParameterInfo> parameters;  // by parameter number

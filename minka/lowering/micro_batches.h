@@ -19,6 +19,7 @@ struct MicroBatchOptions {
   // Where an operation on slices needs a sum over the whole batch (batch normalisation), m times
   // the sum of its own micro-batch takes its place. Changes what the step computes.
   bool per_micro_batch = false;
+  bool operator==(const MicroBatchOptions&) const = default;
 };
 
 // Batch inputs of shape [.., B, ..] become [.., m, B / m, ..]: the same bytes. A sum over the batch

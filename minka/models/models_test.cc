@@ -77,13 +77,10 @@ double LossAfter(const TracedStep& traced, int num_steps) {
 
 // Logits that are not equal at first cost more than `first_loss`, and there are few labels.
 void ExpectLossFalls(const Model& model, double first_loss, double tolerance = 0.2) {
-  for (bool rematerialize : {false, true}) {
-    const auto traced =
-        Trace(model, AdamW({.learning_rate = 0.01}), {.rematerialize = rematerialize});
-    ASSERT_TRUE(traced.ok()) << Message(traced.status());
-    EXPECT_NEAR(LossAfter(*traced, 1), first_loss, tolerance * first_loss);
-    EXPECT_LT(LossAfter(*traced, 6), 0.9 * first_loss);
-  }
+  const auto traced = Trace(model, AdamW({.learning_rate = 0.01}));
+  ASSERT_TRUE(traced.ok()) << Message(traced.status());
+  EXPECT_NEAR(LossAfter(*traced, 1), first_loss, tolerance * first_loss);
+  EXPECT_LT(LossAfter(*traced, 6), 0.9 * first_loss);
 }
 
 TEST(ModelsTest, SmallGptLearns) {
@@ -150,34 +147,31 @@ TEST(ModelsTest, SmallBertLearns) {
 // One step of plain gradient descent with rate 1 moves the parameters by the gradient; the loss
 // must change along a random direction as the gradient says.
 void ExpectTrueGradient(const Model& model) {
-  for (bool rematerialize : {false, true}) {
-    const auto traced =
-        Trace(model, Sgd({.learning_rate = 1, .momentum = 0}), {.rematerialize = rematerialize});
-    ASSERT_TRUE(traced.ok()) << Message(traced.status());
-    std::vector<Array> inputs = InitialInputs(*traced);
-    const std::vector<Array> results = Evaluate(traced->step.module, inputs);
-    const auto sign = [](size_t i, size_t j) { return (i * 31 + j * 17 + j / 3) % 5 < 2 ? -1 : 1; };
-    long double expected = 0;
+  const auto traced = Trace(model, Sgd({.learning_rate = 1, .momentum = 0}));
+  ASSERT_TRUE(traced.ok()) << Message(traced.status());
+  std::vector<Array> inputs = InitialInputs(*traced);
+  const std::vector<Array> results = Evaluate(traced->step.module, inputs);
+  const auto sign = [](size_t i, size_t j) { return (i * 31 + j * 17 + j / 3) % 5 < 2 ? -1 : 1; };
+  long double expected = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!traced->step.parameters[i].name.starts_with("params/")) continue;
+    for (size_t j = 0; j < inputs[i].elements.size(); ++j) {
+      expected += sign(i, j) * (inputs[i].elements[j] - results[i].elements[j]);
+    }
+  }
+  const auto loss_at = [&](long double step) {
+    std::vector<Array> moved = inputs;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!traced->step.parameters[i].name.starts_with("params/")) continue;
       for (size_t j = 0; j < inputs[i].elements.size(); ++j) {
-        expected += sign(i, j) * (inputs[i].elements[j] - results[i].elements[j]);
+        moved[i].elements[j] += step * sign(i, j);
       }
     }
-    const auto loss_at = [&](long double step) {
-      std::vector<Array> moved = inputs;
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        if (!traced->step.parameters[i].name.starts_with("params/")) continue;
-        for (size_t j = 0; j < inputs[i].elements.size(); ++j) {
-          moved[i].elements[j] += step * sign(i, j);
-        }
-      }
-      return LossOf(*traced, Evaluate(traced->step.module, moved));
-    };
-    const long double step = 1e-6;
-    const long double quotient = (loss_at(step) - loss_at(-step)) / (2 * step);
-    EXPECT_NEAR(double(expected / quotient), 1, 1e-6);
-  }
+    return LossOf(*traced, Evaluate(traced->step.module, moved));
+  };
+  const long double step = 1e-6;
+  const long double quotient = (loss_at(step) - loss_at(-step)) / (2 * step);
+  EXPECT_NEAR(double(expected / quotient), 1, 1e-6);
 }
 
 TEST(ModelsTest, GradientsOfWholeModelsEqualDifferenceQuotients) {

@@ -230,9 +230,7 @@ absl::StatusOr<NamedModel> MakeModel(std::string_view name, const ModelOptions& 
     ASSIGN_OR_RETURN(Optimizer optimizer, MakeOptimizer(WithDefaults(options.update, entry)));
     ASSIGN_OR_RETURN(const GradientScaling scaling, MakeScaling(options.update));
     const DtypePolicy dtype{.compute = options.dtype.value_or(entry.dtype)};
-    return NamedModel{std::move(model),
-                      std::move(optimizer),
-                      {.dtype = dtype, .scaling = scaling, .rematerialize = options.rematerialize}};
+    return NamedModel{std::move(model), std::move(optimizer), {.dtype = dtype, .scaling = scaling}};
   }
   return InvalidArgument("no model is named {}; there are {}", name, fmt::join(ModelNames(), ", "));
 }

@@ -50,7 +50,6 @@ struct ModelOptions {
   std::optional<ElementType> dtype;   // to compute in: f32, bf16 or f16; state stays f32
   std::optional<double> dropout;
   UpdateOptions update;
-  bool rematerialize = false;
 };
 
 // All that Trace and TraceEvaluation need.

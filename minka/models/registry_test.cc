@@ -84,7 +84,7 @@ TEST(RegistryTest, WideResNetSizesAreAlpasAndUnetsHaveAlpasWidths) {
 
 TEST(RegistryTest, EveryNameTracesToAStepAndAnEvaluation) {
   for (const std::string& name : ModelNames()) {
-    const ModelOptions two_layers = {.num_layers = 2, .rematerialize = true};
+    const ModelOptions two_layers = {.num_layers = 2};
     const auto step = TraceModel(name, two_layers);
     EXPECT_TRUE(step.ok()) << name << ": " << Message(step.status());
     const auto evaluation = TraceModelEvaluation(name, two_layers);

@@ -85,8 +85,9 @@ struct Plan {
   int64_t state_bytes_per_device = 0;
   double objective = 0;
   double lower_bound = 0;
-  double gap = 0;           // of the whole search
-  double sharding_gap = 0;  // given mesh and method
+  // Of the whole search; nullopt: several rematerialisations were tried, which no bound covers.
+  std::optional<double> gap = 0;
+  double sharding_gap = 0;  // given mesh, method and rematerialisation
   double memory_price = 0;  // objective saved per extra byte per device at the tightest time
   std::string stop_reason;
   double search_seconds = 0;
@@ -99,6 +100,7 @@ struct Plan {
   std::vector<StagePlan> stages;
   int num_micro_batches = 1;
   bool per_micro_batch = false;  // see MicroBatchOptions
+  RematChoice remat;             // by layer; empty: nothing is computed again
   // What the loop over micro-batches accumulates: gradient, loss or operation -> how, type, shape
   // and sharding of the accumulator: "sum f32[256,32] [data,-]", "stack f32[4,8] [-,data]".
   std::map<std::string, std::string> accumulators;
@@ -140,11 +142,12 @@ std::vector<PlannedCollective> ListCollectives(const Module& module, const Stage
 // against a module.
 std::string PlanToJson(const Plan& plan, const Module& module);
 // How the module must be prepared for the plan, which can be read before the module is at hand.
-struct PlannedMicroBatches {
+struct PlannedPreparation {
   int64_t num_micro_batches = 1;
   bool per_micro_batch = false;
+  RematChoice remat;
 };
-absl::StatusOr<PlannedMicroBatches> MicroBatchesOfPlan(std::string_view json);
+absl::StatusOr<PlannedPreparation> PlannedPreparationOf(std::string_view json);
 
 absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module);
 

@@ -179,17 +179,33 @@ TEST(CheckPlan, RefusesAPlanOfAnotherModule) {
 TEST(PlanJson, HasTheFixedKeysAndParsesBack) {
   const DotProgram program = MakeDotProgram();
   const std::string json = PlanToJson(program.plan, program.module);
-  for (const char* key :
-       {"schema_version", "module_hash", "options", "step_time_us", "peak_memory_bytes",
-        "memory_tier", "objective", "lower_bound", "gap", "sharding_gap", "search_seconds",
-        "collectives", "collective_bytes", "parameters", "num_parameters", "stages",
-        "num_micro_batches", "schedule", "cost_model"}) {
+  for (const char* key : {"schema_version",   "module_hash",       "options",
+                          "step_time_us",     "peak_memory_bytes", "memory_tier",
+                          "objective",        "lower_bound",       "gap",
+                          "sharding_gap",     "search_seconds",    "collectives",
+                          "collective_bytes", "parameters",        "num_parameters",
+                          "stages",           "num_micro_batches", "remat",
+                          "schedule",         "cost_model"}) {
     EXPECT_THAT(json, HasSubstr(fmt::format("\n \"{}\": ", key)));
   }
   const auto plan = PlanFromJson(json, program.module);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(CheckPlan(*plan, program.module).ok());
   EXPECT_EQ(PlanToJson(*plan, program.module), json);
+}
+
+TEST(PlanJson, KeepsRematerialisationAndAGapThatNothingBounds) {
+  DotProgram program = MakeDotProgram();
+  program.plan.remat = {RematPolicy::kNone, RematPolicy::kDots, RematPolicy::kAll};
+  program.plan.gap.reset();
+  const std::string json = PlanToJson(program.plan, program.module);
+  EXPECT_THAT(json, HasSubstr("\"remat\": [\"none\",\"dots\",\"all\"]"));
+  EXPECT_THAT(json, HasSubstr("\"gap\": null"));
+  const auto plan = PlanFromJson(json, program.module);
+  ASSERT_TRUE(plan.ok()) << Message(plan.status());
+  EXPECT_EQ(plan->remat, program.plan.remat);
+  EXPECT_EQ(plan->gap, std::nullopt);
+  EXPECT_EQ(PlannedPreparationOf(json)->remat, program.plan.remat);
 }
 
 // Examples outlive changes of the format, and of the module's hash, only when they are read.
@@ -237,6 +253,8 @@ TEST(PlanJson, NamesThePlaceOfAMistake) {
   EXPECT_EQ(error("\"gap\": 0.0,", "\"gap\": 0.0, \"gaps\": 1,"),
             "plan: the document: unknown field 'gaps'");
   EXPECT_EQ(error("\"gap\": 0.0", "\"gap\": \"0\""), "plan: gap: should be a number, is string");
+  EXPECT_EQ(error("\"remat\": []", "\"remat\": [\"all\", \"some\"]"),
+            "plan: remat[1]: unknown rematerialisation \"some\"; there are none, dots and all");
   EXPECT_EQ(error("\"schema_version\": 1", "\"schema_version\": 2"),
             "plan: schema_version: is 2, this minka reads version 1");
   EXPECT_EQ(error("\"memory_tier\": \"estimated\"", "\"memory_tier\": \"guessed\""),

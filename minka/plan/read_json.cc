@@ -50,6 +50,8 @@ class Node {
                 path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key));
   }
 
+  bool IsNull() const { return value_->is_null(); }
+
   absl::StatusOr<size_t> Size() const {
     if (!value_->is_array()) return Error("should be a list, is {}", value_->type_name());
     return value_->size();
@@ -253,6 +255,26 @@ absl::Status ReadStage(const Node& node, const Module& module, StagePlan& out) {
   return node["results"].Read(out.result_versions);
 }
 
+absl::Status ReadGap(const Node& node, std::optional<double>& out) {
+  if (node.IsNull()) {
+    out.reset();
+    return absl::OkStatus();
+  }
+  return node.Read(out.emplace());
+}
+
+absl::Status ReadRemat(const Node& node, RematChoice& out) {
+  ASSIGN_OR_RETURN(const size_t num_layers, node.Size());
+  for (size_t i = 0; i < num_layers; ++i) {
+    std::string name;
+    RETURN_IF_ERROR(node.Element(i).Read(name));
+    absl::StatusOr<RematPolicy> policy = ParseRematPolicy(name);
+    if (!policy.ok()) return node.Element(i).Error("{}", Message(policy.status()));
+    out.push_back(*policy);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadSummary(const Node& node, Plan& plan) {
   RETURN_IF_ERROR(node["options"].Read(plan.options));
   RETURN_IF_ERROR(node["method"].Read(plan.method));
@@ -264,7 +286,7 @@ absl::Status ReadSummary(const Node& node, Plan& plan) {
   RETURN_IF_ERROR(node["state_bytes_per_device"].Read(plan.state_bytes_per_device));
   RETURN_IF_ERROR(node["objective"].Read(plan.objective));
   RETURN_IF_ERROR(node["lower_bound"].Read(plan.lower_bound));
-  RETURN_IF_ERROR(node["gap"].Read(plan.gap));
+  RETURN_IF_ERROR(ReadGap(node["gap"], plan.gap));
   RETURN_IF_ERROR(node["sharding_gap"].Read(plan.sharding_gap));
   RETURN_IF_ERROR(node["memory_price"].Read(plan.memory_price));
   RETURN_IF_ERROR(node["stop_reason"].Read(plan.stop_reason));
@@ -274,6 +296,7 @@ absl::Status ReadSummary(const Node& node, Plan& plan) {
   RETURN_IF_ERROR(node["num_parameters"].Read(plan.num_parameters));
   RETURN_IF_ERROR(node["num_micro_batches"].Read(plan.num_micro_batches));
   RETURN_IF_ERROR(node["per_micro_batch"].Read(plan.per_micro_batch));
+  RETURN_IF_ERROR(ReadRemat(node["remat"], plan.remat));
   RETURN_IF_ERROR(node["accumulators"].Read(plan.accumulators));
   RETURN_IF_ERROR(node["schedule"].Read(plan.schedule));
   RETURN_IF_ERROR(node["unsupported_ops"].Read(plan.unsupported_ops));
@@ -330,6 +353,7 @@ absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
                                    "parameters",
                                    "num_micro_batches",
                                    "per_micro_batch",
+                                   "remat",
                                    "accumulators",
                                    "schedule",
                                    "unsupported_ops",
@@ -353,18 +377,20 @@ absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
   return plan;
 }
 
-absl::StatusOr<PlannedMicroBatches> MicroBatchesOfPlan(std::string_view json) {
+absl::StatusOr<PlannedPreparation> PlannedPreparationOf(std::string_view json) {
   const absl::StatusOr<Json> parsed = ParseJson(json);
   if (!parsed.ok()) return WithContext(parsed.status(), "plan");
   const Json& document = *parsed;
   if (!document.is_object()) return InvalidArgument("plan: not a JSON object");
-  PlannedMicroBatches found;
+  PlannedPreparation found;
   const auto count = document.find("num_micro_batches");
   if (count != document.end() && count->is_number_integer()) {
     found.num_micro_batches = count->get<int64_t>();
   }
   const auto local = document.find("per_micro_batch");
   if (local != document.end() && local->is_boolean()) found.per_micro_batch = local->get<bool>();
+  const auto remat = document.find("remat");
+  if (remat != document.end()) RETURN_IF_ERROR(ReadRemat(Node(*remat, "remat"), found.remat));
   return found;
 }
 

@@ -77,6 +77,8 @@ Json PlanJson(const Plan& plan, const Module& module) {
   }
   Json stages = Json::array();
   for (const StagePlan& stage : plan.stages) stages.push_back(StageJson(module, stage));
+  Json remat = Json::array();
+  for (const RematPolicy policy : plan.remat) remat.push_back(RematPolicyName(policy));
   return Json::object({
       {"schema_version", plan.schema_version},
       {"module_hash", plan.module_hash},
@@ -89,7 +91,7 @@ Json PlanJson(const Plan& plan, const Module& module) {
       {"state_bytes_per_device", plan.state_bytes_per_device},
       {"objective", plan.objective},
       {"lower_bound", plan.lower_bound},
-      {"gap", plan.gap},
+      {"gap", plan.gap ? Json(*plan.gap) : Json()},
       {"sharding_gap", plan.sharding_gap},
       {"memory_price", plan.memory_price},
       {"stop_reason", plan.stop_reason},
@@ -100,6 +102,7 @@ Json PlanJson(const Plan& plan, const Module& module) {
       {"parameters", std::move(parameters)},
       {"num_micro_batches", plan.num_micro_batches},
       {"per_micro_batch", plan.per_micro_batch},
+      {"remat", std::move(remat)},
       {"accumulators", plan.accumulators},
       {"schedule", plan.schedule},
       {"unsupported_ops", plan.unsupported_ops},

@@ -34,7 +34,8 @@ std::string ComparisonTable(const std::vector<ComparisonRow>& rows) {
     const Plan& plan = *row.plan;
     table.Add({row.chosen ? "*" : "", row.method, row.mesh, FormatTime(plan.step_time_us),
                FormatBytes(plan.peak_memory_bytes), FormatBytes(plan.state_bytes_per_device),
-               Collectives(plan), FormatPercent(plan.gap), row.fits ? "yes" : "no"});
+               Collectives(plan), plan.gap ? FormatPercent(*plan.gap) : "-",
+               row.fits ? "yes" : "no"});
   }
   return table.ToString();
 }

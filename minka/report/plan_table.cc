@@ -202,6 +202,24 @@ std::string Objective(const Plan& plan, double value) {
   return plan.cost_model == "alpa" ? fmt::format("{:.6g}", value) : FormatTime(value);
 }
 
+// "layers 0-3 all, layer 4 dots, of 6": runs of layers with equal policies, without those of which
+// nothing is computed again.
+std::string RematText(const RematChoice& remat) {
+  std::string text;
+  for (size_t first = 0; first < remat.size();) {
+    size_t end = first + 1;
+    while (end < remat.size() && remat[end] == remat[first]) ++end;
+    if (remat[first] != RematPolicy::kNone) {
+      text += fmt::format(
+          "{}{} {}{}", text.empty() ? "" : ", ", end == first + 1 ? "layer" : "layers",
+          end == first + 1 ? fmt::to_string(first) : fmt::format("{}-{}", first, end - 1),
+          fmt::format(" {}", RematPolicyName(remat[first])));
+    }
+    first = end;
+  }
+  return fmt::format("{}, of {}", text, remat.size());
+}
+
 std::string Headline(const Step& step, const Plan& plan) {
   const StagePlan& stage = plan.stages.front();
   std::string text =
@@ -214,9 +232,12 @@ std::string Headline(const Step& step, const Plan& plan) {
                       FormatBytes(plan.peak_memory_bytes),
                       plan.memory_tier == MemoryTier::kCompiled ? "compiled" : "estimated",
                       FormatBytes(plan.state_bytes_per_device));
-  text += fmt::format("  objective    {}, lower bound {}, gap {} ({}, {:.1f} s of search)\n",
+  text += fmt::format("  objective    {}, lower bound {}, {} {} ({}, {:.1f} s of search)\n",
                       Objective(plan, plan.objective), Objective(plan, plan.lower_bound),
-                      FormatPercent(plan.gap), plan.stop_reason, plan.search_seconds);
+                      plan.gap ? "gap" : "sharding gap",
+                      FormatPercent(plan.gap.value_or(plan.sharding_gap)), plan.stop_reason,
+                      plan.search_seconds);
+  if (!plan.remat.empty()) text += "  recomputed   " + RematText(plan.remat) + "\n";
   text += fmt::format("  replicated   {} of the flops, for want of a rule\n",
                       FormatPercent(plan.unsupported_flops_share));
   if (plan.memory_price > 0) {

@@ -3,6 +3,7 @@
 
 #include "fmt/format.h"
 #include "minka/base/status.h"
+#include "minka/driver/prepare.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
 #include "minka/tools/command.h"
@@ -63,7 +64,10 @@ absl::StatusOr<PlanRequest> RequestOfPlan(const Plan& plan) {
   std::string limit;
   get("memory-limit", limit);
   if (!limit.ends_with('%')) flags.memory_limit = limit;
-  return RequestOf(flags);
+  ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags));
+  request.micro_batches = PreparationOf(plan).micro_batches;
+  request.remat = plan.remat;
+  return request;
 }
 
 absl::Status RunExplain(const ExplainFlags& flags) {
@@ -84,7 +88,7 @@ absl::Status RunExplain(const ExplainFlags& flags) {
     const std::string text = ToString(sharding, mesh);
     ShowStatus(fmt::format("plan with {} = {}", parameter.name, text));
     request.pins = {fmt::format("{}={}", parameter.name, text)};
-    const auto result = PlanStep(loaded.prepared, request);
+    const auto result = PlanStep(loaded.step, request);
     const std::string mark = sharding == parameter.sharding ? "*" : "";
     if (!result.ok()) {
       table.Add({mark, text, "-", "-", "-", Message(result.status())});

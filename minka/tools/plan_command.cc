@@ -4,7 +4,6 @@
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
-#include "minka/driver/prepare.h"
 #include "minka/report/plan_table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
@@ -34,16 +33,15 @@ absl::Status RunPlan(const PlanFlags& flags) {
   request.on_progress = [](const std::string& what, double seconds, double gap) {
     ShowStatus(fmt::format("{}: {:.1f} s, gap {:.2f} %", what, seconds, 100 * gap));
   };
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step, request.micro_batches));
-  ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+  ASSIGN_OR_RETURN(PlanResult result, PlanStep(source.step, request));
   ClearStatus();
   Plan& plan = result.candidates[result.best].plan;
   for (const std::string& line : source.inferred) plan.notes.push_back("concluded: " + line);
-  const std::string json = PlanToJson(plan, prepared.module);
+  const std::string json = PlanToJson(plan, result.prepared.module);
   if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, json));
   if (flags.json) return Print(json);
   if (flags.out == "-") return absl::OkStatus();
-  return Print(DescribeCandidates(result) + PlanTable(prepared, plan));
+  return Print(DescribeCandidates(result) + PlanTable(result.prepared, plan));
 }
 
 }  // namespace

@@ -73,6 +73,21 @@ absl::StatusOr<Cluster> ClusterOf(const PlanningFlags& flags, const std::vector<
   return cluster;
 }
 
+// "auto" leaves it to the search.
+absl::StatusOr<std::optional<RematChoice>> RematOf(const PlanningFlags& flags) {
+  if (flags.remat == "auto") return std::nullopt;
+  RematChoice choice;
+  for (const std::string& name : SplitAtCommas(flags.remat)) {
+    const absl::StatusOr<RematPolicy> policy = ParseRematPolicy(name);
+    if (!policy.ok()) {
+      return InvalidArgument("--remat {}: {}; auto leaves it to the search", flags.remat,
+                             Message(policy.status()));
+    }
+    choice.push_back(*policy);
+  }
+  return choice;
+}
+
 absl::StatusOr<CostModelChoice> CostModelOf(const PlanningFlags& flags) {
   CostModelChoice choice{.allow_replicated_dots = flags.allow_replicated_dots};
   const bool is_alpa = flags.cost_model == "alpa";
@@ -138,6 +153,14 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       .add_flag("--per-micro-batch", flags.micro_batches.per_micro_batch,
                 "Sums over the batch that operations on slices need (batch normalisation) are "
                 "taken over each micro-batch; changes what the step computes")
+      ->group(group);
+  command
+      .add_option(
+          "--remat", flags.remat,
+          "What the backward pass computes again of each layer instead of keeping it: none, "
+          "dots (all but results of dots and convolutions), all, or one of these per layer, "
+          "joined by commas; auto: as the memory limit asks for")
+      ->capture_default_str()
       ->group(group);
   command
       .add_option("--memory-limit", flags.memory_limit,
@@ -228,6 +251,7 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
   } else if (request.cluster.device.memory_bytes > 0) {
     request.memory_limit_bytes = request.cluster.device.memory_bytes;
   }
+  ASSIGN_OR_RETURN(request.remat, RematOf(flags));
   ASSIGN_OR_RETURN(request.cost_model, CostModelOf(flags));
   ASSIGN_OR_RETURN(request.time_limit_seconds, ParseSeconds("--time-limit", flags.time_limit));
   if (flags.gap < 0 || flags.gap >= 1) {
@@ -257,6 +281,7 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   if (flags.micro_batches.num_micro_batches != 1) {
     options["micro-batches"] = fmt::to_string(flags.micro_batches.num_micro_batches);
   }
+  if (flags.remat != "auto") options["remat"] = flags.remat;
   const auto put_flag = [&options](const char* flag, bool value) {
     if (value) options[flag] = "true";
   };

@@ -23,6 +23,7 @@ struct PlanningFlags {
   SearchLimits limits;
   std::string combine_gathers;
   MicroBatchOptions micro_batches;
+  std::string remat = "auto";
   std::string cost_model = "roofline";
   std::string alpha, beta;  // one value per mesh axis, joined by commas
   bool allow_replicated_dots = false;

@@ -75,9 +75,8 @@ absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFla
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.plan));
-  ASSIGN_OR_RETURN(const PlannedMicroBatches planned, MicroBatchesOfPlan(json));
-  ASSIGN_OR_RETURN(const Step prepared,
-                   Prepare(step, {planned.num_micro_batches, planned.per_micro_batch}));
+  ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(step, planned));
   auto plan = PlanFromJson(json, prepared.module);
   if (!plan.ok()) return WithContext(plan.status(), flags.plan);
   planning.meshes = {plan->stages.front().mesh.ToString()};
@@ -90,8 +89,8 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
         "run takes one --method and one --mesh (or --num-devices); minka plan compares several");
   }
   const std::string mesh = request.meshes.empty() ? "" : request.meshes.front().ToString();
-  ParallelMethod method =
-      MakeMethod(request.methods.front(), mesh, request.memory_limit_bytes, request.micro_batches);
+  ParallelMethod method = MakeMethod(request.methods.front(), mesh, request.memory_limit_bytes,
+                                     request.micro_batches, request.remat);
   if (Shard* const shard = std::get_if<Shard>(&method)) {
     shard->pins = request.pins;
     shard->limits = request.limits;

@@ -77,8 +77,7 @@ absl::Status CheckModuleFlags(const StepSource& source) {
     const std::string name = "--" + flag;
     if (status.ok()) status = RefuseFlag(value.has_value(), name.c_str(), source.model, kWhy);
   });
-  RETURN_IF_ERROR(status);
-  return RefuseFlag(source.remat, "--remat", source.model, kWhy);
+  return status;
 }
 
 absl::StatusOr<Module> ReadModule(const std::string& path) {
@@ -152,10 +151,6 @@ void AddModelFlags(CLI::App& command, StepSource& source) {
                     fmt::format("{}. Default: {}", description, DefaultOf(flag)))
         ->group(group);
   });
-  command
-      .add_flag("--remat", source.remat,
-                "Recompute each layer's activations in the backward pass. Default: keep them")
-      ->group(group);
 }
 
 void AddModuleFlags(CLI::App& command, StepSource& source) {
@@ -189,8 +184,7 @@ absl::StatusOr<ModelOptions> ModelOptionsOf(const StepSource& source) {
                        .sequence = source.sequence,
                        .num_layers = source.layers,
                        .dropout = source.dropout,
-                       .update = source.update,
-                       .rematerialize = source.remat};
+                       .update = source.update};
   if (source.dtype) {
     options.dtype = ParseType(*source.dtype);
     if (!options.dtype) {
@@ -214,7 +208,6 @@ std::map<std::string, std::string> ToOptions(const StepSource& source) {
   std::map<std::string, std::string> options = {{"model", source.model}};
   VisitModelFlags(
       source, [&](const char* flag, const auto& value, const char*) { Put(options, flag, value); });
-  if (source.remat) options["remat"] = "true";
   if (!source.batch_inputs.empty()) {
     options["batch-input"] = fmt::format("{}", fmt::join(source.batch_inputs, " "));
   }
@@ -228,7 +221,6 @@ absl::StatusOr<StepSource> FromOptions(const std::map<std::string, std::string>&
   StepSource source;
   for (const auto& [flag, value] : options) {
     if (flag == "model") source.model = value;
-    if (flag == "remat") source.remat = value == "true";
     if (flag == "batch-input") source.batch_inputs = SplitList(value);
     if (flag == "state") source.states = SplitList(value);
     absl::Status status;
@@ -256,9 +248,9 @@ absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& 
                        fmt::format("the module of {} (--module names another)", path));
   }
   PlanOfStep result;
-  ASSIGN_OR_RETURN(const PlannedMicroBatches planned, MicroBatchesOfPlan(json));
-  ASSIGN_OR_RETURN(result.prepared,
-                   Prepare(loaded->step, {planned.num_micro_batches, planned.per_micro_batch}));
+  result.step = std::move(loaded->step);
+  ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
+  ASSIGN_OR_RETURN(result.prepared, Prepare(result.step, planned));
   auto plan = PlanFromJson(json, result.prepared.module);
   if (!plan.ok()) return WithContext(plan.status(), path);
   result.plan = *std::move(plan);

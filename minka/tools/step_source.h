@@ -22,7 +22,6 @@ struct StepSource {
   std::optional<std::string> dtype;
   std::optional<double> dropout;
   UpdateOptions update;
-  bool remat = false;
 };
 
 void AddModelFlags(CLI::App& command, StepSource& source);
@@ -43,10 +42,10 @@ absl::StatusOr<SourceStep> LoadStep(const StepSource& source);
 std::map<std::string, std::string> ToOptions(const StepSource& source);
 absl::StatusOr<StepSource> FromOptions(const std::map<std::string, std::string>& options);
 
-// A plan with the module that it is of, prepared. The module is the one named by the plan's options
-// unless `module` (a file or model, empty: not given) says another.
+// A plan with the module that it is of, as it is and prepared. The module is the one named by the
+// plan's options unless `module` (a file or model, empty: not given) says another.
 struct PlanOfStep {
-  Step prepared;
+  Step step, prepared;
   Plan plan;
 };
 absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& module);

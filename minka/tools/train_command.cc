@@ -223,7 +223,6 @@ absl::Status RunTrain(TrainFlags flags) {
   }
   ASSIGN_OR_RETURN(const TrainOptions options, OptionsOf(flags));
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(source.step, options.request.micro_batches));
   ProgressPrinter printer;
   TrainEvents events{
       .on_phase =
@@ -235,9 +234,11 @@ absl::Status RunTrain(TrainFlags flags) {
   absl::Status printed;
   events.on_plan = [&](const PlanResult& considered, const Plan& plan) {
     ClearStatus();
-    if (!flags.json) {
-      printed = Print(DescribeCandidates(considered) + PlanTable(prepared, plan) + "\n");
-    }
+    if (flags.json) return;
+    const absl::StatusOr<Step> prepared = Prepare(source.step, PreparationOf(plan));
+    printed = prepared.ok()
+                  ? Print(DescribeCandidates(considered) + PlanTable(*prepared, plan) + "\n")
+                  : prepared.status();
   };
   absl::StatusOr<TrainReport> report = Train(options, events);
   ClearStatus();

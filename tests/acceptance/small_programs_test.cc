@@ -63,8 +63,8 @@ absl::StatusOr<Planned> PlanAndLower(const Step& step, PlanRequest request,
   request.meshes = {parsed};
   request.gap = 0;
   Planned out;
-  ASSIGN_OR_RETURN(out.prepared, Prepare(step, request.micro_batches));
-  ASSIGN_OR_RETURN(PlanResult result, PlanStep(out.prepared, request));
+  ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
+  out.prepared = std::move(result.prepared);
   out.plan = std::move(result.candidates[result.best].plan);
   RETURN_IF_ERROR(CheckPlan(out.plan, out.prepared.module));
   ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stages.front()));

@@ -99,6 +99,42 @@ TEST_F(PlanCommandTest, ExplainPricesEveryShardingOfAParameter) {
   EXPECT_THAT(explain.out, HasSubstr("[-,x]"));
 }
 
+TEST_F(PlanCommandTest, AMemoryLimitIsMetByRecomputingSomeLayers) {
+  const std::string plan = "plan gpt-tiny --layers 4 --global-batch 64 --mesh data=4 ";
+  const auto json = [&](const std::string& flags) {
+    const Outcome outcome = Run(plan + "--method data --json " + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  };
+  const int64_t none = json("--remat none")["peak_memory_bytes"];
+  const int64_t all = json("--remat all")["peak_memory_bytes"];
+  ASSERT_LT(all, none);
+  const std::string limit = fmt::format("--memory-limit {}", (none + all) / 2);
+  const auto mixed = json(limit + " --out plan.json");
+  EXPECT_EQ(mixed["remat"].size(), 6);
+  EXPECT_LE(mixed["peak_memory_bytes"], (none + all) / 2);
+  EXPECT_TRUE(mixed["gap"].is_null());
+  EXPECT_THAT(Run(plan + "--method data " + limit).out, HasSubstr("\n  recomputed   layer"));
+  EXPECT_THAT(Run(plan + "--method data --remat none " + limit).err,
+              HasSubstr("no plan fits into"));
+  EXPECT_EQ(Run("inspect plan.json --only params").exit_code, 0);
+}
+
+TEST_F(PlanCommandTest, RematerialisationIsRefusedByName) {
+  const auto error = [&](const std::string& arguments) { return Run("plan " + arguments).err; };
+  EXPECT_EQ(
+      error("mlp --mesh x=4 --remat some"),
+      "minka: --remat some: unknown rematerialisation \"some\"; there are none, dots and all; "
+      "auto leaves it to the search\n");
+  EXPECT_EQ(
+      error("mlp --mesh x=4 --remat all,none"),
+      "minka: rematerialisation is chosen for 2 layers; the step has 7 (those in front of the "
+      "first and behind the last boundary count)\n");
+  Write("dot.hlo.txt", kDotModule);
+  EXPECT_THAT(error("dot.hlo.txt --mesh 2x2 --remat all"),
+              HasSubstr("the step marks no layer boundaries"));
+}
+
 TEST_F(PlanCommandTest, HelpSaysEveryDefault) {
   const Outcome help = Run("plan --help");
   EXPECT_EQ(help.exit_code, 0);

@@ -1,5 +1,5 @@
 // Traced steps as a PJRT plugin runs them: the same results as on the exact host evaluator, the
-// same random bits, less temporary memory with rematerialisation, and loss that falls in every
+// same random bits, and loss that falls in every
 // type.
 #include <gtest/gtest.h>
 
@@ -113,9 +113,8 @@ class Training {
 
 // Gradient descent, whose new parameters carry the gradients without Adam's division by small
 // numbers.
-void ExpectSameAsEvaluator(const Model& model, bool rematerialize) {
-  const TracedStep traced = Must(
-      Trace(model, Sgd({.learning_rate = 0.5, .momentum = 0}), {.rematerialize = rematerialize}));
+void ExpectSameAsEvaluator(const Model& model) {
+  const TracedStep traced = Must(Trace(model, Sgd({.learning_rate = 0.5, .momentum = 0})));
   std::vector<Array> inputs;
   for (size_t i = 0; i < traced.step.parameters.size(); ++i) {
     inputs.push_back(FromLiteral(InitialInput(traced, i)));
@@ -163,22 +162,21 @@ Model SmallConvolutions() {
 }
 
 TEST(ModelsOnPluginTest, StepsEqualTheExactEvaluatorDropoutIncluded) {
-  ExpectSameAsEvaluator(Mlp({.batch = 8, .hidden = 8, .num_layers = 2}), /*rematerialize=*/false);
-  for (bool rematerialize : {false, true}) ExpectSameAsEvaluator(Gpt(SmallGpt()), rematerialize);
+  ExpectSameAsEvaluator(Mlp({.batch = 8, .hidden = 8, .num_layers = 2}));
+  ExpectSameAsEvaluator(Gpt(SmallGpt()));
   ExpectSameAsEvaluator(BertMaskedLanguageModel({.batch = 4,
                                                  .sequence = 8,
                                                  .vocabulary = 31,
                                                  .hidden = 16,
                                                  .num_layers = 1,
-                                                 .num_heads = 4}),
-                        /*rematerialize=*/true);
-  ExpectSameAsEvaluator(SmallConvolutions(), /*rematerialize=*/false);
+                                                 .num_heads = 4}));
+  ExpectSameAsEvaluator(SmallConvolutions());
 }
 
 TEST(ModelsOnPluginTest, NarrowTypesLearn) {
   for (ElementType type : {ElementType::kBF16, ElementType::kF16}) {
-    const TracedStep traced = Must(Trace(Gpt(SmallGpt()), AdamW({.learning_rate = 0.01}),
-                                         {.dtype = {.compute = type}, .rematerialize = true}));
+    const TracedStep traced =
+        Must(Trace(Gpt(SmallGpt()), AdamW({.learning_rate = 0.01}), {.dtype = {.compute = type}}));
     Training training(traced);
     const float first = training.Loss();
     EXPECT_NEAR(first, std::log(31.0), 0.5) << TypeName(type);
@@ -186,21 +184,6 @@ TEST(ModelsOnPluginTest, NarrowTypesLearn) {
     for (int i = 0; i < 30; ++i) last = training.Loss();
     EXPECT_LT(last, 0.5 * first) << TypeName(type);
   }
-}
-
-TEST(ModelsOnPluginTest, RematerialisationLowersTemporaryBytes) {
-  const GptConfig config = {.batch = 8,
-                            .sequence = 64,
-                            .vocabulary = 64,
-                            .hidden = 64,
-                            .num_layers = 4,
-                            .num_heads = 4,
-                            .dropout = 0.1};
-  const auto temp_bytes = [&](bool rematerialize) {
-    const TracedStep traced = Must(Trace(Gpt(config), AdamW(), {.rematerialize = rematerialize}));
-    return Training(traced).temp_bytes();
-  };
-  EXPECT_LT(temp_bytes(true), temp_bytes(false) / 2);
 }
 
 }  // namespace

@@ -58,10 +58,9 @@ Model SmallModel(const std::string& name) {
 
 // The name is that of a model, or "adafactor" for the perceptron with all that can stand between
 // its gradients and its parameters.
-TracedStep TraceSmall(const std::string& name, bool rematerialize) {
+TracedStep TraceSmall(const std::string& name) {
   if (name != "adafactor") {
-    return Trace(SmallModel(name), AdamW({.weight_decay = 0.01}), {.rematerialize = rematerialize})
-        .value();
+    return Trace(SmallModel(name), AdamW({.weight_decay = 0.01})).value();
   }
   Schedule rate = 1e-2;
   rate.decay = Schedule::Decay::kCosine;
@@ -94,12 +93,12 @@ struct Subject {
   OneDeviceResults one_device;
 };
 
-const Subject& SubjectOf(const std::string& model, bool rematerialize) {
-  static std::map<std::pair<std::string, bool>, Subject> subjects;
-  auto [it, is_new] = subjects.try_emplace({model, rematerialize});
+const Subject& SubjectOf(const std::string& model) {
+  static std::map<std::string, Subject> subjects;
+  auto [it, is_new] = subjects.try_emplace(model);
   if (is_new) {
     Subject& subject = it->second;
-    subject.traced = TraceSmall(model, rematerialize);
+    subject.traced = TraceSmall(model);
     subject.one_device =
         RunOnOneDevice(subject.traced.step, Devices().client, InputsOf(subject.traced), kSteps)
             .value();
@@ -107,16 +106,17 @@ const Subject& SubjectOf(const std::string& model, bool rematerialize) {
   return it->second;
 }
 
-// Model, remat, method, mesh, micro-batches.
-using Case = std::tuple<std::string, bool, std::string, std::string, int>;
+// Model, rematerialisation, method, mesh, micro-batches.
+using Case = std::tuple<std::string, std::string, std::string, std::string, int>;
 
 class SameResult : public testing::TestWithParam<Case> {};
 
 TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
-  const auto& [model, rematerialize, method, mesh, num_micro_batches] = GetParam();
-  const Subject& subject = SubjectOf(model, rematerialize);
-  const ParallelMethod parallel = MakeMethod(*ParseMethod(method), mesh, std::nullopt,
-                                             {.num_micro_batches = num_micro_batches});
+  const auto& [model, remat, method, mesh, num_micro_batches] = GetParam();
+  const Subject& subject = SubjectOf(model);
+  const ParallelMethod parallel =
+      MakeMethod(*ParseMethod(method), mesh, std::nullopt, {.num_micro_batches = num_micro_batches},
+                 RematChoice{*ParseRematPolicy(remat)});
   auto run = Parallelize(subject.traced, Cluster::Local(8), parallel,
                          {.search_seconds = 4, .devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
@@ -137,46 +137,36 @@ TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
 }
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {
-  const auto& [model, rematerialize, method, mesh, num_micro_batches] = info.param;
-  return model + (rematerialize ? "_remat_" : "_") + method + "_" + mesh +
+  const auto& [model, remat, method, mesh, num_micro_batches] = info.param;
+  return model + (remat == "none" ? "_" : "_remat_" + remat + "_") + method + "_" + mesh +
          (num_micro_batches > 1 ? "_micro" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SameResult,
-                         testing::Combine(testing::Values("mlp", "gpt", "bert"), testing::Bool(),
+                         testing::Combine(testing::Values("mlp", "gpt", "bert"),
+                                          testing::Values("none", "all"),
                                           testing::Values("data", "zero2", "zero3", "shard"),
                                           testing::Values("8", "2x4", "2x2x2"),
                                           testing::Values(1, 4)),
                          CaseName);
 
+INSTANTIATE_TEST_SUITE_P(KeptDots, SameResult,
+                         testing::Combine(testing::Values("mlp", "gpt", "moe"),
+                                          testing::Values("dots"), testing::Values("data", "shard"),
+                                          testing::Values("2x4"), testing::Values(1, 4)),
+                         CaseName);
+
 INSTANTIATE_TEST_SUITE_P(Experts, SameResult,
-                         testing::Combine(testing::Values("moe"), testing::Values(false),
+                         testing::Combine(testing::Values("moe"), testing::Values("none"),
                                           testing::Values("zero2", "zero3", "shard"),
                                           testing::Values("8", "2x4", "2x2x2"), testing::Values(1)),
                          CaseName);
 
 INSTANTIATE_TEST_SUITE_P(Updates, SameResult,
-                         testing::Combine(testing::Values("adafactor"), testing::Values(false),
+                         testing::Combine(testing::Values("adafactor"), testing::Values("none"),
                                           testing::Values("data", "shard"),
                                           testing::Values("8", "2x4"), testing::Values(1)),
                          CaseName);
-
-TEST(Rematerialization, LowersTemporaryBytes) {
-  const Model model = Gpt({.batch = 64,
-                           .sequence = 64,
-                           .vocabulary = 64,
-                           .hidden = 64,
-                           .num_layers = 4,
-                           .num_heads = 4});
-  int64_t temp_bytes[2] = {};
-  for (const bool rematerialize : {false, true}) {
-    const TracedStep traced = Trace(model, Sgd(), {.rematerialize = rematerialize}).value();
-    const auto run = Parallelize(traced, Cluster::Local(8), DataParallel{}, {.devices = Devices()});
-    ASSERT_TRUE(run.ok()) << Message(run.status());
-    temp_bytes[rematerialize] = run->runner().executor().executable().memory().temp_bytes;
-  }
-  EXPECT_LT(static_cast<double>(temp_bytes[1]), 0.75 * static_cast<double>(temp_bytes[0]));
-}
 
 // State and temporary bytes of one device, with every weight and moment divided by 8.
 struct DeviceBytes {

@@ -46,7 +46,7 @@ Module Traced(const std::vector<Input>& inputs, const Build& build, bool gradien
     const auto found = Gradients(graph, loss, tensors);
     EXPECT_TRUE(found.ok()) << Message(found.status());
     if (found.ok()) {
-      for (const Tensor& gradient : found->gradients) results.push_back(gradient.value());
+      for (const Tensor& gradient : *found) results.push_back(gradient.value());
     }
   }
   return MustFinish(graph, std::move(results));

@@ -1,0 +1,132 @@
+#include "minka/analysis/layers.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+namespace minka {
+namespace {
+
+class LayerFinder {
+ public:
+  LayerFinder(const Step& step, const std::vector<Phase>& phases)
+      : step_(step),
+        entry_(step.module.entry_computation()),
+        uses_(entry_),
+        phases_(phases),
+        depends_on_inputs_(DependsOnInputs(step)) {}
+
+  Layers Run() && {
+    FindBoundaries();
+    layers_.layer.assign(entry_.instructions.size(), -1);
+    layers_.leaves_layer.assign(entry_.instructions.size(), false);
+    if (boundaries_.empty()) return std::move(layers_);
+    FindBehindBoundaries();
+    MoveToReaders();
+    FindLeaving();
+    return std::move(layers_);
+  }
+
+ private:
+  // The marks by their numbers; one on a backward value is what a frontend made of another one.
+  void FindBoundaries() {
+    std::set<int> numbers;
+    const auto is_boundary = [&](const Mark& mark) {
+      return mark.kind == MarkKind::kLayerBoundary && InForward(mark.value.instruction);
+    };
+    for (const Mark& mark : step_.marks) {
+      if (is_boundary(mark)) numbers.insert(mark.index);
+    }
+    for (const Mark& mark : step_.marks) {
+      if (!is_boundary(mark)) continue;
+      const auto before = std::distance(numbers.begin(), numbers.find(mark.index));
+      boundaries_[mark.value] = static_cast<int>(before) + 1;
+    }
+    if (!numbers.empty()) layers_.count = static_cast<int>(numbers.size()) + 1;
+  }
+
+  bool InForward(InstructionId id) const {
+    return phases_[id] == Phase::kForward && depends_on_inputs_[id] &&
+           entry_.instructions[id].opcode != Opcode::kParameter;
+  }
+
+  void FindBehindBoundaries() {
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (!InForward(id)) continue;
+      int& layer = layers_.layer[id];
+      layer = 0;
+      for (const Value operand : entry_.instructions[id].operands) {
+        layer = std::max(layer, layers_.layer[operand.instruction]);
+        const auto boundary = boundaries_.find(operand);
+        if (boundary != boundaries_.end()) layer = std::max(layer, boundary->second);
+      }
+    }
+  }
+
+  bool IsBoundary(InstructionId id) const {
+    const auto first = boundaries_.lower_bound({id, 0});
+    return first != boundaries_.end() && first->first.instruction == id;
+  }
+
+  void MoveToReaders() {
+    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+      if (layers_.layer[id] != 0 || IsBoundary(id)) continue;
+      int first = std::numeric_limits<int>::max();
+      VisitForwardReaders(id, [&](int layer) { first = std::min(first, layer); });
+      if (first < layers_.count) layers_.layer[id] = first;
+    }
+  }
+
+  void FindLeaving() {
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (layers_.layer[id] < 0) continue;
+      bool leaves = IsBoundary(id);
+      VisitForwardReaders(id, [&](int layer) { leaves = leaves || layer != layers_.layer[id]; });
+      layers_.leaves_layer[id] = leaves;
+    }
+  }
+
+  // Calls `visit` with the layer of each.
+  template <typename Visit>
+  void VisitForwardReaders(InstructionId id, Visit visit) const {
+    for (int32_t i = 0; i < static_cast<int32_t>(entry_.instructions[id].results.size()); ++i) {
+      for (const Use& use : uses_.uses({id, i})) {
+        if (layers_.layer[use.user] >= 0) visit(layers_.layer[use.user]);
+      }
+    }
+  }
+
+  const Step& step_;
+  const Computation& entry_;
+  const UseTable uses_;
+  const std::vector<Phase>& phases_;
+  const std::vector<bool> depends_on_inputs_;
+  std::map<Value, int> boundaries_;  // the layer behind each
+  Layers layers_;
+};
+
+}  // namespace
+
+std::vector<bool> DependsOnInputs(const Step& step) {
+  const Computation& entry = step.module.entry_computation();
+  std::vector<bool> depends(entry.instructions.size());
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (instruction.opcode == Opcode::kParameter) {
+      const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
+      depends[id] =
+          number >= step.parameters.size() || step.parameters[number].role != ParameterRole::kState;
+    }
+    for (const Value operand : instruction.operands) {
+      depends[id] = depends[id] || depends[operand.instruction];
+    }
+  }
+  return depends;
+}
+
+Layers FindLayers(const Step& step, const std::vector<Phase>& phases) {
+  return LayerFinder(step, phases).Run();
+}
+
+}  // namespace minka

@@ -1,0 +1,28 @@
+// The layers of a step: runs of forward operations between the boundaries that the step marks.
+#pragma once
+
+#include <vector>
+
+#include "minka/ir/step.h"
+
+namespace minka {
+
+struct Layers {
+  // One more than the boundaries; 0: the step marks none in its forward pass.
+  int count = 0;
+  // By instruction: the layer of a forward operation that depends on a batch input or key; -1: any
+  // other, parameters included.
+  std::vector<int> layer;
+  // By instruction: a boundary, or read by forward operations of another layer.
+  std::vector<bool> leaves_layer;
+};
+
+// An operation belongs to the layer behind the last boundary that it depends on. What depends on
+// none, such as the random bits of a mask, belongs to the first layer that reads it. `phases` are
+// those of ClassifyPhases.
+Layers FindLayers(const Step& step, const std::vector<Phase>& phases);
+
+// By instruction: does it depend on a parameter that is not state?
+std::vector<bool> DependsOnInputs(const Step& step);
+
+}  // namespace minka

@@ -1,0 +1,53 @@
+#include "minka/analysis/layers.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/analysis/phases.h"
+#include "minka/ir/builder.h"
+
+namespace minka {
+namespace {
+
+const Shape kRows{ElementType::kF32, {4, 4}};
+
+TEST(FindLayers, CutsAtForwardBoundariesAndMovesMasksToTheirReaders) {
+  ModuleBuilder module("step");
+  ComputationBuilder b = module.Entry();
+  const Value w = b.Parameter(kRows, "w");
+  const Value x = b.Parameter(kRows, "x");
+  const Value wide = b.Binary(Opcode::kAdd, w, w);                // of state alone
+  const Value mask = b.Unary(Opcode::kNegate, x);                 // read by layer 1 only
+  const Value shared = b.Unary(Opcode::kExponential, x);          // read by both layers
+  const Value first = b.Binary(Opcode::kMultiply, shared, wide);  // the boundary
+  const Value second = b.Binary(Opcode::kMultiply, b.Binary(Opcode::kAdd, first, mask), shared);
+  const Value loss = b.Reduce(second, b.Scalar(ElementType::kF32, 0), {0, 1}, Opcode::kAdd);
+  const Value gradient = b.Binary(Opcode::kMultiply, second, second);
+  b.SetResults({b.Binary(Opcode::kSubtract, w, gradient), loss});
+  Step step;
+  step.module = *std::move(module).Finish();
+  step.parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0},
+                     {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
+  step.results = {{ResultRole::kState, "w"}, {ResultRole::kLoss, "loss"}};
+  EXPECT_EQ(FindLayers(step, ClassifyPhases(step)).count, 0);
+
+  // The second mark is on a backward value, as some frontends leave them.
+  step.marks = {{MarkKind::kLayerBoundary, first, 3}, {MarkKind::kLayerBoundary, gradient, 5}};
+  const Layers layers = FindLayers(step, ClassifyPhases(step));
+  EXPECT_EQ(layers.count, 2);
+  const auto layer = [&](Value value) { return layers.layer[value.instruction]; };
+  EXPECT_EQ(layer(x), -1);
+  EXPECT_EQ(layer(wide), -1);
+  EXPECT_EQ(layer(mask), 1);
+  EXPECT_EQ(layer(shared), 0);
+  EXPECT_EQ(layer(first), 0);
+  EXPECT_EQ(layer(second), 1);
+  EXPECT_EQ(layer(loss), 1);
+  EXPECT_EQ(layer(gradient), -1);
+  EXPECT_TRUE(layers.leaves_layer[shared.instruction]);
+  EXPECT_TRUE(layers.leaves_layer[first.instruction]);
+  EXPECT_FALSE(layers.leaves_layer[mask.instruction]);
+  EXPECT_FALSE(layers.leaves_layer[second.instruction]);
+}
+
+}  // namespace
+}  // namespace minka

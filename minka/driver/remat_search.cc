@@ -1,0 +1,173 @@
+#include "minka/driver/remat_search.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "minka/base/status.h"
+#include "minka/planner/intra_op/intra_op.h"
+
+namespace minka {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Search {
+ public:
+  Search(const PlanWithRemat& plan, const RematSearchOptions& options)
+      : plan_(plan), options_(options) {
+    for (size_t layer = 0; layer < options.candidates.size(); ++layer) {
+      if (options.candidates[layer] != RematPolicy::kNone) layers_.push_back(layer);
+    }
+  }
+
+  absl::StatusOr<Plan> Run() && {
+    if (Presses() && !layers_.empty()) {
+      const int num_layers = static_cast<int>(layers_.size());
+      SearchRow(2 * num_layers, [&](int n) { return DotsThenAll(n); });
+      SearchRow(num_layers, [&](int n) { return First(n, RematPolicy::kAll); });
+    }
+    return std::move(*this).Best();
+  }
+
+ private:
+  enum class Limit { kNone, kAsked };
+  struct Trial {
+    RematChoice choice;
+    Limit limit = Limit::kNone;
+    auto operator<=>(const Trial&) const = default;
+  };
+
+  RematChoice First(int num_layers, RematPolicy policy, RematChoice choice = {}) const {
+    choice.resize(options_.candidates.size(), RematPolicy::kNone);
+    for (int i = 0; i < num_layers; ++i) choice[layers_[i]] = policy;
+    return choice;
+  }
+  // The n-th of the first row in the header; the last one has all layers twice.
+  RematChoice DotsThenAll(int n) const {
+    const int num_layers = static_cast<int>(layers_.size());
+    return First(std::max(0, n - num_layers), RematPolicy::kAll,
+                 First(std::min(n, num_layers), RematPolicy::kDots));
+  }
+
+  bool Fits(const absl::StatusOr<Plan>& plan) const {
+    return plan.ok() && (!options_.memory_limit_bytes ||
+                         plan->peak_memory_bytes <= *options_.memory_limit_bytes);
+  }
+
+  const absl::StatusOr<Plan>& Try(const RematChoice& choice, Limit limit) {
+    const Trial trial{choice, limit};
+    const auto found = tried_.find(trial);
+    if (found != tried_.end()) return found->second;
+    order_.push_back(trial);
+    const std::optional<int64_t> bytes =
+        limit == Limit::kAsked ? options_.memory_limit_bytes : std::nullopt;
+    return tried_.emplace(trial, plan_(choice, bytes)).first->second;
+  }
+
+  // Does nothing fit without rematerialisation, or only at a cost in time? Errors that no memory
+  // mends are left to the caller.
+  bool Presses() {
+    const absl::StatusOr<Plan>& plan = Try({}, Limit::kAsked);
+    if (!plan.ok()) return SmallestKnownLimit(plan.status()).has_value();
+    if (!Fits(plan)) return true;
+    if (plan->memory_price <= 0) return false;
+    const absl::StatusOr<Plan>& unlimited = Try({}, Limit::kNone);
+    return unlimited.ok() && unlimited->objective < plan->objective * (1 - options_.gap);
+  }
+
+  bool OutOfTime() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count() >
+           options_.time_limit_seconds;
+  }
+
+  // `row` from 1 to `last`, by growing recomputation.
+  template <typename Row>
+  void SearchRow(int last, Row row) {
+    const auto fits = [&](int n, Limit limit) { return Fits(Try(row(n), limit)); };
+    if (OutOfTime()) return;
+    if (fits(last, Limit::kNone)) {
+      const int least = Bisect(last, [&](int n) { return fits(n, Limit::kNone); });
+      TryLess(least, row);
+    } else if (!OutOfTime() && fits(last, Limit::kAsked)) {
+      Bisect(last, [&](int n) { return fits(n, Limit::kAsked); });
+    }
+  }
+
+  // The least that is enough, as far as time allows; `last` is.
+  template <typename IsEnough>
+  int Bisect(int last, IsEnough is_enough) {
+    int too_little = 0, enough = last;
+    while (enough - too_little > 1 && !OutOfTime()) {
+      const int middle = (too_little + enough) / 2;
+      (is_enough(middle) ? enough : too_little) = middle;
+    }
+    return enough;
+  }
+
+  // Less recomputation under the limit, in growing steps.
+  template <typename Row>
+  void TryLess(int least, Row row) {
+    double best = Try(row(least), Limit::kNone)->objective;
+    for (int step = 1; least - step > 0 && !OutOfTime(); step *= 2) {
+      const absl::StatusOr<Plan>& plan = Try(row(least - step), Limit::kAsked);
+      if (!Fits(plan) || plan->objective >= best) return;
+      best = plan->objective;
+    }
+  }
+
+  absl::StatusOr<Plan> Best() && {
+    const absl::StatusOr<Plan>* best = &tried_.at(order_.front());
+    double seconds = 0;
+    std::set<RematChoice> choices;
+    for (const Trial& trial : order_) {
+      const absl::StatusOr<Plan>& plan = tried_.at(trial);
+      if (plan.ok()) seconds += plan->search_seconds;
+      const bool is_candidate = trial.limit == Limit::kAsked || Fits(plan);
+      if (is_candidate && IsBetter(plan, *best)) best = &plan;
+      choices.insert(trial.choice);
+    }
+    if (!best->ok()) return best->status();
+    Plan plan = **best;
+    plan.search_seconds = seconds;
+    if (choices.size() > 1) {
+      plan.gap.reset();
+      plan.notes.push_back(
+          fmt::format("{} choices of what to recompute were planned; bound and gap are those of "
+                      "the one taken",
+                      choices.size()));
+    }
+    return plan;
+  }
+
+  bool IsBetter(const absl::StatusOr<Plan>& plan, const absl::StatusOr<Plan>& other) const {
+    if (!plan.ok() || !other.ok()) {
+      return plan.ok() || (!other.ok() && Needs(plan.status()) < Needs(other.status()));
+    }
+    if (Fits(plan) != Fits(other)) return Fits(plan);
+    if (!Fits(plan)) return plan->peak_memory_bytes < other->peak_memory_bytes;
+    return plan->objective < other->objective;
+  }
+
+  static int64_t Needs(const absl::Status& refusal) {
+    return SmallestKnownLimit(refusal).value_or(INT64_MAX);
+  }
+
+  const PlanWithRemat& plan_;
+  const RematSearchOptions& options_;
+  const Clock::time_point start_ = Clock::now();
+  std::vector<size_t> layers_;  // that may be rematerialised
+  std::map<Trial, absl::StatusOr<Plan>> tried_;
+  std::vector<Trial> order_;
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options) {
+  return Search(plan, options).Run();
+}
+
+}  // namespace minka

@@ -1,0 +1,40 @@
+// Which layers a plan rematerialises: the fastest choice found that fits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "minka/ir/step.h"
+#include "minka/plan/plan.h"
+
+namespace minka {
+
+// The best plan under one choice. It need not fit; where the method can trade time for memory, an
+// error says that nothing does (SmallestKnownLimit).
+using PlanWithRemat = std::function<absl::StatusOr<Plan>(
+    const RematChoice& choice, std::optional<int64_t> memory_limit_bytes)>;
+
+struct RematSearchOptions {
+  // As EffectiveRemat gives it for kAll: layers that may be rematerialised. Empty: none.
+  RematChoice candidates;
+  std::optional<int64_t> memory_limit_bytes;  // per device
+  double gap = 0.002;              // no further choice is tried for a smaller part of the objective
+  double time_limit_seconds = 60;  // no further choice is tried after so long
+};
+
+// Tries choices by planning them. Nothing is recomputed where that fits and memory costs no time.
+// Else ever more layers are, from the first one on: the first layers' values are kept longest, and
+// a layer's copies are there when everything behind it is gone. Two rows of choices are bisected
+// for the least recomputation whose fastest plan, planned without a limit (which is quick), fits:
+//
+//   first layers dots, then all:  -  d  dd  ddd  add  aad  aaa
+//   first layers all:             -  a  aa  aaa
+//
+// Below it, plans under the limit are tried as long as they get faster. Of the plans that fit, the
+// one with the smallest objective is returned; its gap is empty if more than one choice was
+// planned. If none fits, the one that needs least, or the error that names the smallest limit.
+absl::StatusOr<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options);
+
+}  // namespace minka

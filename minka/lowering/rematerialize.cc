@@ -1,0 +1,429 @@
+#include "minka/lowering/rematerialize.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "minka/analysis/layers.h"
+#include "minka/analysis/phases.h"
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/ir/call_graph.h"
+#include "minka/ir/names.h"
+#include "minka/lowering/join_barriers.h"
+
+namespace minka {
+namespace {
+
+// No layer's values are read.
+constexpr int kAboveAll = std::numeric_limits<int>::max();
+
+// What does not depend on the choice.
+class Structure {
+ public:
+  explicit Structure(const Step& step)
+      : step_(step),
+        entry_(step.module.entry_computation()),
+        uses_(entry_),
+        phases_(ClassifyPhases(step)),
+        layers_(FindLayers(step, phases_)),
+        varies_(DependsOnInputs(step)) {
+    if (layers_.count == 0) return;
+    FindRepeatable();
+    FindLevels();
+    FindArriving();
+  }
+
+  const Computation& entry() const { return entry_; }
+  int num_layers() const { return layers_.count; }
+  int layer(InstructionId id) const { return layers_.layer[id]; }
+  bool varies(Value value) const { return varies_[value.instruction]; }
+  bool IsBackward(InstructionId id) const { return phases_[id] == Phase::kBackward; }
+
+  // The layer whose backward pass the backward operation is part of. Falls along every edge.
+  int level(InstructionId id) const { return levels_[id]; }
+
+  // Gradients that the layer's backward operations get from those of higher ones.
+  const std::set<Value>& arriving(int layer) const { return arriving_[layer]; }
+
+  // Would `policy` compute the value again?
+  bool IsRepeated(Value value, RematPolicy policy) const {
+    const InstructionId id = value.instruction;
+    if (policy == RematPolicy::kNone || !repeatable_[id]) return false;
+    return policy == RematPolicy::kAll || !IsKeptWithDots(entry_.instructions[id].opcode);
+  }
+
+ private:
+  static bool IsKeptWithDots(Opcode opcode) {
+    switch (opcode) {
+      case Opcode::kConditional:
+      case Opcode::kConvolution:
+      case Opcode::kDot:
+      case Opcode::kSort:
+      case Opcode::kWhile:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // Another run of the computation gives the same.
+  std::vector<bool> FindRepeatableComputations() const {
+    std::vector<bool> repeatable;
+    for (const Computation& computation : step_.module.computations) {
+      repeatable.push_back(std::ranges::all_of(
+          computation.instructions,
+          [&](const Instruction& instruction) { return GivesTheSame(instruction, repeatable); }));
+    }
+    return repeatable;
+  }
+  bool GivesTheSame(const Instruction& instruction, const std::vector<bool>& repeatable) const {
+    return instruction.opcode != Opcode::kRng && instruction.opcode != Opcode::kCustomCall &&
+           !HasSideEffect(step_.module, instruction) &&
+           std::ranges::all_of(instruction.called, [&](ComputationId called) {
+             return called < static_cast<ComputationId>(repeatable.size()) && repeatable[called];
+           });
+  }
+
+  void FindRepeatable() {
+    const std::vector<bool> computations = FindRepeatableComputations();
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      repeatable_.push_back(layer(id) >= 0 && !layers_.leaves_layer[id] && !IsResult(id) &&
+                            GivesTheSame(entry_.instructions[id], computations));
+    }
+  }
+  bool IsResult(InstructionId id) const {
+    const auto num_results = static_cast<int32_t>(entry_.instructions[id].results.size());
+    for (int32_t i = 0; i < num_results; ++i) {
+      if (uses_.is_result({id, i})) return true;
+    }
+    return false;
+  }
+
+  // Does it read a value that exists in its layer's forward pass only?
+  bool ReadsLayer(InstructionId id) const {
+    return std::ranges::any_of(entry_.instructions[id].operands,
+                               [&](Value value) { return InsideLayer(value); });
+  }
+  bool InsideLayer(Value value) const {
+    return layer(value.instruction) >= 0 && !layers_.leaves_layer[value.instruction];
+  }
+
+  void FindLevels() {
+    levels_.assign(entry_.instructions.size(), kAboveAll);
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (!IsBackward(id)) continue;
+      for (const Value operand : entry_.instructions[id].operands) {
+        const InstructionId read = operand.instruction;
+        if (IsBackward(read)) levels_[id] = std::min(levels_[id], levels_[read]);
+        if (InsideLayer(operand)) levels_[id] = std::min(levels_[id], layer(read));
+      }
+    }
+    first_levels_ = levels_;
+    ends_here_.assign(levels_.size(), false);
+    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+      if (IsBackward(id) && levels_[id] != kAboveAll) MoveDown(id);
+    }
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (!ends_here_[id]) continue;
+      for (const Value operand : entry_.instructions[id].operands) {
+        if (IsGradient(operand)) levels_[id] = std::min(levels_[id], levels_[operand.instruction]);
+      }
+    }
+  }
+
+  // To the highest of its readers, where the barrier then holds less: what the operation reads is
+  // there for others, or no larger than what it makes.
+  void MoveDown(InstructionId id) {
+    int highest = -1;
+    int64_t made = 0;
+    for (int32_t i = 0; i < static_cast<int32_t>(entry_.instructions[id].results.size()); ++i) {
+      made += entry_.shape({id, i}).num_bytes();
+      for (const Use& use : uses_.uses({id, i})) {
+        if (!IsBackward(use.user)) continue;
+        // A gradient that no lower layer needs can wait.
+        const bool can_wait = ends_here_[use.user] && first_levels_[use.user] == first_levels_[id];
+        if (!can_wait) highest = std::max(highest, levels_[use.user]);
+      }
+    }
+    ends_here_[id] = highest < 0;
+    if (highest < 0 || highest >= levels_[id] || ReadsLayer(id)) return;
+    int64_t read = 0;
+    const std::vector<Value>& operands = entry_.instructions[id].operands;
+    for (const Value operand : std::set<Value>(operands.begin(), operands.end())) {
+      if (IsGradient(operand) && !IsReadAtOrBelow(operand, highest)) {
+        read += entry_.shape(operand).num_bytes();
+      }
+    }
+    if (read <= made) levels_[id] = highest;
+  }
+  bool IsReadAtOrBelow(Value value, int level) const {
+    return std::ranges::any_of(uses_.uses(value), [&](const Use& use) {
+      return IsBackward(use.user) && levels_[use.user] <= level;
+    });
+  }
+  bool IsGradient(Value value) const {
+    return IsBackward(value.instruction) && levels_[value.instruction] != kAboveAll;
+  }
+
+  void FindArriving() {
+    arriving_.resize(layers_.count);
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (!IsBackward(id) || levels_[id] == kAboveAll) continue;
+      for (const Value operand : entry_.instructions[id].operands) {
+        if (IsGradient(operand) && levels_[operand.instruction] > levels_[id]) {
+          arriving_[levels_[id]].insert(operand);
+        }
+      }
+    }
+  }
+
+  const Step& step_;
+  const Computation& entry_;
+  const UseTable uses_;
+  const std::vector<Phase> phases_;
+  const Layers layers_;
+  const std::vector<bool> varies_;
+  std::vector<bool> repeatable_;  // by instruction
+  // By instruction, of backward operations: the lowest layer whose forward values it depends on,
+  // and the same after MoveDown.
+  std::vector<int> first_levels_, levels_;
+  std::vector<bool> ends_here_;            // by instruction: read by no lower layer
+  std::vector<std::set<Value>> arriving_;  // by layer
+};
+
+// What a choice makes of each layer.
+class Repetitions {
+ public:
+  Repetitions(const Structure& structure, RematChoice policies)
+      : structure_(structure), policies_(std::move(policies)), entering_(policies_.size()) {
+    for (int layer = 0; layer < structure.num_layers(); ++layer) {
+      if (structure.arriving(layer).empty()) policies_[layer] = RematPolicy::kNone;
+    }
+    for (InstructionId id = 0; id < structure.entry().num_instructions(); ++id) {
+      if (!structure.IsBackward(id)) continue;
+      for (const Value operand : structure.entry().instructions[id].operands) Need(operand);
+    }
+  }
+
+  // The backward pass reads a copy of it.
+  bool IsRepeated(Value value) const { return repeated_.contains(value.instruction); }
+  bool RepeatsAnythingOf(int layer) const { return !entering_[layer].empty(); }
+  // What the layer's copies are computed from.
+  const std::set<Value>& entering(int layer) const { return entering_[layer]; }
+
+ private:
+  void Need(Value value) {
+    const int layer = structure_.layer(value.instruction);
+    if (layer < 0 || !structure_.IsRepeated(value, policies_[layer])) return;
+    if (!repeated_.insert(value.instruction).second) return;
+    for (const Value operand : structure_.entry().instruction(value).operands) {
+      Need(operand);
+      if (structure_.varies(operand) && !IsRepeated(operand)) entering_[layer].insert(operand);
+    }
+  }
+
+  const Structure& structure_;
+  RematChoice policies_;
+  std::set<InstructionId> repeated_;
+  std::vector<std::set<Value>> entering_;  // by layer
+};
+
+// Writes the step anew, every instruction behind what it reads now.
+class Writer {
+ public:
+  Writer(const Step& step, const Structure& structure, const Repetitions& repetitions)
+      : structure_(structure),
+        repetitions_(repetitions),
+        entry_(structure.entry()),
+        now_(entry_.instructions.size()),
+        lanes_(structure.num_layers()),
+        out_(step) {
+    for (const Instruction& instruction : entry_.instructions) names_.Reserve(instruction.name);
+    FindWaiting();
+  }
+
+  Step Run() && {
+    Computation& target = out_.module.entry_computation();
+    target.instructions.clear();
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (waits_until_[id] < id) Write(id);
+    }
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) Write(id);
+    for (InstructionId& parameter : target.parameters) parameter = now_[parameter][0].instruction;
+    for (Value& result : target.results) result = Now(result);
+    for (Mark& mark : out_.marks) mark.value = Now(mark.value);
+    out_.marks.insert(out_.marks.end(), regions_.begin(), regions_.end());
+    std::ranges::stable_sort(out_.marks, {}, &Mark::value);
+    return std::move(out_);
+  }
+
+ private:
+  // Some frontends put what the backward pass makes of forward values alone into the forward pass.
+  // Where it reads copies it is written when it is needed, behind what the copies wait for.
+  void FindWaiting() {
+    std::vector<InstructionId> last_arriving(structure_.num_layers(), -1);
+    for (int layer = 0; layer < structure_.num_layers(); ++layer) {
+      for (const Value value : structure_.arriving(layer)) {
+        last_arriving[layer] = std::max(last_arriving[layer], value.instruction);
+      }
+    }
+    waits_until_.assign(entry_.instructions.size(), -1);
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (!structure_.IsBackward(id)) continue;
+      InstructionId& until = waits_until_[id];
+      for (const Value operand : entry_.instructions[id].operands) {
+        until = std::max(until, waits_until_[operand.instruction]);
+        if (!repetitions_.IsRepeated(operand)) continue;
+        until = std::max(until, last_arriving[structure_.layer(operand.instruction)]);
+      }
+    }
+  }
+
+  Value Now(Value value) const { return now_[value.instruction][value.result]; }
+
+  std::vector<Value> Append(Instruction instruction) {
+    std::vector<Instruction>& instructions = out_.module.entry_computation().instructions;
+    std::vector<Value> results;
+    for (size_t i = 0; i < instruction.results.size(); ++i) {
+      results.push_back({static_cast<InstructionId>(instructions.size()), static_cast<int32_t>(i)});
+    }
+    instructions.push_back(std::move(instruction));
+    return results;
+  }
+
+  void Write(InstructionId id) {
+    Instruction instruction = entry_.instructions[id];
+    if (!begun_.insert(id).second) {
+      MINKA_CHECK(now_[id].size() == instruction.results.size(),
+                  "rematerialisation makes {} wait for itself", instruction.name);
+      return;
+    }
+    for (Value& operand : instruction.operands) operand = ReadBy(id, operand);
+    now_[id] = Append(std::move(instruction));
+  }
+
+  Value ReadBy(InstructionId reader, Value value) {
+    if (structure_.IsBackward(reader)) {
+      if (repetitions_.IsRepeated(value)) return Copy(value);
+      const int level = structure_.level(reader);
+      if (level >= 0 && level < structure_.num_layers() && IsLane(level, value)) {
+        return Lane(level, value);
+      }
+    }
+    Write(value.instruction);
+    return Now(value);
+  }
+
+  bool IsLane(int layer, Value value) const {
+    return repetitions_.RepeatsAnythingOf(layer) && (repetitions_.entering(layer).contains(value) ||
+                                                     structure_.arriving(layer).contains(value));
+  }
+
+  // The value behind the layer's barrier.
+  Value Lane(int layer, Value value) {
+    if (lanes_[layer].empty()) WriteBarrier(layer);
+    return lanes_[layer].at(value);
+  }
+
+  void WriteBarrier(int layer) {
+    std::set<Value> values = repetitions_.entering(layer);
+    values.insert(structure_.arriving(layer).begin(), structure_.arriving(layer).end());
+    for (const Value value : values) Write(value.instruction);
+    for (const Value value : values) {
+      const Instruction& producer = entry_.instruction(value);
+      lanes_[layer][value] =
+          Append({.opcode = Opcode::kOptBarrier,
+                  .name = names_.Take("remat"),
+                  .operands = {Now(value)},
+                  .results = {entry_.shape(value)},
+                  .op_name = "recompute/" + producer.op_name,
+                  .frontend_attributes = {{kBarrierAttribute, fmt::format("remat {}", layer)}}})
+              .front();
+    }
+    regions_.push_back(
+        {.kind = MarkKind::kRematRegion, .value = lanes_[layer].begin()->second, .index = layer});
+  }
+
+  Value Copy(Value value) {
+    const auto found = copies_.find(value.instruction);
+    if (found != copies_.end()) return found->second[value.result];
+    const int layer = structure_.layer(value.instruction);
+    Instruction copy = entry_.instruction(value);
+    for (Value& operand : copy.operands) {
+      if (repetitions_.IsRepeated(operand)) {
+        operand = Copy(operand);
+      } else if (structure_.varies(operand)) {
+        operand = Lane(layer, operand);
+      } else {
+        Write(operand.instruction);
+        operand = Now(operand);
+      }
+    }
+    copy.name = names_.Take(copy.name);
+    copy.op_name = "recompute/" + copy.op_name;
+    return (copies_[value.instruction] = Append(std::move(copy)))[value.result];
+  }
+
+  const Structure& structure_;
+  const Repetitions& repetitions_;
+  const Computation& entry_;
+  std::vector<InstructionId> waits_until_;  // by instruction; -1: nothing
+  std::vector<std::vector<Value>> now_;     // by instruction
+  std::map<InstructionId, std::vector<Value>> copies_;
+  std::vector<std::map<Value, Value>> lanes_;  // by layer
+  std::set<InstructionId> begun_;
+  std::vector<Mark> regions_;
+  UniqueNames names_;
+  Step out_;
+};
+
+bool ChoosesNothing(const RematChoice& choice) {
+  return std::ranges::all_of(choice,
+                             [](RematPolicy policy) { return policy == RematPolicy::kNone; });
+}
+
+absl::StatusOr<RematChoice> ByLayer(const RematChoice& choice, int num_layers) {
+  if (num_layers == 0) {
+    return InvalidArgument(
+        "the step marks no layer boundaries in front of its loss, so no layer can be "
+        "rematerialised; mark the values between layers by opt-barriers with the frontend "
+        "attribute minka.mark = \"layer_boundary N\", or leave rematerialisation out");
+  }
+  if (choice.size() == 1) return RematChoice(num_layers, choice.front());
+  if (static_cast<int>(choice.size()) != num_layers) {
+    return InvalidArgument(
+        "rematerialisation is chosen for {} layers; the step has {} (those in front of the first "
+        "and behind the last boundary count)",
+        choice.size(), num_layers);
+  }
+  return choice;
+}
+
+}  // namespace
+
+absl::StatusOr<RematChoice> EffectiveRemat(const Step& step, const RematChoice& choice) {
+  if (ChoosesNothing(choice)) return RematChoice();
+  const Structure structure(step);
+  ASSIGN_OR_RETURN(RematChoice policies, ByLayer(choice, structure.num_layers()));
+  const Repetitions all(structure, RematChoice(policies.size(), RematPolicy::kAll));
+  for (int layer = 0; layer < structure.num_layers(); ++layer) {
+    if (!all.RepeatsAnythingOf(layer)) policies[layer] = RematPolicy::kNone;
+  }
+  if (!ChoosesNothing(policies)) return policies;
+  return InvalidArgument(
+      "rematerialisation was asked for, but the layers in question keep nothing for a backward "
+      "pass; leave it out");
+}
+
+absl::StatusOr<Step> Rematerialize(const Step& step, const RematChoice& choice) {
+  ASSIGN_OR_RETURN(RematChoice policies, EffectiveRemat(step, choice));
+  if (policies.empty()) return step;
+  const Structure structure(step);
+  const Repetitions repetitions(structure, std::move(policies));
+  return Writer(step, structure, repetitions).Run();
+}
+
+}  // namespace minka
