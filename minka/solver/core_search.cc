@@ -13,6 +13,8 @@ namespace {
 constexpr int64_t kWorkPerRound = 100;   // at least, so that work limits end every search
 constexpr int kRoundsPerBoundRound = 4;  // once the bound has stalled
 constexpr double kLargestGapToPrune = 0.05;
+constexpr double kCloseGap =
+    0.002;  // below, the second thread looks for choices in every other round
 constexpr double kSettled = 1e-3;           // rise of the bound per round, as a share of it
 constexpr double kSlackToPruneAgain = 0.6;  // of the slack at the last try
 constexpr double kChoicesLeft = 0.85;       // of those before: more are not worth a new core
@@ -100,7 +102,9 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const auto bound_stop = [&, cost = best_ ? std::optional(best_->cost) : std::nullopt] {
     return stop() || (cost && RelativeGap(*cost, ascent_.bound()) <= options.gap);
   };
-  const bool raise_bound = !ascent_.stalled() || round_ % kRoundsPerBoundRound == 0;
+  const bool close = best_ && RelativeGap(best_->cost, ascent_.bound()) <= kCloseGap;
+  const bool raise_bound =
+      (!ascent_.stalled() && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
   const auto second = [&] {
     if (raise_bound)
       ascent_.Run(options.work, bound_stop);
@@ -138,6 +142,10 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
     Probe(options.work, stop);
     return;
   }
+  if (options.probe && best_ && round_ / 2 % 2 == 0) {
+    SearchRegions(options.work, stop);
+    return;
+  }
   if (pruned_) {
     if (!pruned_->helper) pruned_->helper = SearchPruned(pruned_->reduction, seed_ + kSeedOfHelper);
     pruned_->helper->Round(
@@ -147,6 +155,17 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
   if (!helper_) helper_.emplace(graph_, seed_ + kSeedOfHelper);
   if (best_) helper_->Offer(*best_);
   helper_->Run(*input_, options.work, stop);
+}
+
+void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) {
+  if (!regions_) regions_.emplace(graph_, seed_ + kSeedOfHelper);
+  const std::vector<std::vector<int64_t>> choices =
+      ChoiceExcess(ascent_.messages()).Within(best_->cost);
+  other_work_ += graph_.num_cells();
+  regions_->Run(
+      *best_, choices,
+      [this](const Reduction& reduction, uint64_t seed) { return SearchPruned(reduction, seed); },
+      work, stop);
 }
 
 bool CoreSearch::WorthProbing() const {
@@ -281,6 +300,7 @@ void CoreSearch::Collect() {
   if (ascent_.decoded()) Take(*ascent_.decoded());
   if (primal_.best()) Take(*primal_.best());
   if (helper_ && helper_->best()) Take(*helper_->best());
+  if (regions_ && regions_->found()) Take(*regions_->found());
   complete_ |= primal_.complete() || (helper_ && helper_->complete());
   if (pruned_) CollectFromPruned(*pruned_->search);
   if (pruned_ && pruned_->helper) CollectFromPruned(*pruned_->helper);
@@ -303,6 +323,7 @@ int64_t CoreSearch::work() const {
   if (pruned_) work += pruned_->search->work();
   if (pruned_ && pruned_->helper) work += pruned_->helper->work();
   if (probing_) work += probing_->work();
+  if (regions_) work += regions_->work();
   return work;
 }
 

@@ -16,6 +16,7 @@
 #include "minka/solver/probing.h"
 #include "minka/solver/prune.h"
 #include "minka/solver/reduce.h"
+#include "minka/solver/region_search.h"
 
 namespace minka {
 
@@ -87,6 +88,7 @@ class CoreSearch {
   std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed) const;
   void LookForChoices(const RoundOptions& options, const std::function<bool()>& stop);
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
+  void SearchRegions(int64_t work, const std::function<bool()>& stop);
   bool WorthProbing() const;
   int64_t ProbeWork() const;
   void Probe(int64_t work, const std::function<bool()>& stop);
@@ -103,6 +105,7 @@ class CoreSearch {
   std::optional<PrimalSearch> helper_;
   std::optional<PrimalInput> input_;
   std::optional<Pruned> pruned_;
+  std::optional<RegionSearch> regions_;
   std::optional<Probing> probing_;            // of the choices that can beat the best answer
   std::optional<int64_t> slack_when_pruned_;  // best cost - bound at the last try
   int64_t bound_before_ = 0;                  // this round

@@ -8,6 +8,7 @@ namespace minka {
 namespace {
 
 constexpr int64_t kSweepsPerPerturbation = 100;
+constexpr int64_t kLeastSweeps = 5;
 constexpr int kMostInVain = 8;
 
 }  // namespace
@@ -76,6 +77,10 @@ void PrimalSearch::Construct(const PrimalInput& input, int64_t work) {
 
 void PrimalSearch::ConstructPerturbed(const PrimalInput& input, int64_t work) {
   if (perturbed_in_vain_ >= kMostInVain && round_ % kMostInVain != 0) return;
+  perturbed_credit_ += work;
+  const int64_t sweeps = perturbed_credit_ / input.messages.sweep_work();
+  if (sweeps < kLeastSweeps) return;
+  perturbed_credit_ = 0;
   if (!perturbed_) {
     const auto cost = static_cast<double>(input.lower_bound - graph_.core().base_cost);
     const double scale = std::pow(10.0, -0.5 - 2 * random_.Unit());
@@ -83,7 +88,6 @@ void PrimalSearch::ConstructPerturbed(const PrimalInput& input, int64_t work) {
     perturbed_->Perturb(scale * std::max(1.0, cost) / graph_.num_nodes(), random_);
     perturbed_sweeps_ = 0;
   }
-  const int64_t sweeps = std::max<int64_t>(1, work / perturbed_->sweep_work());
   for (int64_t i = 0; i < sweeps; ++i) perturbed_->Sweep();
   other_work_ += sweeps * perturbed_->sweep_work();
   perturbed_sweeps_ += sweeps;

@@ -61,7 +61,8 @@ class PrimalSearch {
   // Messages of the core with its costs perturbed, so that ties do not mislead decoding.
   std::optional<MessagePassing> perturbed_;
   int64_t perturbed_sweeps_ = 0;
-  int perturbed_in_vain_ = 0;  // perturbations in a row
+  int64_t perturbed_credit_ = 0;  // work that may go into it
+  int perturbed_in_vain_ = 0;     // perturbations in a row
   bool complete_ = false;
   int64_t other_work_ = 0;  // of decoding and exact search
 };
