@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -13,10 +14,13 @@
 #include "minka/driver/inputs.h"
 #include "minka/driver/oracle.h"
 #include "minka/driver/parallelize.h"
+#include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/models/bert.h"
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
+#include "minka/models/unet.h"
+#include "minka/models/wresnet.h"
 #include "tests/support/collectives.h"
 
 namespace minka {
@@ -37,7 +41,7 @@ Model SmallModel(const std::string& name) {
                 .dropout = 0.1});
   }
   if (name == "moe") {
-    return Gpt({.batch = 8,
+    return Gpt({.batch = 32,
                 .sequence = 16,
                 .vocabulary = 64,
                 .hidden = 32,
@@ -45,6 +49,17 @@ Model SmallModel(const std::string& name) {
                 .num_heads = 4,
                 .mlp_factor = 2,
                 .experts = GptExperts{.num_experts = 8, .group_size = 16}});
+  }
+  if (name == "wresnet") {
+    return WideResNet({.batch = 32,
+                       .image_size = 8,
+                       .num_classes = 16,
+                       .width = 8,
+                       .blocks_per_stage = {1, 1},
+                       .small_images = true});
+  }
+  if (name == "unet") {
+    return Unet({.batch = 32, .image_size = 8, .width = 16, .num_blocks = 2, .num_heads = 2});
   }
   // Not 64 words: with as many words as labels / 2 a label that occurs twice has a bias gradient of
   // almost zero by cancellation, whose rounding Adam makes as large as any update.
@@ -87,20 +102,27 @@ StepInputs InputsOf(const TracedStep& traced) {
   };
 }
 
+// Batch normalisation in micro-batches takes its statistics from each.
+MicroBatchOptions MicroBatchesOf(const std::string& model, int count) {
+  return {.num_micro_batches = count, .per_micro_batch = count > 1 && model == "wresnet"};
+}
+
 // The step with what one device makes of it, which all plans are compared with.
 struct Subject {
   TracedStep traced;
+  Step reference;
   OneDeviceResults one_device;
 };
 
-const Subject& SubjectOf(const std::string& model) {
-  static std::map<std::string, Subject> subjects;
-  auto [it, is_new] = subjects.try_emplace(model);
+const Subject& SubjectOf(const std::string& model, const Plan& plan) {
+  static std::map<std::pair<std::string, bool>, Subject> subjects;
+  auto [it, is_new] = subjects.try_emplace({model, plan.per_micro_batch});
   if (is_new) {
     Subject& subject = it->second;
     subject.traced = TraceSmall(model);
+    subject.reference = ReferenceStep(subject.traced.step, plan).value();
     subject.one_device =
-        RunOnOneDevice(subject.traced.step, Devices().client, InputsOf(subject.traced), kSteps)
+        RunOnOneDevice(subject.reference, Devices().client, InputsOf(subject.traced), kSteps)
             .value();
   }
   return it->second;
@@ -113,14 +135,14 @@ class SameResult : public testing::TestWithParam<Case> {};
 
 TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
   const auto& [model, remat, method, mesh, num_micro_batches] = GetParam();
-  const Subject& subject = SubjectOf(model);
   const ParallelMethod parallel =
-      MakeMethod(*ParseMethod(method), mesh, std::nullopt, {.num_micro_batches = num_micro_batches},
+      MakeMethod(*ParseMethod(method), mesh, std::nullopt, MicroBatchesOf(model, num_micro_batches),
                  RematChoice{*ParseRematPolicy(remat)});
-  auto run = Parallelize(subject.traced, Cluster::Local(8), parallel,
+  auto run = Parallelize(TraceSmall(model), Cluster::Local(8), parallel,
                          {.search_seconds = 4, .devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
-  const auto report = CompareWithOneDevice(subject.traced.step, run->runner(),
+  const Subject& subject = SubjectOf(model, run->plan());
+  const auto report = CompareWithOneDevice(subject.reference, run->runner(),
                                            InputsOf(subject.traced), kSteps, subject.one_device);
   ASSERT_TRUE(report.ok()) << Message(report.status());
   EXPECT_EQ(report->Failures(), "");
@@ -158,8 +180,17 @@ INSTANTIATE_TEST_SUITE_P(KeptDots, SameResult,
 
 INSTANTIATE_TEST_SUITE_P(Experts, SameResult,
                          testing::Combine(testing::Values("moe"), testing::Values("none"),
-                                          testing::Values("zero2", "zero3", "shard"),
-                                          testing::Values("8", "2x4", "2x2x2"), testing::Values(1)),
+                                          testing::Values("data", "zero2", "zero3", "shard"),
+                                          testing::Values("8", "2x4", "2x2x2"),
+                                          testing::Values(1, 4)),
+                         CaseName);
+
+INSTANTIATE_TEST_SUITE_P(Images, SameResult,
+                         testing::Combine(testing::Values("wresnet", "unet"),
+                                          testing::Values("none"),
+                                          testing::Values("data", "zero2", "zero3", "shard"),
+                                          testing::Values("8", "2x4", "2x2x2"),
+                                          testing::Values(1, 4)),
                          CaseName);
 
 INSTANTIATE_TEST_SUITE_P(Updates, SameResult,
@@ -167,6 +198,12 @@ INSTANTIATE_TEST_SUITE_P(Updates, SameResult,
                                           testing::Values("data", "shard"),
                                           testing::Values("8", "2x4"), testing::Values(1)),
                          CaseName);
+
+TEST(BatchStatistics, AreRefusedInMicroBatchesUnlessTakenOverEach) {
+  const auto run = Parallelize(TraceSmall("wresnet"), Cluster::Local(8),
+                               DataParallel{.num_micro_batches = 4}, {.devices = Devices()});
+  EXPECT_THAT(Message(run.status()), testing::HasSubstr("per_micro_batch"));
+}
 
 // State and temporary bytes of one device, with every weight and moment divided by 8.
 struct DeviceBytes {
