@@ -18,7 +18,9 @@ class LayerFinder {
         depends_on_inputs_(DependsOnInputs(step)) {}
 
   Layers Run() && {
-    FindBoundaries();
+    FindMarked();
+    if (boundaries_.empty()) FindCuts();
+    if (!boundaries_.empty()) layers_.count = boundaries_.rbegin()->second + 1;
     layers_.layer.assign(entry_.instructions.size(), -1);
     layers_.leaves_layer.assign(entry_.instructions.size(), false);
     if (boundaries_.empty()) return std::move(layers_);
@@ -30,7 +32,7 @@ class LayerFinder {
 
  private:
   // The marks by their numbers; one on a backward value is what a frontend made of another one.
-  void FindBoundaries() {
+  void FindMarked() {
     std::set<int> numbers;
     const auto is_boundary = [&](const Mark& mark) {
       return mark.kind == MarkKind::kLayerBoundary && InForward(mark.value.instruction);
@@ -43,7 +45,71 @@ class LayerFinder {
       const auto before = std::distance(numbers.begin(), numbers.find(mark.index));
       boundaries_[mark.value] = static_cast<int>(before) + 1;
     }
-    if (!numbers.empty()) layers_.count = static_cast<int>(numbers.size()) + 1;
+  }
+
+  // A value is a cut if no operation behind it reads one in front of it, as far as both are what
+  // inputs and weights contribute to the loss. In any order in which operands come first.
+  void FindCuts() {
+    const std::vector<bool> contributes = FindContributions();
+    Value cut;
+    InstructionId read_until = -1;
+    bool behind_first = false;
+    int number = 0;
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (!contributes[id]) continue;
+      const Instruction& instruction = entry_.instructions[id];
+      const bool is_heavy = instruction.opcode == Opcode::kDot ||
+                            instruction.opcode == Opcode::kConvolution ||
+                            instruction.opcode == Opcode::kWhile;
+      const bool begins = std::ranges::none_of(
+          instruction.operands, [&](Value operand) { return contributes[operand.instruction]; });
+      // What begins behind a cut shows that it was none.
+      if (begins && behind_first) boundaries_.clear();
+      if (begins) cut = Value();
+      behind_first = true;
+      if (is_heavy && cut.instruction >= 0) boundaries_.try_emplace(cut, 0);
+      if (read_until <= id && instruction.results.size() == 1) cut = {id, 0};
+      for (int32_t i = 0; i < static_cast<int32_t>(instruction.results.size()); ++i) {
+        for (const Use& use : uses_.uses({id, i})) {
+          if (contributes[use.user]) read_until = std::max(read_until, use.user);
+        }
+      }
+    }
+    for (auto& [boundary, layer] : boundaries_) layer = ++number;
+  }
+
+  // Forward operations on the way from weights (state of a floating-point type) and inputs to the
+  // loss.
+  std::vector<bool> FindContributions() const {
+    std::vector<bool> contributes(entry_.instructions.size());
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      const Instruction& instruction = entry_.instructions[id];
+      if (instruction.opcode == Opcode::kParameter) {
+        contributes[id] = !depends_on_inputs_[id] && IsFloat(instruction.shape().type);
+      }
+      for (const Value operand : instruction.operands) {
+        contributes[id] = contributes[id] || (contributes[operand.instruction] &&
+                                              IsFloat(instruction.results.front().type));
+      }
+    }
+    std::vector<bool> reaches_loss(entry_.instructions.size());
+    for (const Mark& mark : step_.marks) {
+      if (mark.kind == MarkKind::kLoss) reaches_loss[mark.value.instruction] = true;
+    }
+    for (size_t i = 0; i < step_.results.size() && i < entry_.results.size(); ++i) {
+      const bool is_loss = step_.results[i].role == ResultRole::kLoss;
+      if (is_loss) reaches_loss[entry_.results[i].instruction] = true;
+    }
+    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+      if (!reaches_loss[id]) continue;
+      for (const Value operand : entry_.instructions[id].operands) {
+        reaches_loss[operand.instruction] = true;
+      }
+    }
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      contributes[id] = contributes[id] && reaches_loss[id] && InForward(id);
+    }
+    return contributes;
   }
 
   bool InForward(InstructionId id) const {

@@ -1,4 +1,5 @@
-// The layers of a step: runs of forward operations between the boundaries that the step marks.
+// The layers of a step: runs of forward operations between boundaries, which the step marks or
+// which are found in it.
 #pragma once
 
 #include <vector>
@@ -8,7 +9,7 @@
 namespace minka {
 
 struct Layers {
-  // One more than the boundaries; 0: the step marks none in its forward pass.
+  // One more than the boundaries; 0: the step marks none in its forward pass, and none were found.
   int count = 0;
   // By instruction: the layer of a forward operation that depends on a batch input or key; -1: any
   // other, parameters included.
@@ -20,6 +21,10 @@ struct Layers {
 // An operation belongs to the layer behind the last boundary that it depends on. What depends on
 // none, such as the random bits of a mask, belongs to the first layer that reads it. `phases` are
 // those of ClassifyPhases.
+//
+// Where the step marks no boundary but names its loss, boundaries are the values through which
+// everything goes that inputs and weights contribute to the loss (the residual stream of a
+// transformer), of several in a row the last one in front of a dot, convolution or loop.
 Layers FindLayers(const Step& step, const std::vector<Phase>& phases);
 
 // By instruction: does it depend on a parameter that is not state?

@@ -28,7 +28,7 @@ TEST(FindLayers, CutsAtForwardBoundariesAndMovesMasksToTheirReaders) {
   step.parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0},
                      {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
   step.results = {{ResultRole::kState, "w"}, {ResultRole::kLoss, "loss"}};
-  EXPECT_EQ(FindLayers(step, ClassifyPhases(step)).count, 0);
+  EXPECT_EQ(FindLayers(step, ClassifyPhases(step)).count, 0) << "there are no dots";
 
   // The second mark is on a backward value, as some frontends leave them.
   step.marks = {{MarkKind::kLayerBoundary, first, 3}, {MarkKind::kLayerBoundary, gradient, 5}};
@@ -47,6 +47,35 @@ TEST(FindLayers, CutsAtForwardBoundariesAndMovesMasksToTheirReaders) {
   EXPECT_TRUE(layers.leaves_layer[first.instruction]);
   EXPECT_FALSE(layers.leaves_layer[mask.instruction]);
   EXPECT_FALSE(layers.leaves_layer[second.instruction]);
+}
+
+// x1 = x w, then twice x += tanh(x) w, the loss a sum of squares: the first dot, the two sums.
+TEST(FindLayers, FindsTheResidualStreamWhereNothingIsMarked) {
+  ModuleBuilder module("step");
+  ComputationBuilder b = module.Entry();
+  const Value w = b.Parameter(kRows, "w");
+  const Value labels = b.Parameter(kRows, "labels");
+  std::vector<Value> stream = {b.Dot(b.Parameter(kRows, "x"), w, {{1}, {0}})};
+  for (int i = 0; i < 2; ++i) {
+    const Value change = b.Dot(b.Unary(Opcode::kTanh, stream.back()), w, {{1}, {0}});
+    stream.push_back(b.Binary(Opcode::kAdd, stream.back(), change));
+  }
+  const Value scores = b.Dot(b.Unary(Opcode::kTanh, stream.back()), w, {{1}, {0}});
+  const Value error = b.Binary(Opcode::kSubtract, scores, labels);
+  const Value loss = b.Reduce(b.Binary(Opcode::kMultiply, error, error),
+                              b.Scalar(ElementType::kF32, 0), {0, 1}, Opcode::kAdd);
+  b.SetResults({b.Dot(error, error, {{0}, {0}}), loss});
+  Step step;
+  step.module = *std::move(module).Finish();
+  step.parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0}, {}, {}};
+  step.results = {{ResultRole::kState, "w"}, {ResultRole::kMetric, "loss"}};
+  EXPECT_EQ(FindLayers(step, ClassifyPhases(step)).count, 0) << "nothing says what the loss is";
+  step.results[1].role = ResultRole::kLoss;
+  const Layers layers = FindLayers(step, ClassifyPhases(step));
+  EXPECT_EQ(layers.count, 4);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(layers.layer[stream[i].instruction], i == 2 ? 2 : i) << i;
+  // The tanh in front of the last dot is a cut, too, and the last one.
+  EXPECT_EQ(layers.layer[scores.instruction], 3);
 }
 
 }  // namespace

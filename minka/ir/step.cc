@@ -194,6 +194,7 @@ class Inference {
     for (const std::string& flag : flags.states) RETURN_IF_ERROR(AddState(flag));
     AddDonated();
     for (const std::string& flag : flags.batch_inputs) RETURN_IF_ERROR(AddBatch(flag));
+    if (flags.loss) RETURN_IF_ERROR(SetLoss(*flags.loss));
     AddKeys();
     return absl::OkStatus();
   }
@@ -271,6 +272,22 @@ class Inference {
       info.role = ParameterRole::kBatch;
       info.batch_dim = *dim;
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetLoss(int64_t result) {
+    const Computation& entry = step_.module.entry_computation();
+    if (result < 0 || result >= static_cast<int64_t>(entry.results.size())) {
+      return InvalidArgument("loss {}: the module has {} results, from 0 on", result,
+                             entry.results.size());
+    }
+    const Shape& shape = entry.shape(entry.results[result]);
+    ResultInfo& info = step_.results[result];
+    if (info.role == ResultRole::kState || shape.rank() != 0 || !IsFloat(shape.type)) {
+      return InvalidArgument("loss {}: the result is {}{}, not a floating-point scalar", result,
+                             ToString(shape), info.role == ResultRole::kState ? " of state" : "");
+    }
+    info = {ResultRole::kLoss, "loss"};
     return absl::OkStatus();
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,7 @@ struct Step {
 struct StepFlags {
   std::vector<std::string> batch_inputs;  // "PARAM" or "PARAM:DIM"
   std::vector<std::string> states;        // "PARAM:RESULT"
+  std::optional<int64_t> loss;            // a result: a scalar of a floating-point type
 };
 
 // Takes the description from the module's frontend attribute `minka.step` (JSON) where present,

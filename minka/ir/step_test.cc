@@ -50,6 +50,9 @@ TEST(MakeStep, FlagsThatDoNotFitAreRefusedByName) {
   EXPECT_EQ(message({.batch_inputs = {"1:2"}}),
             "parameter 1 (batch/x) f32[8,4] has no dimension 2 to be the batch");
   EXPECT_EQ(message({.states = {"1"}}), "state \"1\": expected PARAM:RESULT, e.g. 0:0");
+  EXPECT_EQ(message({.loss = 2}), "loss 2: the module has 2 results, from 0 on");
+  EXPECT_EQ(message({.loss = 0}),
+            "loss 0: the result is f32[4] of state, not a floating-point scalar");
   EXPECT_EQ(message({.states = {"1:1"}}),
             "parameter 1 (batch/x) f32[8,4] cannot be state: result 1 is u32[2]");
 }

@@ -385,11 +385,21 @@ bool ChoosesNothing(const RematChoice& choice) {
                              [](RematPolicy policy) { return policy == RematPolicy::kNone; });
 }
 
-absl::StatusOr<RematChoice> ByLayer(const RematChoice& choice, int num_layers) {
+bool NamesLoss(const Step& step) {
+  return std::ranges::count(step.marks, MarkKind::kLoss, &Mark::kind) > 0 ||
+         std::ranges::count(step.results, ResultRole::kLoss, &ResultInfo::role) > 0;
+}
+
+absl::StatusOr<RematChoice> ByLayer(const Step& step, const RematChoice& choice, int num_layers) {
+  if (num_layers == 0 && !NamesLoss(step)) {
+    return InvalidArgument(
+        "the step does not say which result is its loss, so there is no telling what its backward "
+        "pass could compute again; say so (--loss RESULT) or leave rematerialisation out");
+  }
   if (num_layers == 0) {
     return InvalidArgument(
-        "the step marks no layer boundaries in front of its loss, so no layer can be "
-        "rematerialised; mark the values between layers by opt-barriers with the frontend "
+        "the step marks no layer boundaries in front of its loss, and none were found, so no layer "
+        "can be rematerialised; mark the values between layers by opt-barriers with the frontend "
         "attribute minka.mark = \"layer_boundary N\", or leave rematerialisation out");
   }
   if (choice.size() == 1) return RematChoice(num_layers, choice.front());
@@ -407,7 +417,7 @@ absl::StatusOr<RematChoice> ByLayer(const RematChoice& choice, int num_layers) {
 absl::StatusOr<RematChoice> EffectiveRemat(const Step& step, const RematChoice& choice) {
   if (ChoosesNothing(choice)) return RematChoice();
   const Structure structure(step);
-  ASSIGN_OR_RETURN(RematChoice policies, ByLayer(choice, structure.num_layers()));
+  ASSIGN_OR_RETURN(RematChoice policies, ByLayer(step, choice, structure.num_layers()));
   const Repetitions all(structure, RematChoice(policies.size(), RematPolicy::kAll));
   for (int layer = 0; layer < structure.num_layers(); ++layer) {
     if (!all.RepeatsAnythingOf(layer)) policies[layer] = RematPolicy::kNone;

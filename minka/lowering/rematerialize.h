@@ -11,15 +11,16 @@ namespace minka {
 // Empty if nothing is chosen for any layer.
 //
 // InvalidArgument for a choice with another number of layers than the step has, for a step without
-// boundaries and for one of which no layer can be rematerialised. Precondition: as Rematerialize.
+// a loss or boundaries, and for one of which no layer can be rematerialised. Precondition: as
+// Rematerialize.
 absl::StatusOr<RematChoice> EffectiveRemat(const Step& step, const RematChoice& choice);
 
 // Backward operations of a layer that is not kept read copies of the forward operations that they
 // need, computed from the values that enter the layer and, for kDots, from results of its dots,
-// convolutions, sorts and control flow. These values and the gradients that arrive from the layers above
-// pass one barrier (lanes of lowering/join_barriers.h, the first one marked as remat_region): it
-// keeps the copies apart from the originals and from starting before the gradients are there. What
-// is computed stays the same, bit for bit.
+// convolutions, sorts and control flow. These values and the gradients that arrive from the layers
+// above pass one barrier (lanes of lowering/join_barriers.h, the first one marked as remat_region):
+// it keeps the copies apart from the originals and from starting before the gradients are there.
+// What is computed stays the same, bit for bit.
 //
 // Values that depend on state alone, that another layer or the step's results read anyway, and
 // stateful random bits are kept always. Operations that the copies wait for keep their order, what

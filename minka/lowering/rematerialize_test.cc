@@ -160,6 +160,12 @@ TEST(Rematerialize, WhatReadsCopiesWaitsForThem) {
   EXPECT_GT(Find(remat, "factor0"), Find(remat, "e1"));
 }
 
+TEST(EffectiveRemat, FindsLayersThatNobodyMarked) {
+  Step unmarked = TwoLayers();
+  std::erase_if(unmarked.marks, [](const Mark& mark) { return mark.kind != MarkKind::kGradient; });
+  EXPECT_THAT(*EffectiveRemat(unmarked, {kAll}), ElementsAre(kAll, kNone)) << "behind x1: the rest";
+}
+
 TEST(EffectiveRemat, LeavesOutLayersThatKeepNothing) {
   EXPECT_THAT(*EffectiveRemat(TwoLayers(), {kAll}), ElementsAre(kAll, kAll, kNone));
   EXPECT_THAT(*EffectiveRemat(TwoLayers(), {kNone}), IsEmpty());
@@ -172,10 +178,11 @@ TEST(EffectiveRemat, RefusesByName) {
             "and behind the last boundary count)");
   EXPECT_THAT(Message(EffectiveRemat(TwoLayers(), {kNone, kNone, kAll}).status()),
               HasSubstr("keep nothing for a backward pass"));
-  Step unmarked = TwoLayers();
-  unmarked.marks.clear();
-  EXPECT_THAT(Message(EffectiveRemat(unmarked, {kDots}).status()),
-              HasSubstr("the step marks no layer boundaries in front of its loss"));
+  Step without_loss = TwoLayers();
+  without_loss.marks.clear();
+  without_loss.results.back().role = ResultRole::kMetric;
+  EXPECT_THAT(Message(EffectiveRemat(without_loss, {kDots}).status()),
+              HasSubstr("the step does not say which result is its loss"));
 }
 
 }  // namespace

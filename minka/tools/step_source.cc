@@ -92,7 +92,8 @@ absl::StatusOr<SourceStep> LoadModuleFile(const StepSource& source) {
   ASSIGN_OR_RETURN(Module module, ReadModule(source.model));
   SourceStep loaded;
   auto step =
-      MakeStep(std::move(module), {.batch_inputs = source.batch_inputs, .states = source.states},
+      MakeStep(std::move(module),
+               {.batch_inputs = source.batch_inputs, .states = source.states, .loss = source.loss},
                &loaded.inferred);
   if (!step.ok()) return WithContext(step.status(), source.model);
   loaded.step = *std::move(step);
@@ -168,6 +169,11 @@ void AddModuleFlags(CLI::App& command, StepSource& source) {
                   "what the module says, and donated parameters")
       ->allow_extra_args(false)
       ->group(group);
+  command
+      .add_option("--loss", source.loss,
+                  "RESULT: the number of the result that is the loss; tells the forward pass from "
+                  "the backward pass, which rematerialisation needs. Default: what the module says")
+      ->group(group);
 }
 
 bool IsModuleFile(const std::string& model) {
@@ -199,6 +205,7 @@ absl::StatusOr<SourceStep> LoadStep(const StepSource& source) {
   constexpr const char* kWhy = "describes a module file";
   RETURN_IF_ERROR(RefuseFlag(!source.batch_inputs.empty(), "--batch-input", source.model, kWhy));
   RETURN_IF_ERROR(RefuseFlag(!source.states.empty(), "--state", source.model, kWhy));
+  RETURN_IF_ERROR(RefuseFlag(source.loss.has_value(), "--loss", source.model, kWhy));
   ASSIGN_OR_RETURN(const ModelOptions options, ModelOptionsOf(source));
   ASSIGN_OR_RETURN(TracedStep traced, TraceModel(source.model, options));
   return SourceStep{.step = std::move(traced.step), .initializers = std::move(traced.initializers)};
@@ -211,6 +218,7 @@ std::map<std::string, std::string> ToOptions(const StepSource& source) {
   if (!source.batch_inputs.empty()) {
     options["batch-input"] = fmt::format("{}", fmt::join(source.batch_inputs, " "));
   }
+  Put(options, "loss", source.loss);
   if (!source.states.empty()) {
     options["state"] = fmt::format("{}", fmt::join(source.states, " "));
   }
@@ -221,6 +229,7 @@ absl::StatusOr<StepSource> FromOptions(const std::map<std::string, std::string>&
   StepSource source;
   for (const auto& [flag, value] : options) {
     if (flag == "model") source.model = value;
+    if (flag == "loss") RETURN_IF_ERROR(Take(value, flag, source.loss));
     if (flag == "batch-input") source.batch_inputs = SplitList(value);
     if (flag == "state") source.states = SplitList(value);
     absl::Status status;

@@ -18,6 +18,7 @@ namespace minka {
 struct StepSource {
   std::string model;  // a name of the registry, a file, or "-"
   std::vector<std::string> batch_inputs, states;
+  std::optional<int64_t> loss;
   std::optional<int64_t> global_batch, sequence, layers;
   std::optional<std::string> dtype;
   std::optional<double> dropout;

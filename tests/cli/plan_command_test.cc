@@ -120,6 +120,16 @@ TEST_F(PlanCommandTest, AMemoryLimitIsMetByRecomputingSomeLayers) {
   EXPECT_EQ(Run("inspect plan.json --only params").exit_code, 0);
 }
 
+TEST_F(PlanCommandTest, LayersOfAModuleFileAreFoundWhereItNamesItsLoss) {
+  const std::string plan = fmt::format("plan {}/small_gpt_adamw.pb --mesh 2 ", JAX_MODULES);
+  EXPECT_THAT(Run(plan + "--loss 112 --remat all --out plan.json").out,
+              HasSubstr("recomputed   layers 0-4 all, of 6"));
+  EXPECT_EQ(Run("inspect plan.json --only params").exit_code, 0);
+  EXPECT_THAT(Run(plan + "--remat all").err,
+              HasSubstr("the step does not say which result is its loss"));
+  EXPECT_THAT(Run(plan + "--loss 3").err, HasSubstr("loss 3: the result is "));
+}
+
 TEST_F(PlanCommandTest, RematerialisationIsRefusedByName) {
   const auto error = [&](const std::string& arguments) { return Run("plan " + arguments).err; };
   EXPECT_EQ(
@@ -132,7 +142,7 @@ TEST_F(PlanCommandTest, RematerialisationIsRefusedByName) {
       "first and behind the last boundary count)\n");
   Write("dot.hlo.txt", kDotModule);
   EXPECT_THAT(error("dot.hlo.txt --mesh 2x2 --remat all"),
-              HasSubstr("the step marks no layer boundaries"));
+              HasSubstr("the step does not say which result is its loss"));
 }
 
 TEST_F(PlanCommandTest, HelpSaysEveryDefault) {
