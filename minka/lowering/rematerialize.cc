@@ -40,10 +40,14 @@ class Structure {
   int num_layers() const { return layers_.count; }
   int layer(InstructionId id) const { return layers_.layer[id]; }
   bool varies(Value value) const { return varies_[value.instruction]; }
+  const std::vector<Use>& uses(Value value) const { return uses_.uses(value); }
   bool IsBackward(InstructionId id) const { return phases_[id] == Phase::kBackward; }
 
   // The layer whose backward pass the backward operation is part of. Falls along every edge.
   int level(InstructionId id) const { return levels_[id]; }
+
+  // A backward operation, such as a weight's gradient, that no operation of a lower layer reads.
+  bool EndsHere(InstructionId id) const { return ends_here_[id]; }
 
   // Gradients that the layer's backward operations get from those of higher ones.
   const std::set<Value>& arriving(int layer) const { return arriving_[layer]; }
@@ -249,7 +253,9 @@ class Writer {
     Computation& target = out_.module.entry_computation();
     target.instructions.clear();
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (waits_until_[id] < id) Write(id);
+      if (waits_until_[id] >= id) continue;
+      Write(id);
+      WriteReady();
     }
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) Write(id);
     for (InstructionId& parameter : target.parameters) parameter = now_[parameter][0].instruction;
@@ -303,6 +309,29 @@ class Writer {
     }
     for (Value& operand : instruction.operands) operand = ReadBy(id, operand);
     now_[id] = Append(std::move(instruction));
+    written_.push_back(id);
+  }
+
+  // Weights' gradients as soon as the gradients that they read are there: they free what their
+  // layer's copies need. Modules may have them in any order behind.
+  void WriteReady() {
+    while (!written_.empty()) {
+      const InstructionId id = written_.back();
+      written_.pop_back();
+      if (!structure_.IsBackward(id)) continue;
+      for (int32_t i = 0; i < static_cast<int32_t>(now_[id].size()); ++i) {
+        for (const Use& use : structure_.uses({id, i})) {
+          if (IsReady(use.user)) Write(use.user);
+        }
+      }
+    }
+  }
+  bool IsReady(InstructionId id) const {
+    return structure_.EndsHere(id) &&
+           std::ranges::all_of(entry_.instructions[id].operands, [&](Value operand) {
+             return !structure_.IsBackward(operand.instruction) ||
+                    !now_[operand.instruction].empty();
+           });
   }
 
   Value ReadBy(InstructionId reader, Value value) {
@@ -375,6 +404,7 @@ class Writer {
   std::map<InstructionId, std::vector<Value>> copies_;
   std::vector<std::map<Value, Value>> lanes_;  // by layer
   std::set<InstructionId> begun_;
+  std::vector<InstructionId> written_;  // since WriteReady
   std::vector<Mark> regions_;
   UniqueNames names_;
   Step out_;
