@@ -23,8 +23,9 @@ absl::StatusOr<RematChoice> EffectiveRemat(const Step& step, const RematChoice& 
 // What is computed stays the same, bit for bit.
 //
 // Values that depend on state alone, that another layer or the step's results read anyway, and
-// stateful random bits are kept always. Operations that the copies wait for keep their order, what
-// reads copies comes behind them.
+// stateful random bits are kept always. Instructions keep their order, but what reads copies comes
+// behind them, and weights' gradients come as soon as the gradients that they read: they are the
+// last to read a layer's copies.
 //
 // Errors as EffectiveRemat. Precondition: calls inlined, barriers single-valued, no micro-batches
 // yet.

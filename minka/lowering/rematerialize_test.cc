@@ -28,8 +28,9 @@ const Shape kRows{ElementType::kF32, {4, 4}};
 //   start = -x, u0 = start w0, x1 = tanh(u0) | u1 = x1 w1, x2 = tanh(u1) | s = exp(x2), loss = sum
 //   s d2 = s s, e1 = d2 factor(u1), g1 = x1^T e1, d1 = e1 w1^T, e0 = d1 factor(u0), g0 = start^T e0
 //
-// `early`: the factors, which are made of forward values alone, stand in the forward pass.
-Step TwoLayers(bool early = false) {
+// `shuffled`: the factors, which are made of forward values alone, stand in the forward pass, and
+// g1 stands behind everything.
+Step TwoLayers(bool shuffled = false) {
   ModuleBuilder module("step");
   ComputationBuilder b = module.Entry();
   const Value w0 = b.Parameter(kRows, "w0"), w1 = b.Parameter(kRows, "w1");
@@ -49,21 +50,22 @@ Step TwoLayers(bool early = false) {
   Value factor0, factor1;
   const Value start = unary("start", Opcode::kNegate, x);
   const Value u0 = dot("u0", start, w0, {{1}, {0}});
-  if (early) factor0 = unary("factor0", Opcode::kCosine, u0);
+  if (shuffled) factor0 = unary("factor0", Opcode::kCosine, u0);
   const Value x1 = unary("x1", Opcode::kTanh, u0);
   const Value u1 = dot("u1", x1, w1, {{1}, {0}});
-  if (early) factor1 = unary("factor1", Opcode::kCosine, u1);
+  if (shuffled) factor1 = unary("factor1", Opcode::kCosine, u1);
   const Value x2 = unary("x2", Opcode::kTanh, u1);
   const Value s = unary("s", Opcode::kExponential, x2);
   const Value loss = b.Reduce(s, b.Scalar(ElementType::kF32, 0), {0, 1}, Opcode::kAdd);
   const Value d2 = product("d2", s, s);
-  if (!early) factor1 = unary("factor1", Opcode::kCosine, u1);
+  if (!shuffled) factor1 = unary("factor1", Opcode::kCosine, u1);
   const Value e1 = product("e1", d2, factor1);
-  const Value g1 = dot("g1", x1, e1, {{0}, {0}});
+  Value g1 = shuffled ? Value() : dot("g1", x1, e1, {{0}, {0}});
   const Value d1 = dot("d1", e1, w1, {{1}, {1}});
-  if (!early) factor0 = unary("factor0", Opcode::kCosine, u0);
+  if (!shuffled) factor0 = unary("factor0", Opcode::kCosine, u0);
   const Value e0 = product("e0", d1, factor0);
   const Value g0 = dot("g0", start, e0, {{0}, {0}});
+  if (shuffled) g1 = dot("g1", x1, e1, {{0}, {0}});
   b.SetResults({b.Binary(Opcode::kSubtract, w0, g0), b.Binary(Opcode::kSubtract, w1, g1), loss});
   Step step;
   step.module = *std::move(module).Finish();
@@ -154,10 +156,16 @@ TEST(Rematerialize, OneBarrierPerLayerHoldsBackUntilTheGradientArrives) {
 }
 
 TEST(Rematerialize, WhatReadsCopiesWaitsForThem) {
-  const Step remat = MustRematerialize(TwoLayers(/*early=*/true), {kAll});
+  const Step remat = MustRematerialize(TwoLayers(/*shuffled=*/true), {kAll});
   EXPECT_THAT(Reads(remat, "factor0"), ElementsAre("recompute/u0"));
   EXPECT_GT(Find(remat, "factor1"), Find(remat, "d2"));
   EXPECT_GT(Find(remat, "factor0"), Find(remat, "e1"));
+}
+
+TEST(Rematerialize, WeightsGradientsComeAsSoonAsTheGradientsThatTheyRead) {
+  const Step remat = MustRematerialize(TwoLayers(/*shuffled=*/true), {kAll});
+  EXPECT_THAT(Reads(remat, "g1"), ElementsAre("lane of recompute/x1", "e1"));
+  EXPECT_LT(Find(remat, "g1"), Find(remat, "recompute/u0"));
 }
 
 TEST(EffectiveRemat, FindsLayersThatNobodyMarked) {
