@@ -345,6 +345,20 @@ TEST(GradientAccumulation, Zero2AccumulatesScatteredUnlessWholeFits) {
   EXPECT_THAT(SynchronisationOf(*partial).in_loop, testing::IsEmpty());
 }
 
+// Row and column means of squares are sums over a split dimension: one combined all-reduce. Their
+// cost is on top of what the gradients cost.
+TEST(Zero2, AdafactorReadsScatteredGradients) {
+  const auto traced =
+      Trace(Mlp({.batch = 256, .hidden = 32, .num_layers = 6}), Adafactor({.min_factored_dim = 4}));
+  ASSERT_TRUE(traced.ok()) << Message(traced.status());
+  const auto planned = PlanAndLower(
+      traced->step, {.methods = {Method::kZero2}, .cost_model = AlpaCosts()}, "a=4,b=1");
+  ASSERT_TRUE(planned.ok()) << Message(planned.status());
+  EXPECT_EQ(
+      SynchronisationOf(*planned).behind,
+      (std::map<std::string, int>{{"all-gather", 1}, {"all-reduce", 1}, {"reduce-scatter", 1}}));
+}
+
 TEST(GradientAccumulation, ManualShardingsHoldForMicroBatches) {
   const auto planned =
       PlanAndLower(Accumulating(),
