@@ -170,6 +170,10 @@ void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
   bert_whole.limits.batch_axis = "a";
   bert_whole.max_collectives = {{"all-reduce", 7}};
   bert_whole.why_cheaper = "the sequence is split, not the features";
+  AcceptanceRow& bert_one = add("bert/layer_force_batch_dim_batch1", "bert_layers_batch1_hidden32",
+                                "a=1,b=4", 86023.07, 86023);
+  bert_one.limits.batch_axis = "a";
+  bert_one.max_collectives = {{"all-reduce", 7}};
 
   // A reduce-scatter and an all-gather cost one alpha more than the all-reduce that Alpa charges.
   const Counts pair = {{"reduce-scatter", 1}, {"all-gather", 1}};

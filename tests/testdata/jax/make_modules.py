@@ -411,6 +411,9 @@ def modules():
                                 balance=0.01),
         "small_random_threefry": random_bits("threefry2x32", 8, 16),
         "small_random_bit_generator": random_bits("rbg", 8, 16),
+        # Behind the others, whose files would change: JAX numbers names over all modules.
+        "bert_layers_batch1_hidden32": bert_layers(
+            1, 64, 32, 8, 2, rows=("bert/layer_force_batch_dim_batch1",)),
     }
 
 
