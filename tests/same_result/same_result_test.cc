@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(Updates, SameResult,
 TEST(BatchStatistics, AreRefusedInMicroBatchesUnlessTakenOverEach) {
   const auto run = Parallelize(TraceSmall("wresnet"), Cluster::Local(8),
                                DataParallel{.num_micro_batches = 4}, {.devices = Devices()});
-  EXPECT_THAT(Message(run.status()), testing::HasSubstr("per_micro_batch"));
+  EXPECT_THAT(Message(run.status()), testing::HasSubstr("--per-micro-batch"));
 }
 
 // State and temporary bytes of one device, with every weight and moment divided by 8.
