@@ -256,6 +256,13 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Cl
   return results;
 }
 
+absl::Status CheckComparable(const Plan& plan) {
+  if (!plan.per_micro_batch) return absl::OkStatus();
+  return FailedPrecondition(
+      "the check compares with the full batch on one device, which a plan with --per-micro-batch "
+      "does not compute; leave out one of the two");
+}
+
 absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,
                                                   const StepInputs& inputs, int num_steps,
                                                   const OneDeviceResults& one_device) {

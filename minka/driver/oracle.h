@@ -56,6 +56,10 @@ struct OneDeviceResults {
 absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Client& client,
                                                 const StepInputs& inputs, int num_steps);
 
+// Whether one device's full batch tells if the plan is right: not where sums over the batch are
+// taken over each micro-batch instead.
+absl::Status CheckComparable(const Plan& plan);
+
 // Runs `minka`, which runs `step` by some plan, as often and compares.
 absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,
                                                   const StepInputs& inputs, int num_steps,

@@ -183,11 +183,6 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json) {
                      .remat = std::move(planned.remat)};
 }
 
-absl::StatusOr<Step> ReferenceStep(const Step& step, const Plan& plan) {
-  if (!plan.per_micro_batch) return step;
-  return Prepare(step, {.micro_batches = PreparationOf(plan).micro_batches});
-}
-
 absl::StatusOr<Step> Simplify(const Step& step) {
   Module module = InlineCalls(ExpandBatchNorm(ToModule(step)));
   module = SplitBarriers(module);

@@ -31,11 +31,6 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json);
 // lowering/micro_batches.h.
 absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation = {});
 
-// What one device computes for comparison with the plan: the step, or where the plan takes sums
-// over the batch per micro-batch, the step in these micro-batches. The numbers of parameters and
-// results are the step's.
-absl::StatusOr<Step> ReferenceStep(const Step& step, const Plan& plan);
-
 // Prepare in two parts, for steps that are prepared in several ways: what all have in common, which
 // is what lowering/rematerialize.h works on, and the rest.
 absl::StatusOr<Step> Simplify(const Step& step);

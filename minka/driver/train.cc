@@ -15,7 +15,6 @@
 #include "minka/driver/evaluation.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
-#include "minka/driver/prepare.h"
 #include "minka/driver/profile.h"
 #include "minka/driver/text_data.h"
 #include "minka/frontend/random.h"
@@ -296,6 +295,7 @@ class Training {
   absl::Status Check() {
     if (options_.check_steps <= 0) return absl::OkStatus();
     Phase("check against one device");
+    RETURN_IF_ERROR(CheckComparable(run_->plan()));
     const uint64_t seed = seed_;
     const StepInputs inputs = [&](int step) -> absl::StatusOr<ParameterValues> {
       ParameterValues values = InitialValues(traced_.step, traced_.initializers, seed);
@@ -306,10 +306,10 @@ class Training {
       }
       return values;
     };
-    ASSIGN_OR_RETURN(const Step step, ReferenceStep(traced_.step, run_->plan()));
-    ASSIGN_OR_RETURN(const OneDeviceResults one_device,
-                     RunOnOneDevice(step, run_->devices().client, inputs, options_.check_steps));
-    ASSIGN_OR_RETURN(report_.check, CompareWithOneDevice(step, run_->runner(), inputs,
+    ASSIGN_OR_RETURN(
+        const OneDeviceResults one_device,
+        RunOnOneDevice(traced_.step, run_->devices().client, inputs, options_.check_steps));
+    ASSIGN_OR_RETURN(report_.check, CompareWithOneDevice(traced_.step, run_->runner(), inputs,
                                                          options_.check_steps, one_device));
     if (report_.check->ok()) return absl::OkStatus();
     return FailedPrecondition(

@@ -186,10 +186,12 @@ class Analyser {
   // The strategy along the micro-batches that takes the operands as they are with the least ado.
   std::optional<Strategy> BestStrategy(InstructionId id, const OpRule& rule) const {
     if (!rule.supported || rule.num_lanes > 1) return std::nullopt;
+    // What one micro-batch estimates is worked on whole in each, not a slice of its features.
+    const bool may_repeat = options_.per_micro_batch && !AnyOperand(id, Place::Kind::kSplit);
     std::optional<Strategy> best;
     int least = 0;
     for (Strategy& strategy : EnumerateStrategies(rule, mesh_)) {
-      if (strategy.axes[kMicroAxis].kind == AxisUse::Kind::kIdle) continue;
+      if (strategy.axes[kMicroAxis].kind == AxisUse::Kind::kIdle && !may_repeat) continue;
       if (!CombineAxes(rule, strategy).empty()) continue;
       const std::optional<int> ado = AdoOf(id, rule, strategy);
       if (!ado || (best && *ado >= least)) continue;
