@@ -38,6 +38,7 @@ void RegionSearch::Run(const CoreAnswer& best, std::span<const std::vector<int64
                        const Probing::MakeSearch& make_search, int64_t work,
                        const std::function<bool()>& stop) {
   if (!found_ || best.cost < found_->cost) found_ = best;
+  if (graph_.num_nodes() == 0) return;
   const int64_t end = work_ + work;
   while (work_ < end && !stop()) SearchRegion(choices, make_search, stop);
 }

@@ -20,7 +20,7 @@ class RegionSearch {
   RegionSearch(const CoreGraph& graph, uint64_t seed) : graph_(graph), random_(seed) {}
 
   // Looks for cheaper answers than `best` among `choices` (by node, ascending; those of `best` are
-  // among them) for about `work` units, or until `stop` says so.
+  // among them) for about `work` units, or until `stop` says so. A core without nodes has none.
   void Run(const CoreAnswer& best, std::span<const std::vector<int64_t>> choices,
            const Probing::MakeSearch& make_search, int64_t work, const std::function<bool()>& stop);
 

@@ -14,6 +14,7 @@
 #include "minka/solver/prune.h"
 #include "minka/solver/random_problem.h"
 #include "minka/solver/reduce.h"
+#include "minka/solver/region_search.h"
 
 namespace minka {
 namespace {
@@ -155,6 +156,47 @@ TEST(ProbingTest, FindsTheOptimumAndPrunesOnlyWhatIsNoBetter) {
   }
   EXPECT_GT(num_improved, 50);
   EXPECT_GT(num_dropped, 300);
+}
+
+TEST(RegionSearchTest, AnswersFitAndAreOftenTheOptimum) {
+  Random random(31);
+  int num_searched = 0, num_improved = 0, num_optimal = 0;
+  for (int i = 0; i < 100; ++i) {
+    const SolverProblem problem = MakeRandomProblem({.with_limit = i % 2 == 0}, random);
+    const Reduction reduction = Reduce(problem, {.dominance = false, .elimination = false});
+    const Core& core = reduction.core;
+    const std::optional<int64_t> optimum = OptimumOfCore(core);
+    const std::optional<CoreAnswer> answer = optimum ? AnyAnswer(core, random) : std::nullopt;
+    if (!answer) continue;
+    const CoreGraph graph(core);
+    MessagePassing messages(graph);
+    messages.Sweep();
+    RegionSearch regions(graph, i);
+    const auto search = [](const Reduction& free, uint64_t seed) {
+      return std::make_unique<CoreSearch>(free.core, seed);
+    };
+    regions.Run(*answer, ChoiceExcess(messages).Within(answer->cost), search, /*work=*/2'000'000,
+                [] { return false; });
+    EXPECT_EQ(regions.found()->cost, CoreCost(core, regions.found()->choice)) << "problem " << i;
+    EXPECT_TRUE(FitsLimit(core, regions.found()->choice)) << "problem " << i;
+    ++num_searched;
+    num_improved += regions.found()->cost < answer->cost ? 1 : 0;
+    num_optimal += regions.found()->cost == *optimum ? 1 : 0;
+  }
+  // Where memory couples parts that no edge joins, regions cannot trade between them.
+  EXPECT_GT(num_improved, num_searched / 4);
+  EXPECT_GT(num_optimal, num_searched / 2);
+}
+
+TEST(RegionSearchTest, ACoreWithoutNodesHasNoRegions) {
+  SolverProblem problem;
+  problem.AddNode(std::vector<int64_t>{3, 1});
+  const Reduction reduction = Reduce(problem);
+  ASSERT_EQ(reduction.core.num_nodes(), 0);
+  const CoreGraph graph(reduction.core);
+  RegionSearch regions(graph, 1);
+  regions.Run({{}, 1}, {}, {}, 1000, [] { return false; });
+  EXPECT_EQ(regions.found()->cost, 1);
 }
 
 TEST(SolveTest, SmallProblemsAreSolvedToTheOptimum) {
