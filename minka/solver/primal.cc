@@ -91,7 +91,7 @@ void PrimalSearch::ConstructPerturbed(const PrimalInput& input, int64_t work) {
   for (int64_t i = 0; i < sweeps; ++i) perturbed_->Sweep();
   other_work_ += sweeps * perturbed_->sweep_work();
   perturbed_sweeps_ += sweeps;
-  const std::optional<int64_t> before = best() ? std::optional(best()->cost) : std::nullopt;
+  const int64_t before = best() ? best()->cost : INT64_MAX;
   const Decoded decoded = Decode(*perturbed_, {}, random_);
   other_work_ += decoded.work;
   search_.Start(decoded.choice);
@@ -99,7 +99,7 @@ void PrimalSearch::ConstructPerturbed(const PrimalInput& input, int64_t work) {
   if (!search_.feasible()) search_.Repair(work);
   if (perturbed_sweeps_ < kSweepsPerPerturbation) return;
   perturbed_.reset();
-  const bool gained = best() && (!before || best()->cost < *before);
+  const bool gained = best() && best()->cost < before;
   perturbed_in_vain_ = gained ? 0 : perturbed_in_vain_ + 1;
 }
 
