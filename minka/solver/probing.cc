@@ -9,6 +9,7 @@ namespace minka {
 namespace {
 
 constexpr int64_t kLargerNextTime = 4;  // a choice that a probe leaves open is probed for longer
+constexpr int64_t kMostWorkPerProbe = int64_t{1} << 40;
 constexpr int kRoundsPerProbe = 4;
 
 }  // namespace
@@ -33,15 +34,18 @@ void Probing::Run(const CoreAnswer& best, const MakeSearch& make_search, int64_t
   const int64_t end = work_ + work;
   while (work_ < end && !candidates_.empty() && !stop()) {
     if (next_ == candidates_.size()) {
+      // Only the best answer's choices are left.
+      if (!std::exchange(has_probed_, false)) return;
       std::erase_if(candidates_, [&](const Candidate& candidate) { return !IsLeft(candidate); });
       next_ = 0;
-      probe_work_ *= kLargerNextTime;
+      probe_work_ = std::min(kMostWorkPerProbe, probe_work_ * kLargerNextTime);
       continue;
     }
     const Candidate candidate = candidates_[next_++];
     work_ += 1;
     if (choices_[candidate.node].size() < 2 || !IsLeft(candidate)) continue;
     if (found_->choice[candidate.node] == candidate.choice) continue;
+    has_probed_ = true;
     Probe(candidate, found_->cost, make_search, stop);
   }
 }

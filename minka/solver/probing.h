@@ -53,6 +53,7 @@ class Probing {
   std::vector<std::vector<int64_t>> choices_;
   std::vector<Candidate> candidates_;  // cheapest for the bound first
   size_t next_ = 0;
+  bool has_probed_ = false;  // since the first candidate
   int64_t probe_work_ = 0;
   uint64_t seed_ = 0;
   std::optional<CoreAnswer> found_;
