@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kWorkPerRound = 100;   // at least, so that work limits end every search
 constexpr int kRoundsPerBoundRound = 4;  // once the bound has stalled
 constexpr double kLargestGapToPrune = 0.05;
-constexpr double kCloseGap =
-    0.002;  // below, the second thread looks for choices in every other round
+// Below, the second thread looks for choices in every other round.
+constexpr double kCloseGap = 0.002;
 constexpr double kSettled = 1e-3;           // rise of the bound per round, as a share of it
 constexpr double kSlackToPruneAgain = 0.6;  // of the slack at the last try
 constexpr double kChoicesLeft = 0.85;       // of those before: more are not worth a new core
@@ -157,15 +157,17 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
   helper_->Run(*input_, options.work, stop);
 }
 
+Probing::MakeSearch CoreSearch::MakeSearch() const {
+  return
+      [this](const Reduction& reduction, uint64_t seed) { return SearchPruned(reduction, seed); };
+}
+
 void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) {
   if (!regions_) regions_.emplace(graph_, seed_ + kSeedOfHelper);
   const std::vector<std::vector<int64_t>> choices =
       ChoiceExcess(ascent_.messages()).Within(best_->cost);
   other_work_ += graph_.num_cells();
-  regions_->Run(
-      *best_, choices,
-      [this](const Reduction& reduction, uint64_t seed) { return SearchPruned(reduction, seed); },
-      work, stop);
+  regions_->Run(*best_, choices, MakeSearch(), work, stop);
 }
 
 bool CoreSearch::WorthProbing() const {
@@ -182,10 +184,7 @@ void CoreSearch::Probe(int64_t work, const std::function<bool()>& stop) {
     other_work_ += graph_.num_cells();
     probing_.emplace(core_, excess.Within(best_->cost), excess, ProbeWork(), seed_ + kSeedOfHelper);
   }
-  probing_->Run(
-      *best_,
-      [this](const Reduction& reduction, uint64_t seed) { return SearchPruned(reduction, seed); },
-      work, stop);
+  probing_->Run(*best_, MakeSearch(), work, stop);
 }
 
 void CoreSearch::PruneIfWorthwhile() {
@@ -211,7 +210,7 @@ void CoreSearch::PruneIfWorthwhile() {
 }
 
 bool CoreSearch::PruneToAll(const ChoiceExcess& excess) {
-  if (probing_) return false;  // it has pruned at least as much
+  if (probing_) return false;  // what it ruled out would come back: see PruneToProbed
   const std::vector<std::vector<int64_t>> choices = excess.Within(best_->cost);
   const bool pruned_before = pruned_ && pruned_->has_all;
   const int64_t before = pruned_before ? pruned_->num_choices : graph_.total_choices();

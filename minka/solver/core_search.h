@@ -51,7 +51,9 @@ class CoreSearch {
     int64_t work = 0;
     bool in_parallel = false;
     double gap = 0;
-    bool probe = true;  // once the bound has stalled, where the core is small enough
+    // Whether the side that looks for choices besides may probe them, or search regions where the
+    // core is too large for that. The searches that these make do neither.
+    bool probe = true;
   };
   void Round(const RoundOptions& options, const std::function<bool()>& stop);
 
@@ -88,6 +90,7 @@ class CoreSearch {
   std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed) const;
   void LookForChoices(const RoundOptions& options, const std::function<bool()>& stop);
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
+  Probing::MakeSearch MakeSearch() const;
   void SearchRegions(int64_t work, const std::function<bool()>& stop);
   bool WorthProbing() const;
   int64_t ProbeWork() const;
@@ -108,7 +111,7 @@ class CoreSearch {
   std::optional<RegionSearch> regions_;
   std::optional<Probing> probing_;            // of the choices that can beat the best answer
   std::optional<int64_t> slack_when_pruned_;  // best cost - bound at the last try
-  int64_t bound_before_ = 0;                  // this round
+  int64_t bound_before_ = 0;                  // when pruning was last considered
   double likely_per_node_ = 0;                // choices; 0: not tried yet
   int rounds_without_gain_ = 0;               // of the pruned search
   std::optional<CoreAnswer> best_;

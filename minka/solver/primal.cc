@@ -8,8 +8,8 @@ namespace minka {
 namespace {
 
 constexpr int64_t kSweepsPerPerturbation = 100;
-constexpr int64_t kLeastSweeps = 5;
-constexpr int kMostInVain = 8;
+constexpr int64_t kLeastSweeps = 5;  // at a time; the work is saved up for them
+constexpr int kMostInVain = 8;       // perturbations; after them, one round in so many tries more
 
 }  // namespace
 

@@ -31,7 +31,7 @@ constexpr int32_t kShortLayers = 6;
 constexpr double kShortGapShare = 0.5;
 constexpr double kLeastShortGap = 1e-4;
 constexpr double kShortTimeShare = 0.25;
-constexpr int64_t kMostSweepsOnShort = 200;  // in work
+constexpr int64_t kMostSweepsOnShort = 200;  // its work in all is that of so many sweeps
 
 // One solve: reduce, search the core in rounds, expand.
 class Solver {
