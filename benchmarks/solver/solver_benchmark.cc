@@ -3,6 +3,7 @@
 //
 //   solver_benchmark [--instances DIR] [--seconds N] [--only TEXT] [--highs SECONDS] [--json FILE]
 //   [--compare FILE]
+//   solver_benchmark --load
 //
 // --compare fails if cost or bound became worse than in the committed table by more than 0.1 %.
 #include <sys/resource.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,6 +24,7 @@
 #include "families.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "large_file.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/solver/contest_reader.h"
@@ -43,6 +47,7 @@ struct Flags {
   double highs_seconds = 0;
   std::string json;
   std::string compare;
+  bool load = false;
 };
 
 // Best published costs (scoreboard of the contest's organisers) and the contest's time limits.
@@ -176,13 +181,13 @@ Json Measure(const Case& c, const Flags& flags) {
 }
 
 // In a process of its own, so that peak memory is that of one case.
-Json MeasureApart(const Case& c, const Flags& flags) {
+Json MeasureApart(const std::string& name, const std::function<Json()>& measure) {
   int ends[2];
-  if (pipe(ends) != 0) return {{"name", c.name}, {"error", "no pipe"}};
+  if (pipe(ends) != 0) return {{"name", name}, {"error", "no pipe"}};
   const pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    const std::string text = Measure(c, flags).dump();
+    const std::string text = measure().dump();
     const bool written =
         write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
     _exit(written ? 0 : 1);
@@ -194,7 +199,7 @@ Json MeasureApart(const Case& c, const Flags& flags) {
   close(ends[0]);
   waitpid(child, nullptr, 0);
   Json row = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (row.is_discarded()) row = {{"name", c.name}, {"error", "the solver died"}};
+  if (row.is_discarded()) row = {{"name", name}, {"error", "the solver died"}};
   return row;
 }
 
@@ -244,12 +249,57 @@ absl::StatusOr<std::vector<std::string>> Worsened(const Json& rows, const std::s
   return worse;
 }
 
+// Reading alone; the file is in the page cache.
+Json MeasureLoad(const std::string& path) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const std::clock_t processor_start = std::clock();
+  const absl::StatusOr<SolverProblem> problem = ReadContestProblem(path);
+  const double processor_seconds =
+      static_cast<double>(std::clock() - processor_start) / CLOCKS_PER_SEC;
+  const std::chrono::duration<double> seconds = Clock::now() - start;
+  if (!problem.ok()) return {{"error", Message(problem.status())}};
+  int64_t cells = 0;
+  for (const ProblemEdge& edge : problem->edges())
+    cells += int64_t{problem->num_choices(edge.a)} * problem->num_choices(edge.b);
+  return {{"nodes", problem->num_nodes()},
+          {"edges", problem->edges().size()},
+          {"cells", cells},
+          {"seconds", seconds.count()},
+          {"processor_seconds", processor_seconds},
+          {"peak_megabytes", PeakMegabytes()}};
+}
+
+// How long the largest file that the contest's format is likely to see takes to read.
+absl::Status Load() {
+  namespace fs = std::filesystem;
+  const fs::path path =
+      fs::temp_directory_path() / fmt::format("minka_large_problem_{}.json", getpid());
+  absl::Status written = WriteLargeFile({}, path);
+  Json row;
+  double megabytes = 0;
+  if (written.ok()) {
+    megabytes = static_cast<double>(fs::file_size(path)) / 1e6;
+    row = MeasureApart("large file", [&] { return MeasureLoad(path); });
+  }
+  fs::remove(path);
+  RETURN_IF_ERROR(written);
+  if (row.contains("error")) return FailedPrecondition("{}", row["error"].get<std::string>());
+  fmt::print(
+      "{:.0f} MB, {} nodes, {} edges, {} cells: {:.2f} s ({:.2f} s of processor), {:.0f} MiB\n",
+      megabytes, row["nodes"].get<int64_t>(), row["edges"].get<int64_t>(),
+      row["cells"].get<int64_t>(), row["seconds"].get<double>(),
+      row["processor_seconds"].get<double>(), row["peak_megabytes"].get<double>());
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Flags& flags) {
+  if (flags.load) return Load();
   fmt::print("{:32} {:>7} {:>7} {:>6} {:>16} {:>9} {:>9} {:>7} {:>7} {:>7} stopped\n", "problem",
              "nodes", "edges", "core", "cost", "/contest", "gap", "1% at s", "total s", "MB");
   Json rows = Json::array();
   for (const Case& c : Cases(flags)) {
-    rows.push_back(MeasureApart(c, flags));
+    rows.push_back(MeasureApart(c.name, [&] { return Measure(c, flags); }));
     Print(rows.back());
   }
   if (!flags.json.empty())
@@ -277,6 +327,9 @@ int main(int argc, char** argv) {
   app.add_option("--json", flags.json, "Write the table here");
   app.add_option("--compare", flags.compare,
                  "Fail where cost or bound is worse than in this table");
+  app.add_flag(
+      "--load", flags.load,
+      "Instead, write a file of about 300 MB, measure how long it takes to read, remove it");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = minka::Run(flags);
   if (status.ok()) return 0;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "minka/base/check.h"
+#include "minka/solver/transpose.h"
 #include "minka/solver/vectorized.h"
 
 namespace minka {
@@ -48,12 +49,15 @@ void CoreGraph::LayOutTables() {
   first_transposed_cell_.assign(algebra.num_tables(), -1);
   first_exact_transposed_.assign(algebra.num_tables(), -1);
   int64_t total = 0;
+  std::vector<double> largest(algebra.num_tables());
   for (const CoreEdge& edge : core_.edges) {
     const std::span<const int64_t> cells = algebra.table(edge.table).cells;
     const auto size = static_cast<int64_t>(cells.size());
     num_cells_ += size;
-    largest_sum_ += LargestAllowed(cells);
-    if (first_cell_[edge.table] >= 0) continue;
+    const bool known = first_cell_[edge.table] >= 0;
+    if (!known) largest[edge.table] = LargestAllowed(cells);
+    largest_sum_ += largest[edge.table];
+    if (known) continue;
     first_cell_[edge.table] = total;
     first_transposed_cell_[edge.table] = total + size;
     first_exact_transposed_[edge.table] = total / 2;
@@ -64,15 +68,11 @@ void CoreGraph::LayOutTables() {
   for (TableId id = 0; id < algebra.num_tables(); ++id) {
     if (first_cell_[id] < 0) continue;
     const CostTable t = algebra.table(id);
-    for (int32_t i = 0; i < t.num_rows; ++i) {
-      for (int32_t j = 0; j < t.num_columns; ++j) {
-        const double cost = ToDouble(t.at(i, j));
-        exact_transposed_[first_exact_transposed_[id] + static_cast<int64_t>(j) * t.num_rows + i] =
-            t.at(i, j);
-        cells_[first_cell_[id] + static_cast<int64_t>(i) * t.num_columns + j] = cost;
-        cells_[first_transposed_cell_[id] + static_cast<int64_t>(j) * t.num_rows + i] = cost;
-      }
-    }
+    double* const cells = cells_.data() + first_cell_[id];
+    std::ranges::transform(t.cells, cells, ToDouble);
+    Transpose(cells, t.num_rows, t.num_columns, cells_.data() + first_transposed_cell_[id]);
+    Transpose(t.cells.data(), t.num_rows, t.num_columns,
+              exact_transposed_.data() + first_exact_transposed_[id]);
   }
 }
 

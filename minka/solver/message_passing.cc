@@ -14,10 +14,10 @@ namespace {
 constexpr int64_t kLargestQuantity = int64_t{1} << 59;
 constexpr int kPriceBits = 24;
 
-int64_t Quantize(double value, int shift) {
-  const double scaled = std::ldexp(value, shift);
+// `unit` is a power of two.
+int64_t Quantize(double value, double unit) {
   const auto largest = static_cast<double>(kLargestQuantity);
-  return static_cast<int64_t>(std::clamp(scaled, -largest, largest));
+  return static_cast<int64_t>(std::clamp(value * unit, -largest, largest));
 }
 
 // The least of cells << shift - to_a - to_b, over allowed cells.
@@ -137,8 +137,9 @@ IntegerTerms MessagePassing::Terms() const {
   const Core& core = graph_.core();
   std::vector<__int128> price_sums(prices_.size() + 1, 0);
   __int128 limit_price = 0;
+  const double price_unit = std::ldexp(1, shift_ + kPriceBits);
   for (size_t t = 0; t < prices_.size(); ++t) {
-    const int64_t price = std::max<int64_t>(0, Quantize(prices_[t], shift_ + kPriceBits));
+    const int64_t price = std::max<int64_t>(0, Quantize(prices_[t], price_unit));
     price_sums[t + 1] = price_sums[t] + price;
     limit_price += static_cast<__int128>(price) * core.limit_bytes[t];
   }
@@ -146,7 +147,8 @@ IntegerTerms MessagePassing::Terms() const {
   constexpr __int128 kPriceUnit = static_cast<__int128>(1) << kPriceBits;
   terms.bound = -((limit_price + kPriceUnit - 1) >> kPriceBits);
   terms.messages.reserve(messages_.size());
-  for (const double message : messages_) terms.messages.push_back(Quantize(message, shift_));
+  const double unit = std::ldexp(1, shift_);
+  for (const double message : messages_) terms.messages.push_back(Quantize(message, unit));
   terms.node_costs.resize(graph_.total_choices());
   for (int32_t node = 0; node < graph_.num_nodes(); ++node) ReduceNode(node, price_sums, terms);
   absl::flat_hash_map<uint64_t, int32_t> edge_of_hash;

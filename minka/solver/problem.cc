@@ -24,6 +24,12 @@ bool HasNegative(std::span<const int64_t> values) {
 
 }  // namespace
 
+RowPool::RowPool(const RowPool& other)
+    : rows_(other.rows_),
+      blocks_(other.blocks_),
+      first_of_hash_(other.first_of_hash_),
+      next_of_hash_(other.next_of_hash_) {}
+
 RowId RowPool::Intern(std::span<const int64_t> row) {
   const uint64_t hash = StableHash({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
   const RowId id = size();
@@ -37,8 +43,15 @@ RowId RowPool::Intern(std::span<const int64_t> row) {
   }
   if (last >= 0) next_of_hash_[last] = id;
   next_of_hash_.push_back(-1);
-  values_.insert(values_.end(), row.begin(), row.end());
-  begins_.push_back(static_cast<int64_t>(values_.size()));
+  if (free_.size() < row.size()) {
+    constexpr size_t kBlock = 1 << 16;
+    const size_t size = std::max(kBlock, row.size());
+    blocks_.push_back(std::make_shared_for_overwrite<int64_t[]>(size));
+    free_ = {blocks_.back().get(), size};
+  }
+  std::ranges::copy(row, free_.begin());
+  rows_.push_back(free_.first(row.size()));
+  free_ = free_.subspan(row.size());
   return id;
 }
 

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,19 +43,24 @@ struct TimeInterval {
   friend bool operator==(const TimeInterval&, const TimeInterval&) = default;
 };
 
-// Rows are stored once by content; ids count from 0 in order of first appearance.
+// Rows are stored once by content; ids count from 0 in order of first appearance. A row stays where
+// it is: its span is valid as long as the pool or a copy of it lives.
 class RowPool {
  public:
+  RowPool() = default;
+  RowPool(const RowPool& other);
+  RowPool& operator=(const RowPool& other) { return *this = RowPool(other); }
+  RowPool(RowPool&&) = default;
+  RowPool& operator=(RowPool&&) = default;
+
   RowId Intern(std::span<const int64_t> row);
-  std::span<const int64_t> operator[](RowId id) const {
-    return {values_.data() + begins_[id], static_cast<size_t>(begins_[id + 1] - begins_[id])};
-  }
-  int32_t size() const { return static_cast<int32_t>(begins_.size()) - 1; }
-  int64_t num_values() const { return static_cast<int64_t>(values_.size()); }
+  std::span<const int64_t> operator[](RowId id) const { return rows_[id]; }
+  int32_t size() const { return static_cast<int32_t>(rows_.size()); }
 
  private:
-  std::vector<int64_t> values_;
-  std::vector<int64_t> begins_ = {0};
+  std::vector<std::span<const int64_t>> rows_;
+  std::vector<std::shared_ptr<int64_t[]>> blocks_;  // copies share them
+  std::span<int64_t> free_;                         // of the last block; a copy has none
   absl::flat_hash_map<uint64_t, RowId> first_of_hash_;
   std::vector<RowId> next_of_hash_;  // by row: the next one with the same hash, or -1
 };

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "minka/base/check.h"
@@ -17,6 +18,9 @@ namespace {
 // Larger nodes are not compared choice by choice: quadratic in choices times neighbours' choices.
 constexpr int32_t kMaxDominanceChoices = 160;
 
+// A visit reads all edges of a node, so nodes with more wait until their neighbours have changed.
+constexpr size_t kManyEdges = 64;
+
 struct WorkEdge {
   NodeId a = 0;
   NodeId b = 0;
@@ -27,6 +31,7 @@ struct WorkEdge {
 struct WorkNode {
   bool alive = true;
   bool queued = false;
+  bool has_dead_edges = false;
   RowId costs = 0;
   RowId choices = 0;
   std::vector<int32_t> edges;  // dead ones are skipped
@@ -189,7 +194,7 @@ class Reducer {
   void Enqueue(NodeId n) {
     if (!nodes_[n].alive || nodes_[n].queued) return;
     nodes_[n].queued = true;
-    queue_.push_back(n);
+    (nodes_[n].edges.size() > kManyEdges ? hubs_ : queue_).push_back(n);
   }
 
   void EnqueueAround(NodeId n) {
@@ -224,14 +229,23 @@ class Reducer {
   }
 
   const std::vector<int32_t>& LiveEdges(NodeId n) {
-    std::erase_if(nodes_[n].edges, [&](int32_t e) { return !edges_[e].alive; });
-    return nodes_[n].edges;
+    WorkNode& node = nodes_[n];
+    if (std::exchange(node.has_dead_edges, false))
+      std::erase_if(node.edges, [&](int32_t e) { return !edges_[e].alive; });
+    return node.edges;
+  }
+
+  void Kill(int32_t e) {
+    edges_[e].alive = false;
+    nodes_[edges_[e].a].has_dead_edges = true;
+    nodes_[edges_[e].b].has_dead_edges = true;
   }
 
   void Drain(bool eliminate) {
-    while (!queue_.empty() && !core_.infeasible) {
-      const NodeId n = queue_.front();
-      queue_.pop_front();
+    while (!core_.infeasible && !(queue_.empty() && hubs_.empty())) {
+      std::deque<NodeId>& queue = queue_.empty() ? hubs_ : queue_;
+      const NodeId n = queue.front();
+      queue.pop_front();
       nodes_[n].queued = false;
       if (nodes_[n].alive) Visit(n, eliminate);
     }
@@ -269,6 +283,7 @@ class Reducer {
 
   // Forbidden ones, and those without support on some edge.
   bool DropChoices(NodeId n) {
+    if (AllowsAll(n)) return false;
     const auto costs = core_.algebra.row(nodes_[n].costs);
     std::vector<bool> kept(costs.size());
     for (size_t k = 0; k < costs.size(); ++k) kept[k] = costs[k] != kForbidden;
@@ -279,16 +294,19 @@ class Reducer {
         for (size_t k = 0; k < kept.size(); ++k) kept[k] = kept[k] && traits.row_has_support[k];
       }
     }
-    return KeepIfFewer(n, kept);
-  }
-
-  bool KeepIfFewer(NodeId n, const std::vector<bool>& kept) {
     std::vector<int64_t> positions;
     for (size_t k = 0; k < kept.size(); ++k)
       if (kept[k]) positions.push_back(static_cast<int64_t>(k));
-    if (positions.size() == kept.size()) return false;
     Keep(n, positions);
     return true;
+  }
+
+  bool AllowsAll(NodeId n) {
+    if (core_.algebra.HasForbidden(nodes_[n].costs)) return false;
+    if (!options_.arc_consistency) return true;
+    return std::ranges::all_of(LiveEdges(n), [&](int32_t e) {
+      return core_.algebra.Traits(TableFrom(edges_[e], n)).all_rows_supported;
+    });
   }
 
   void AddToCosts(NodeId n, std::span<const int64_t> costs) {
@@ -297,7 +315,7 @@ class Reducer {
   }
 
   void Cut(int32_t e) {
-    edges_[e].alive = false;
+    Kill(e);
     Enqueue(edges_[e].a);
     Enqueue(edges_[e].b);
   }
@@ -373,11 +391,11 @@ class Reducer {
         algebra.row(algebra.PickEntries(nodes_[follower].costs, picks)).end());
     AddToCosts(leader, costs);
     Remove(follower, {{leader, nodes_[leader].choices, algebra.Transpose(table)}});
-    edges_[tie].alive = false;
+    Kill(tie);
     for (const int32_t e : LiveEdges(follower)) {
       const NodeId other = Other(edges_[e], follower);
       const TableId moved = algebra.PickRows(TableFrom(edges_[e], follower), picks);
-      edges_[e].alive = false;
+      Kill(e);
       Connect(leader, other, moved);
       Enqueue(other);
     }
@@ -496,6 +514,7 @@ class Reducer {
   std::vector<WorkEdge> edges_;
   absl::flat_hash_map<std::pair<NodeId, NodeId>, int32_t> edge_of_pair_;
   std::deque<NodeId> queue_;
+  std::deque<NodeId> hubs_;  // nodes of many edges, visited once all others have come to rest
   std::vector<Undo> undos_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "minka/solver/transpose.h"
 #include "minka/solver/vectorized.h"
 
 namespace minka {
@@ -21,6 +22,13 @@ int32_t TableAlgebra::Remember(const Key& key, Compute compute) {
   const int32_t result = compute();
   results_.emplace(key, result);
   return result;
+}
+
+bool TableAlgebra::HasForbidden(RowId row) {
+  if (has_forbidden_.size() <= static_cast<size_t>(row)) has_forbidden_.resize(rows_.size(), -1);
+  if (has_forbidden_[row] < 0)
+    has_forbidden_[row] = std::ranges::find(rows_[row], kForbidden) != rows_[row].end() ? 1 : 0;
+  return has_forbidden_[row] == 1;
 }
 
 RowId TableAlgebra::ScaleRow(RowId row, int64_t factor) {
@@ -54,17 +62,17 @@ TableId TableAlgebra::Scale(TableId id, int64_t factor) {
 }
 
 TableId TableAlgebra::Transpose(TableId id) {
-  return Remember({Operation::kTranspose, id}, [&] {
-    const CostTable t = table(id);
-    work_ += static_cast<int64_t>(t.cells.size());
-    std::vector<int64_t> cells(t.cells.size());
-    for (int32_t i = 0; i < t.num_rows; ++i)
-      for (int32_t j = 0; j < t.num_columns; ++j)
-        cells[static_cast<size_t>(j) * t.num_rows + i] = t.at(i, j);
-    const TableId result = AddTable(t.num_columns, t.num_rows, cells);
-    results_.emplace(Key{Operation::kTranspose, result}, id);
-    return result;
-  });
+  if (transposed_.size() < shapes_.size()) transposed_.resize(shapes_.size(), -1);
+  if (transposed_[id] >= 0) return transposed_[id];
+  const CostTable t = table(id);
+  work_ += static_cast<int64_t>(t.cells.size());
+  std::vector<int64_t> cells(t.cells.size());
+  minka::Transpose(t.cells.data(), t.num_rows, t.num_columns, cells.data());
+  const TableId result = AddTable(t.num_columns, t.num_rows, cells);
+  transposed_.resize(shapes_.size(), -1);
+  transposed_[id] = result;
+  transposed_[result] = id;
+  return result;
 }
 
 TableId TableAlgebra::Sum(TableId a, TableId b) {
@@ -187,51 +195,59 @@ const TableTraits& TableAlgebra::Traits(TableId id) {
 
 namespace {
 
-// Above every difference of costs, and small enough to be subtracted from one another.
-constexpr int64_t kForbiddenDearer = int64_t{1} << 60;
-constexpr int64_t kForbiddenCheaper = int64_t{1} << 61;
+constexpr int32_t kSampledColumns = 8;
+constexpr double kHugeCell = 1e30;
 
-// The largest of dearer[j] - cheaper[j].
+// Above every difference of costs, and small enough to be added to one another once.
+constexpr int64_t kForbiddenDearer = int64_t{1} << 60;
+
+// The most that one row of a table costs over another in a column that the other allows.
 MINKA_VECTORIZED
-int64_t LargestDifference(const int64_t* __restrict dearer, const int64_t* __restrict cheaper,
-                          int32_t count) {
-  int64_t most = INT64_MIN;
+int64_t LargestExcess(const int64_t* __restrict row, const int64_t* __restrict over,
+                      int32_t count) {
+  int64_t most = -kForbiddenDearer;
   for (int32_t j = 0; j < count; ++j) {
-    const int64_t difference = dearer[j] - cheaper[j];
-    most = difference > most ? difference : most;
+    const int64_t allowed = row[j] == kForbidden ? kForbiddenDearer : row[j];
+    const int64_t base = over[j] == kForbidden ? 0 : over[j];
+    const int64_t excess = over[j] == kForbidden ? -kForbiddenDearer : allowed - base;
+    most = excess > most ? excess : most;
   }
   return most;
 }
 
+// most[d] = the most, over the sampled columns, of cells[d] - subtracted[k], added to excess[d].
+MINKA_VECTORIZED
+void AddSampledExcess(const double* __restrict cells, const double* __restrict subtracted,
+                      int32_t count, int32_t k, double* __restrict excess) {
+  for (int32_t d = 0; d < count; ++d) {
+    double most = cells[d] - subtracted[k];
+#pragma GCC unroll 8
+    for (int32_t s = 1; s < kSampledColumns; ++s) {
+      const double difference = cells[s * count + d] - subtracted[s * count + k];
+      most = difference > most ? difference : most;
+    }
+    excess[d] += most;
+  }
+}
+
 }  // namespace
 
-const std::vector<int64_t>& TableAlgebra::RowExcess(TableId id) {
-  if (excess_.size() < shapes_.size()) excess_.resize(shapes_.size());
-  if (excess_[id]) return *excess_[id];
+const TableAlgebra::Sample& TableAlgebra::SampleOf(TableId id) {
+  if (samples_.size() < shapes_.size()) samples_.resize(shapes_.size());
+  if (samples_[id]) return *samples_[id];
   const CostTable t = table(id);
-  const int32_t n = t.num_rows;
-  work_ += static_cast<int64_t>(t.cells.size()) * n / 4;
-  std::vector<int64_t> dearer(t.cells.begin(), t.cells.end());
-  std::vector<int64_t> cheaper = dearer;
-  for (size_t c = 0; c < dearer.size(); ++c) {
-    if (t.cells[c] != kForbidden) continue;
-    dearer[c] = kForbiddenDearer;
-    cheaper[c] = kForbiddenCheaper;
-  }
-  std::vector<int64_t> excess(static_cast<size_t>(n) * n);
-  for (int32_t k = 0; k < n; ++k) {
-    for (int32_t d = 0; d < n; ++d) {
-      const int64_t most =
-          LargestDifference(dearer.data() + static_cast<size_t>(d) * t.num_columns,
-                            cheaper.data() + static_cast<size_t>(k) * t.num_columns, t.num_columns);
-      int64_t& entry = excess[static_cast<size_t>(k) * n + d];
-      entry = most;
-      if (most > kForbiddenDearer / 2) entry = kForbidden;
-      if (most < -kForbiddenDearer / 2) entry = -kForbidden;
+  Sample sample;
+  for (int32_t s = 0; s < kSampledColumns; ++s) {
+    const int32_t j = s * t.num_columns / kSampledColumns;
+    for (int32_t i = 0; i < t.num_rows; ++i) {
+      const bool forbidden = t.at(i, j) == kForbidden;
+      sample.cells.push_back(forbidden ? kHugeCell : static_cast<double>(t.at(i, j)));
+      sample.subtracted.push_back(forbidden ? 2 * kHugeCell : static_cast<double>(t.at(i, j)));
     }
   }
-  excess_[id] = std::make_unique<std::vector<int64_t>>(std::move(excess));
-  return *excess_[id];
+  work_ += static_cast<int64_t>(sample.cells.size());
+  samples_[id] = std::make_unique<Sample>(std::move(sample));
+  return *samples_[id];
 }
 
 RowId TableAlgebra::Undominated(RowId costs, std::span<const TableId> tables,
@@ -248,24 +264,36 @@ RowId TableAlgebra::Undominated(RowId costs, std::span<const TableId> tables,
 
   const std::vector<int64_t> own(rows_[costs].begin(), rows_[costs].end());
   const auto count = static_cast<int32_t>(own.size());
-  std::vector<const int64_t*> excesses;
-  for (const TableId id : tables) excesses.push_back(RowExcess(id).data());
   const auto dominates = [&](int32_t d, int32_t k) {
-    // An entry forbidden for k alone counts as -kForbidden: several of them exceed 64 bits.
     __int128 excess = static_cast<__int128>(own[d]) - own[k];
-    for (const int64_t* const table : excesses) {
-      const int64_t most = table[static_cast<size_t>(k) * count + d];
-      if (most == kForbidden) return false;
+    for (const TableId id : tables) {
+      const CostTable t = table(id);
+      const int64_t* const cells = t.cells.data();
+      const int64_t most = LargestExcess(cells + static_cast<size_t>(d) * t.num_columns,
+                                         cells + static_cast<size_t>(k) * t.num_columns,
+                                         t.num_columns);
+      work_ += t.num_columns;
+      if (most > kForbiddenDearer / 2) return false;
       excess += most;
     }
     return excess <= 0 &&
            std::ranges::all_of(usages, [&](RowId row) { return rows_[row][d] <= rows_[row][k]; });
   };
   std::vector<bool> kept(count, true);
-  for (int32_t k = count - 1; k >= 0; --k)
+  // What a few columns say is enough to refuse most pairs. Rounding may refuse one too many, which
+  // keeps a choice that could have gone.
+  std::vector<double> at_least(count);
+  for (int32_t k = count - 1; k >= 0; --k) {
+    for (int32_t d = 0; d < count; ++d)
+      at_least[d] = static_cast<double>(own[d]) - static_cast<double>(own[k]);
+    for (const TableId id : tables) {
+      const Sample& sample = SampleOf(id);
+      AddSampledExcess(sample.cells.data(), sample.subtracted.data(), count, k, at_least.data());
+    }
     for (int32_t d = 0; d < count && kept[k]; ++d)
-      if (d != k && kept[d] && dominates(d, k)) kept[k] = false;
-  work_ += static_cast<int64_t>(count) * count;
+      if (d != k && kept[d] && at_least[d] <= 0 && dominates(d, k)) kept[k] = false;
+  }
+  work_ += static_cast<int64_t>(count) * count * (1 + static_cast<int64_t>(tables.size()));
   std::vector<int64_t> positions;
   for (int32_t k = 0; k < count; ++k)
     if (kept[k]) positions.push_back(k);

@@ -42,6 +42,7 @@ class TableAlgebra {
   CostTable table(TableId id) const {
     return {shapes_[id].num_rows, shapes_[id].num_columns, rows_[shapes_[id].cells]};
   }
+  bool HasForbidden(RowId row);
   int32_t num_tables() const { return static_cast<int32_t>(shapes_.size()); }
 
   RowId ScaleRow(RowId row, int64_t factor);
@@ -80,7 +81,6 @@ class TableAlgebra {
     kScaleRow,
     kSumRows,
     kScale,
-    kTranspose,
     kSum,
     kPickEntries,
     kPickRows,
@@ -99,9 +99,13 @@ class TableAlgebra {
     }
   };
 
-  // num_rows x num_rows, flattened: at [k * num_rows + d] the most that row d costs over row k in
-  // any column where k is allowed; kForbidden if d is forbidden in one of them.
-  const std::vector<int64_t>& RowExcess(TableId table);
+  // A few columns of a table, each contiguous, in floating point; forbidden cells are huge, more so
+  // in `subtracted`.
+  struct Sample {
+    std::vector<double> cells;
+    std::vector<double> subtracted;
+  };
+  const Sample& SampleOf(TableId table);
   template <typename Compute>
   int32_t Remember(const Key& key, Compute compute);
 
@@ -111,8 +115,10 @@ class TableAlgebra {
   absl::flat_hash_map<Shape, TableId> ids_;
   absl::flat_hash_map<Key, int32_t> results_;
   absl::flat_hash_map<std::vector<int32_t>, RowId> undominated_;
-  std::vector<std::unique_ptr<TableTraits>> traits_;           // by table, null until asked for
-  std::vector<std::unique_ptr<std::vector<int64_t>>> excess_;  // by table, null until asked for
+  std::vector<TableId> transposed_;                   // by table, -1 until asked for
+  std::vector<int8_t> has_forbidden_;                 // by row, -1 until asked for
+  std::vector<std::unique_ptr<TableTraits>> traits_;  // by table, null until asked for
+  std::vector<std::unique_ptr<Sample>> samples_;      // by table, null until asked for
   int64_t work_ = 0;
 };
 
