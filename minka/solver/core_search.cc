@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "minka/base/check.h"
+#include "minka/solver/variable_elimination.h"
 
 namespace minka {
 namespace {
@@ -26,6 +27,11 @@ constexpr double kMostLikely = 0.6;  // of all choices
 constexpr int kRoundsWithoutGain = 4;
 constexpr int64_t kSweepsPerProbe = 50;
 constexpr int64_t kMostWorkToProbeAll = 20'000'000'000;
+// Of likely choices per node, to search by elimination.
+constexpr double kFirstEliminated = 6;
+constexpr double kEliminatedGrowth = 1.08;
+constexpr int kEliminationTries = 3;
+constexpr int64_t kWorkPerEliminatedCell = 4;
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
 int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
@@ -97,6 +103,11 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
     input_.reset();
   else
     input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
+  excess_.reset();
+  if (WorthEliminating(options)) {
+    excess_.emplace(ascent_.messages());
+    other_work_ += graph_.num_cells();
+  }
   // Only what this round began with may decide, so that the answer does not depend on the threads'
   // pace.
   const auto bound_stop = [&, cost = best_ ? std::optional(best_->cost) : std::nullopt] {
@@ -127,11 +138,50 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   rounds_without_gain_ = gained ? 0 : rounds_without_gain_ + 1;
 }
 
+// Memory would have to be carried along.
+bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
+  return options.eliminate && core_.times.empty() && core_.num_nodes() > 0 && round_ % 2 == 0;
+}
+
+// The cheapest answer among the likely choices, of as many as `work` is enough for.
+void CoreSearch::EliminateLikely(int64_t work) {
+  const int32_t num_nodes = graph_.num_nodes();
+  if (eliminated_per_node_ == 0) eliminated_per_node_ = kFirstEliminated;
+  for (int i = 0; i < kEliminationTries; ++i) {
+    const double count = std::min<double>(graph_.total_choices(), eliminated_per_node_ * num_nodes);
+    const std::vector<std::vector<int64_t>> choices = excess_->Likely(
+        static_cast<int64_t>(count), best_ ? best_->choice : std::span<const int32_t>());
+    const Reduction reduction = ReduceFurther(core_, choices);
+    elimination_work_ += reduction.core.algebra.work() + Count(choices);
+    if (reduction.core.infeasible) {
+      eliminated_per_node_ *= kEliminatedGrowth;
+      continue;
+    }
+    const Eliminated found = SolveByElimination(reduction.core, work / kWorkPerEliminatedCell);
+    elimination_work_ += kWorkPerEliminatedCell * found.work;
+    if (!found.complete) {
+      eliminated_per_node_ /= kEliminatedGrowth;
+      continue;
+    }
+    eliminated_per_node_ *= kEliminatedGrowth;
+    if (!found.answer) continue;
+    CoreAnswer answer = {Expand(reduction, found.answer->choice), 0};
+    answer.cost = *CoreCost(core_, answer.choice);
+    if (!eliminated_ || answer.cost < eliminated_->cost) eliminated_ = std::move(answer);
+    return;
+  }
+}
+
 void CoreSearch::LookForChoices(const RoundOptions& options, const std::function<bool()>& stop) {
+  if (excess_) {
+    EliminateLikely(options.work);
+    return;
+  }
   if (pruned_)
     pruned_->search->Round({.work = options.work / 2 + 1,
                             .gap = options.gap,
-                            .probe = options.probe && !WorthProbing()},
+                            .probe = options.probe && !WorthProbing(),
+                            .eliminate = false},
                            stop);
   else
     primal_.Run(*input_, options.work, stop);
@@ -148,8 +198,11 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
   }
   if (pruned_) {
     if (!pruned_->helper) pruned_->helper = SearchPruned(pruned_->reduction, seed_ + kSeedOfHelper);
-    pruned_->helper->Round(
-        {.work = options.work / 2 + 1, .gap = options.gap, .probe = options.probe}, stop);
+    pruned_->helper->Round({.work = options.work / 2 + 1,
+                            .gap = options.gap,
+                            .probe = options.probe,
+                            .eliminate = false},
+                           stop);
     return;
   }
   if (!helper_) helper_.emplace(graph_, seed_ + kSeedOfHelper);
@@ -298,6 +351,7 @@ void CoreSearch::Collect() {
   if (probing_ && probing_->found()) Take(*probing_->found());
   if (ascent_.decoded()) Take(*ascent_.decoded());
   if (primal_.best()) Take(*primal_.best());
+  if (eliminated_) Take(*eliminated_);
   if (helper_ && helper_->best()) Take(*helper_->best());
   if (regions_ && regions_->found()) Take(*regions_->found());
   complete_ |= primal_.complete() || (helper_ && helper_->complete());
@@ -317,7 +371,7 @@ int64_t CoreSearch::bound() const {
 }
 
 int64_t CoreSearch::work() const {
-  int64_t work = ascent_.work() + primal_.work() + other_work_;
+  int64_t work = ascent_.work() + primal_.work() + elimination_work_ + other_work_;
   if (helper_) work += helper_->work();
   if (pruned_) work += pruned_->search->work();
   if (pruned_ && pruned_->helper) work += pruned_->helper->work();

@@ -54,6 +54,8 @@ class CoreSearch {
     // Whether the side that looks for choices besides may probe them, or search regions where the
     // core is too large for that. The searches that these make do neither.
     bool probe = true;
+    // Whether the likely choices may be searched by elimination.
+    bool eliminate = true;
   };
   void Round(const RoundOptions& options, const std::function<bool()>& stop);
 
@@ -88,6 +90,8 @@ class CoreSearch {
   void Abandon();
   void Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all);
   std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed) const;
+  bool WorthEliminating(const RoundOptions& options) const;
+  void EliminateLikely(int64_t work);
   void LookForChoices(const RoundOptions& options, const std::function<bool()>& stop);
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
   Probing::MakeSearch MakeSearch() const;
@@ -114,6 +118,10 @@ class CoreSearch {
   int64_t bound_before_ = 0;                  // when pruning was last considered
   double likely_per_node_ = 0;                // choices; 0: not tried yet
   int rounds_without_gain_ = 0;               // of the pruned search
+  std::optional<ChoiceExcess> excess_;        // in rounds that eliminate
+  double eliminated_per_node_ = 0;            // choices that elimination could take, 0: not tried
+  std::optional<CoreAnswer> eliminated_;      // the best answer found by elimination
+  int64_t elimination_work_ = 0;
   std::optional<CoreAnswer> best_;
   int64_t proved_ = INT64_MIN;  // by pruned cores that are gone
   bool complete_ = false;

@@ -15,6 +15,7 @@
 #include "minka/solver/random_problem.h"
 #include "minka/solver/reduce.h"
 #include "minka/solver/region_search.h"
+#include "minka/solver/variable_elimination.h"
 
 namespace minka {
 namespace {
@@ -123,6 +124,68 @@ std::optional<CoreAnswer> AnyAnswer(const Core& core, Random& random) {
     return answer;
   }
   return std::nullopt;
+}
+
+// Edges between two in three pairs; half of all pairs of choices forbidden.
+SolverProblem DenseProblem(Random& random) {
+  SolverProblem problem;
+  const int32_t num_nodes = 3 + random.Below(4);
+  for (NodeId n = 0; n < num_nodes; ++n) {
+    std::vector<int64_t> costs;
+    for (int32_t k = 2 + random.Below(3); k > 0; --k) costs.push_back(random.Below(50));
+    problem.AddNode(costs);
+    for (NodeId other = 0; other < n; ++other) {
+      if (random.Below(3) == 0) continue;
+      const int32_t rows = problem.num_choices(other);
+      const int32_t columns = problem.num_choices(n);
+      std::vector<int64_t> cells;
+      for (int32_t c = 0; c < rows * columns; ++c)
+        cells.push_back(random.Below(2) == 0 ? kForbidden : int64_t{random.Below(50)});
+      problem.AddEdge({other, n, problem.AddTable(rows, columns, cells)});
+    }
+  }
+  return problem;
+}
+
+TEST(VariableEliminationTest, FindsTheOptimum) {
+  Random random(31);
+  int num_infeasible = 0;
+  int num_wide = 0;  // tables of three nodes or more
+  for (int i = 0; i < 300; ++i) {
+    const Reduction reduction = Reduce(
+        DenseProblem(random),
+        {.arc_consistency = false, .dominance = false, .followers = false, .elimination = false});
+    const Core& core = reduction.core;
+    if (core.infeasible) continue;
+    const Eliminated eliminated = SolveByElimination(core, /*most_work=*/1'000'000);
+    ASSERT_TRUE(eliminated.complete) << "problem " << i;
+    const std::optional<int64_t> optimum = OptimumOfCore(core);
+    ASSERT_EQ(eliminated.answer.has_value(), optimum.has_value()) << "problem " << i;
+    num_infeasible += optimum ? 0 : 1;
+    num_wide += eliminated.work > 100 ? 1 : 0;
+    if (!optimum) continue;
+    EXPECT_EQ(eliminated.answer->cost, *optimum) << "problem " << i;
+    EXPECT_EQ(CoreCost(core, eliminated.answer->choice), *optimum) << "problem " << i;
+  }
+  EXPECT_GT(num_infeasible, 50);
+  EXPECT_GT(num_wide, 50);
+}
+
+TEST(VariableEliminationTest, GivesUpWhenItWouldTakeTooMuch) {
+  SolverProblem problem;
+  Random random(1);
+  for (NodeId n = 0; n < 12; ++n) {
+    problem.AddNode(std::vector<int64_t>(8, 1));
+    for (NodeId other = 0; other < n; ++other) {
+      std::vector<int64_t> cells;
+      for (int c = 0; c < 64; ++c) cells.push_back(random.Below(100));
+      problem.AddEdge({other, n, problem.AddTable(8, 8, cells)});
+    }
+  }
+  const Reduction reduction = Reduce(problem);
+  const Eliminated eliminated = SolveByElimination(reduction.core, /*most_work=*/1'000'000);
+  EXPECT_FALSE(eliminated.complete);
+  EXPECT_FALSE(eliminated.answer);
 }
 
 TEST(ProbingTest, FindsTheOptimumAndPrunesOnlyWhatIsNoBetter) {

@@ -269,9 +269,9 @@ RowId TableAlgebra::Undominated(RowId costs, std::span<const TableId> tables,
     for (const TableId id : tables) {
       const CostTable t = table(id);
       const int64_t* const cells = t.cells.data();
-      const int64_t most = LargestExcess(cells + static_cast<size_t>(d) * t.num_columns,
-                                         cells + static_cast<size_t>(k) * t.num_columns,
-                                         t.num_columns);
+      const int64_t most =
+          LargestExcess(cells + static_cast<size_t>(d) * t.num_columns,
+                        cells + static_cast<size_t>(k) * t.num_columns, t.num_columns);
       work_ += t.num_columns;
       if (most > kForbiddenDearer / 2) return false;
       excess += most;
