@@ -1,5 +1,6 @@
 #include "minka/lowering/device_position.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -66,6 +67,25 @@ Value KeepOnFirst(DevicePosition& position, Value x, AxisSet axes, double neutra
   return builder.Select(keep, x, builder.FullLike(x, neutral));
 }
 
+namespace {
+
+// Whether XLA's algebraic simplifier would lose a factor in front of a slice of one element: of
+// slice(multiply(slice(x), broadcast(scalar))) in 32-bit integers it keeps slice(slice(x)).
+bool SliceWouldLoseFactor(const ComputationBuilder& builder, Value whole,
+                          const std::vector<int64_t>& sizes) {
+  const Instruction& product = builder.computation().instruction(whole);
+  const ElementType type = builder.shape(whole).type;
+  return (type == ElementType::kS32 || type == ElementType::kU32) &&
+         sizes == std::vector<int64_t>{1} && product.opcode == Opcode::kMultiply &&
+         std::ranges::any_of(product.operands, [&](Value factor) {
+           const Instruction& broadcast = builder.computation().instruction(factor);
+           return broadcast.opcode == Opcode::kBroadcast &&
+                  builder.shape(broadcast.operands[0]).dims.empty();
+         });
+}
+
+}  // namespace
+
 Value OwnPart(DevicePosition& position, Value whole, const Sharding& sharding) {
   if (sharding.split_axes().empty()) return whole;
   ComputationBuilder& builder = position.builder();
@@ -76,6 +96,7 @@ Value OwnPart(DevicePosition& position, Value whole, const Sharding& sharding) {
     if (!axes.empty()) sizes[dim] /= NumParts(axes, position.mesh());
     starts[dim] = axes.empty() ? position.Number(0) : position.Offset(axes, sizes[dim]);
   }
+  if (SliceWouldLoseFactor(builder, whole, sizes)) whole = builder.OptBarrier({{whole}})[0];
   return builder.DynamicSlice(whole, starts, std::move(sizes));
 }
 

@@ -1,5 +1,6 @@
 // Whatever the plan, eight devices compute what one computes: random programs under random plans,
-// bit for bit. MINKA_RANDOM_PROGRAMS says how many (default 100), MINKA_RANDOM_SEED the first seed.
+// bit for bit. MINKA_RANDOM_PROGRAMS says how many (default 100), MINKA_RANDOM_SEED the first seed;
+// into the folder MINKA_RANDOM_DUMP, if given, go the programs as written and as lowered.
 // Those of CI, seeds 1 to 500, take every way of every op rule at least fifty times.
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/lowering/spmd.h"
@@ -109,6 +111,12 @@ class RandomPrograms : public ::testing::Test {
                                                      const Plan& plan) {
     RETURN_IF_ERROR(CheckPlan(plan, program.module));
     ASSIGN_OR_RETURN(const SpmdProgram lowered, LowerSpmd(program.module, plan.stages[0]));
+    if (const char* const folder = std::getenv("MINKA_RANDOM_DUMP")) {
+      RETURN_IF_ERROR(WriteFile(fmt::format("{}/program.txt", folder), HloText(program.module)));
+      RETURN_IF_ERROR(
+          WriteFile(fmt::format("{}/lowered_for_{}.txt", folder, plan.stages[0].mesh.num_devices()),
+                    HloText(lowered.module)));
+    }
     const Placed placed{lowered.module, plan.stages[0].mesh, lowered.parameters, lowered.results};
     return Run(placed, program.inputs, program.module.entry_computation());
   }
