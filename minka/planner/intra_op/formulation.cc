@@ -209,10 +209,10 @@ class Formulator {
     std::vector<int64_t> cells(num_shardings * num_shardings * 2, kForbidden);
     for (size_t i = 0; i < num_shardings; ++i) {
       cells[i * 2 * num_shardings + i] = 0;
+      ReshardCosts::Source& reshards = reshards_.From(shape(value), ports_[kept_port][i], tensor_);
       for (size_t j = 0; j < num_shardings; ++j) {
         if (i == j) continue;
-        const double cost =
-            reshards_.Cost(shape(value), ports_[kept_port][i], ports_[kept_port][j], tensor_);
+        const double cost = reshards.To(ports_[kept_port][j]);
         cells[(i * 2 + 1) * num_shardings + j] = ToUnits(static_cast<double>(runs_) * cost);
       }
     }
@@ -263,6 +263,7 @@ class Formulator {
     cells.reserve(from.size() * num_columns);
     std::vector<ShardingId> wanted;
     for (ShardingId source : from) {
+      ReshardCosts::Source& reshards = reshards_.From(shape, source, tensor_);
       for (size_t j = 0; j < num_columns; ++j) {
         wanted.clear();
         double cost = 0;
@@ -270,7 +271,7 @@ class Formulator {
           const ShardingId target = ports_[port][j];
           if (std::ranges::find(wanted, target) != wanted.end()) continue;
           wanted.push_back(target);
-          cost += reshards_.Cost(shape, source, target, tensor_);
+          cost += reshards.To(target);
         }
         cells.push_back(ToUnits(static_cast<double>(runs_) * cost));
       }

@@ -1,6 +1,7 @@
 #include "minka/planner/intra_op/reshard_costs.h"
 
 #include <limits>
+#include <memory>
 
 namespace minka {
 namespace {
@@ -53,35 +54,37 @@ ReshardPath ReshardCosts::Path(const Shape& shape, const Sharding& from, const S
   return path;
 }
 
-double ReshardCosts::Cost(const Shape& shape, ShardingId from, ShardingId to, TensorClass tensor) {
-  if (from == to) return 0;
+ReshardCosts::Source& ReshardCosts::From(const Shape& shape, ShardingId from, TensorClass tensor) {
   const uint64_t shape_id =
       shape_ids_.try_emplace({shape.type, shape.dims}, shape_ids_.size()).first->second;
-  const uint64_t key = shape_id << 41 |
-                       static_cast<uint64_t>(tensor == TensorClass::kActivation) << 40 |
-                       static_cast<uint64_t>(from) << 20 | static_cast<uint64_t>(to);
-  const auto [found, added] = costs_.try_emplace(key, 0);
-  if (!added) return found->second;
-  double cost = std::numeric_limits<double>::infinity();
-  if (!IsAllowed(shardings_[from], shardings_[to])) {
-    found->second = cost;
-    return cost;
-  }
-  if (!searches_every_axis_) {
-    cost = CheapestPath(shape, shardings_[from], shardings_[to], tensor).cost;
-  } else {
-    const uint64_t source = key >> 20;
-    auto known = distances_.find(source);
-    if (known == distances_.end()) {
-      known = distances_
-                  .emplace(source, ReshardDistances(shape, shardings_[from], mesh_,
-                                                    SearchPrice(shape, tensor)))
-                  .first;
-    }
-    cost = known->second.To(shardings_[to]);
-  }
-  found->second = cost < kForbiddenStep ? cost : std::numeric_limits<double>::infinity();
+  const uint64_t key = shape_id << 21 |
+                       static_cast<uint64_t>(tensor == TensorClass::kActivation) << 20 |
+                       static_cast<uint64_t>(from);
+  std::unique_ptr<Source>& source = sources_[key];
+  if (source == nullptr) source.reset(new Source(*this, shape, from, tensor));
+  return *source;
+}
+
+double ReshardCosts::Source::To(ShardingId to) {
+  if (to == from_) return 0;
+  const auto [found, added] = known_.try_emplace(to, 0);
+  if (added) found->second = Search(to);
   return found->second;
+}
+
+double ReshardCosts::Source::Search(ShardingId to) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  const Sharding& source = costs_.shardings_[from_];
+  const Sharding& target = costs_.shardings_[to];
+  if (!IsAllowed(source, target)) return kInfinite;
+  if (!costs_.searches_every_axis_) {
+    const double cost = costs_.CheapestPath(shape_, source, target, tensor_).cost;
+    return cost < kForbiddenStep ? cost : kInfinite;
+  }
+  if (!distances_)
+    distances_.emplace(shape_, source, costs_.mesh_, costs_.SearchPrice(shape_, tensor_));
+  const double cost = distances_->To(target);
+  return cost < kForbiddenStep ? cost : kInfinite;
 }
 
 }  // namespace minka

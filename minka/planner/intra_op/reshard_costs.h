@@ -1,9 +1,11 @@
-// Reshard prices and paths under a cost model, remembered by (shape, from, to): the same few pairs
-// come up for every layer.
+// Reshard prices and paths under a cost model, remembered by shape, source and target: the same few
+// pairs come up for every layer.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -26,6 +28,7 @@ struct ReshardLimits {
   bool discourages_gathers_of_state = false;
 };
 
+// Not thread-safe: prices are computed when first asked for.
 class ReshardCosts {
  public:
   ReshardCosts(const Mesh& mesh, const CostModel& cost, const ShardingTable& shardings,
@@ -36,9 +39,32 @@ class ReshardCosts {
         limits_(limits),
         searches_every_axis_(SearchesEveryAxis(mesh)) {}
 
-  // For the search. Infinite where the reshard may not be chosen: by the limits, and because a
-  // dimension split over an axis never becomes partial over it.
-  double Cost(const Shape& shape, ShardingId from, ShardingId to, TensorClass tensor);
+  // Reshards of one tensor from one sharding.
+  class Source {
+   public:
+    // For the search. Infinite where the reshard may not be chosen: by the limits, and because a
+    // dimension split over an axis never becomes partial over it.
+    double To(ShardingId to);
+
+   private:
+    friend class ReshardCosts;
+    Source(const ReshardCosts& costs, const Shape& shape, ShardingId from, TensorClass tensor)
+        : costs_(costs), shape_(shape), from_(from), tensor_(tensor) {}
+    double Search(ShardingId to);
+
+    const ReshardCosts& costs_;
+    const Shape shape_;
+    const ShardingId from_;
+    const TensorClass tensor_;
+    absl::flat_hash_map<ShardingId, double> known_;
+    // One search prices the reshards to all others, where it may search all axes.
+    std::optional<ReshardDistances> distances_;
+  };
+  // Valid as long as this.
+  Source& From(const Shape& shape, ShardingId from, TensorClass tensor);
+  double Cost(const Shape& shape, ShardingId from, ShardingId to, TensorClass tensor) {
+    return From(shape, from, tensor).To(to);
+  }
   // The path chosen, at its undistorted cost.
   ReshardPath Path(const Shape& shape, const Sharding& from, const Sharding& to,
                    TensorClass tensor) const;
@@ -54,10 +80,8 @@ class ReshardCosts {
   const ShardingTable& shardings_;
   const ReshardLimits limits_;
   std::map<std::pair<ElementType, std::vector<int64_t>>, uint64_t> shape_ids_;
-  absl::flat_hash_map<uint64_t, double> costs_;
-  // One search prices the reshards from a sharding to all others, where it may search all axes.
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Source>> sources_;
   const bool searches_every_axis_;
-  absl::flat_hash_map<uint64_t, ReshardDistances> distances_;  // by shape and source
 };
 
 }  // namespace minka
