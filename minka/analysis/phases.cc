@@ -91,7 +91,10 @@ class Classifier {
     });
   }
 
-  bool IsOptimiserOperation(const Instruction& instruction) const {
+  enum class Reductions : uint8_t { kToScalars, kAll };
+
+  static bool IsOptimiserOperation(const Instruction& instruction, Reductions reductions) {
+    if (instruction.results.size() != 1) return false;
     switch (instruction.opcode) {
       case Opcode::kBroadcast:
       case Opcode::kConstant:
@@ -100,23 +103,60 @@ class Classifier {
         return true;
       case Opcode::kReduce:
       case Opcode::kReshape:
-        return instruction.shape().num_elements() == 1;
+        return reductions == Reductions::kAll || instruction.shape().num_elements() == 1;
       default:
         return IsElementwise(instruction.opcode);
     }
   }
 
   std::vector<bool> OptimiserTail() const {
+    std::vector<bool> tail = TailWith(Reductions::kToScalars);
+    std::vector<bool> wide = TailWith(Reductions::kAll);
+    for (size_t id = 0; id < tail.size(); ++id) wide[id] = wide[id] && !tail[id];
+    KeepWhatReadsGradients(tail, wide);
+    for (size_t id = 0; id < tail.size(); ++id) tail[id] = tail[id] || wide[id];
+    return tail;
+  }
+
+  // What leads to new state only, through such operations.
+  std::vector<bool> TailWith(Reductions reductions) const {
     std::vector<bool> tail(entry_.instructions.size());
     for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-      const Instruction& instruction = entry_.instructions[id];
-      if (is_other_result_[id] || !IsOptimiserOperation(instruction)) continue;
+      if (is_other_result_[id] || !IsOptimiserOperation(entry_.instructions[id], reductions)) {
+        continue;
+      }
       const std::vector<Use>& uses = uses_.uses({id, 0});
-      const bool leads_somewhere = is_state_result_[id] || !uses.empty();
-      tail[id] = leads_somewhere &&
-                 std::ranges::all_of(uses, [&](const Use& use) { return tail[use.user]; });
+      tail[id] = (is_state_result_[id] || !uses.empty()) && IsReadOnlyBy(id, tail, tail);
     }
     return tail;
+  }
+
+  bool IsReadOnlyBy(InstructionId id, const std::vector<bool>& one,
+                    const std::vector<bool>& other) const {
+    return std::ranges::all_of(uses_.uses({id, 0}),
+                               [&](const Use& use) { return one[use.user] || other[use.user]; });
+  }
+
+  // Drops from `wide` what is made of anything else than what the tail reads, too: a gradient's own
+  // last reduction, in contrast to the means of a gradient.
+  void KeepWhatReadsGradients(const std::vector<bool>& tail, std::vector<bool>& wide) const {
+    const std::vector<bool> depends_on_inputs = DependsOnInputs();
+    const std::vector<bool> read_by_tail = ReadBy(tail);
+    const auto is_gradient = [&](Value value) {
+      const InstructionId id = value.instruction;
+      return wide[id] || read_by_tail[id] || !depends_on_inputs[id];
+    };
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+        if (!wide[id]) continue;
+        const std::vector<Value>& operands = entry_.instructions[id].operands;
+        const bool is_input = operands.empty() && depends_on_inputs[id];
+        wide[id] =
+            !is_input && IsReadOnlyBy(id, tail, wide) && std::ranges::all_of(operands, is_gradient);
+        changed = changed || !wide[id];
+      }
+    }
   }
 
   // Where new state comes from: what the tail reads, and state that has no tail.

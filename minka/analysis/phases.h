@@ -7,8 +7,9 @@
 //
 // Without gradient marks: `apply` is what leads to new state only, through elementwise operations,
 // broadcasts, reductions to a scalar, reshapes of these and constants: the optimiser behind the
-// last dot, reduction or data movement of each gradient. What else leads to new state, but not to
-// the loss, is `backward`.
+// last dot, reduction or data movement of each gradient. So are other reductions of what it reads
+// (Adafactor's means of rows and columns). What else leads to new state, but not to the loss, is
+// `backward`.
 //
 // Without a loss (mark or result), `forward` stands for forward and backward.
 #pragma once

@@ -116,5 +116,31 @@ TEST(ClassifyPhases, GlobalNormIsAppliedBiasReductionIsNot) {
   EXPECT_EQ(phases[clipped.instruction], Phase::kApply);
 }
 
+// As Adafactor does it: the update reads the gradient itself and the means of its squares' rows.
+TEST(ClassifyPhases, MeansOfAGradientAreApplied) {
+  ModuleBuilder builder("step");
+  ComputationBuilder b = builder.Entry();
+  const Value w = b.Parameter({kF32, {4, 4}}, "w");
+  const Value rows = b.Parameter({kF32, {4}}, "rows");
+  const Value x = b.Parameter({kF32, {8, 4}}, "x");
+  const Value zero = b.Scalar(kF32, 0);
+  const Value gradient = b.Dot(x, b.Dot(x, w, {{1}, {0}}), {{0}, {0}});
+  const Value squares = b.Binary(Opcode::kMultiply, gradient, gradient);
+  const Value new_rows = b.Binary(Opcode::kAdd, rows, b.Reduce(squares, zero, {1}, Opcode::kAdd));
+  const Value spread = b.Broadcast(new_rows, {4, 4}, {0});
+  const Value update = b.Binary(Opcode::kDivide, gradient, spread);
+  b.SetResults({b.Binary(Opcode::kSubtract, w, update), new_rows});
+  Step step;
+  step.module = *std::move(builder).Finish();
+  step.parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0},
+                     {.role = ParameterRole::kState, .name = "rows", .state_result = 1},
+                     {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
+  step.results = {{ResultRole::kState, "w"}, {ResultRole::kState, "rows"}};
+  const std::vector<Phase> phases = ClassifyPhases(step);
+  EXPECT_EQ(phases[gradient.instruction], Phase::kForward);
+  EXPECT_EQ(phases[squares.instruction], Phase::kApply);
+  EXPECT_EQ(phases[update.instruction], Phase::kApply);
+}
+
 }  // namespace
 }  // namespace minka
