@@ -352,6 +352,17 @@ def next_token(model, optimizer, batch, sequence, balance=0.0):
                     {"tokens": tokens, "labels": tokens}, None, ())
 
 
+def initial_values(batch, hidden, num_layers):
+    """A function of the key alone that makes a whole train state: step counter, weights, moments."""
+    model, x = Mlp(hidden, num_layers), shaped(batch, hidden)
+
+    def create(batch, key):
+        params = model.init(jax.random.wrap_key_data(key), jnp.ones(x.shape))["params"]
+        return {"step": 0, "params": params, "optimizer": optax.adam(1e-2).init(params)}
+
+    return Exported(create, None, {}, KEY, ("mlp/weight_init",))
+
+
 def embedding(batch, sequence, vocabulary, hidden):
     """A look-up by gather and its gradient by scatter, with plain gradient descent."""
     optimizer = optax.sgd(0.1)
@@ -414,6 +425,10 @@ def modules():
         # Behind the others, whose files would change: JAX numbers names over all modules.
         "bert_layers_batch1_hidden32": bert_layers(
             1, 64, 32, 8, 2, rows=("bert/layer_force_batch_dim_batch1",)),
+        "mlp_batch256_hidden32_adafactor": mlp(
+            256, 32, 6, optax.adafactor(1e-2, min_dim_size_to_factor=4),
+            rows=("mlp/data_parallel_adafactor",)),
+        "mlp_hidden16_initial_values": initial_values(64, 16, 2),
     }
 
 
