@@ -187,9 +187,10 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                 "All state is split over at least one axis that divides it")
       ->group(group);
   command
-      .add_flag("--prefer-reduce-scatter", flags.limits.prefer_reduce_scatter,
-                "What the optimizer alone reads is rather split, so that gradients are "
-                "reduce-scattered")
+      .add_flag(
+          "--prefer-reduce-scatter", flags.limits.prefer_reduce_scatter,
+          "Gradients are reduce-scattered and new weights gathered wherever that moves no more "
+          "bytes than an all-reduce")
       ->group(group);
   command
       .add_option("--combine-gathers", flags.combine_gathers,

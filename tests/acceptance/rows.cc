@@ -181,10 +181,12 @@ void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
       add("mlp/data_parallel_reduce_scatter", small, "a=4,b=1", 38139.12, 38028 + 12);
   zero2.method = Method::kZero2;
   zero2.max_collectives = pair;
+  zero2.split_state = "*optimizer*";
   AcceptanceRow& bert_zero2 =
       add("bert/layer_data_parallel_reduce_scatter", bert, "a=4,b=1", 152691.24, 152472 + 24);
   bert_zero2.method = Method::kZero2;
   bert_zero2.max_collectives = pair;
+  bert_zero2.split_state = "*optimizer*";
   AcceptanceRow& zero3 = add("mlp/data_parallel_zero3", small, "a=4,b=1", 38139.12, 57060);
   zero3.method = Method::kZero3;
   zero3.limits.combine_gathers_bytes = int64_t{(32 * 32 + 32) * 6 * 4};
@@ -193,9 +195,29 @@ void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
   zero3.split_rank = 2;
   zero3.why_cheaper = "each weight is gathered once and kept for the backward pass";
   AcceptanceRow& model =
-      add("mlp/model_parallel_reduce_scatter", large, "a=4,b=1", 245765.05, 245765 + 3);
+      add("mlp/model_parallel_reduce_scatter", large, "a=4,b=1", 245765.05, 245765);
   model.limits.prefer_reduce_scatter = true;
-  model.max_collectives = {{"all-reduce", 2}, {"reduce-scatter", 3}, {"all-gather", 3}};
+  model.max_collectives = {{"all-reduce", 5}};
+  model.shardings = AlternatingKernels(6, "a");
+  AcceptanceRow& bert_model = add("bert/layer_model_parallel_reduce_scatter",
+                                  "bert_layers_batch8_hidden128", "a=4,b=1", 344071.07, 344071);
+  bert_model.limits.prefer_reduce_scatter = true;
+  bert_model.max_collectives = {{"all-reduce", 7}};
+  bert_model.shardings = BertKernels("a");
+  AcceptanceRow& grid_scattered =
+      add("mlp/2d_mesh_reduce_scatter", small, "a=2,b=2", 21265.17, 21265 + 12);
+  grid_scattered.beta = {1, 0.1};
+  grid_scattered.limits = {.batch_axis = "a", .prefer_reduce_scatter = true};
+  grid_scattered.max_collectives = {{"all-reduce", 5}, {"reduce-scatter", 2}, {"all-gather", 2}};
+  grid_scattered.split_state = "*optimizer*";
+  grid_scattered.split_rank = 2;
+  grid_scattered.why_cheaper = "as mlp/2d_mesh, and gradients are reduce-scattered";
+  // Its state is split where gradients are scattered: the means of a scattered kernel gradient
+  // would move more bytes.
+  AcceptanceRow& adafactor = add("mlp/data_parallel_adafactor", "mlp_batch256_hidden32_adafactor",
+                                 "a=4,b=1", 38028.12, 38028 + 6);
+  adafactor.limits.prefer_reduce_scatter = true;
+  adafactor.max_collectives = {{"all-reduce", 2}, {"reduce-scatter", 1}, {"all-gather", 2}};
 }
 
 AcceptanceRow ChainRow(const std::string& name, const std::string& mesh, const DenseChain& chain,

@@ -11,24 +11,6 @@
 namespace minka {
 namespace {
 
-// Does the operation only arrange what it reads, or reduce over dimensions of size 1?
-bool IsArranging(const Computation& entry, InstructionId id) {
-  const Instruction& instruction = entry.instructions[id];
-  switch (instruction.opcode) {
-    case Opcode::kTranspose:
-    case Opcode::kReshape:
-    case Opcode::kConvert:
-    case Opcode::kCopy:
-      return true;
-    case Opcode::kReduce:
-      return instruction.results.size() == 1 &&
-             instruction.shape().num_elements() ==
-                 entry.shape(instruction.operands[0]).num_elements();
-    default:
-      return false;
-  }
-}
-
 class Decoder {
  public:
   Decoder(const StepFacts& facts, const ChoiceTables& tables, const Formulation& formulation,
@@ -209,25 +191,11 @@ class Decoder {
     plan_.reshards = std::move(sorted);
   }
 
-  // Apply operations, and those that only arrange gradients on their way there.
-  std::vector<bool> LeadsToApplyOnly() const {
-    std::vector<bool> leads(facts_.entry.num_instructions());
-    for (InstructionId id = facts_.entry.num_instructions() - 1; id >= 0; --id) {
-      const Value value = {id, 0};
-      const std::vector<Use>& uses = facts_.uses.uses(value);
-      leads[id] =
-          facts_.phases[id] == Phase::kApply ||
-          (IsArranging(facts_.entry, id) && !uses.empty() && !facts_.uses.is_result(value) &&
-           std::ranges::all_of(uses, [&](const Use& use) { return leads[use.user]; }));
-    }
-    return leads;
-  }
-
   // Collectives that carry gradients into the apply phase, or new state out of it, of equal kind,
   // axes and type. The value may be cut before and behind one, and nothing else.
   void CombineAtTheApplyBorder() {
     std::vector<bool> read_early(plan_.reshards.size() + 1, false);
-    const std::vector<bool> is_late = LeadsToApplyOnly();
+    const std::vector<bool>& is_late = facts_.leads_to_apply_only;
     for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
       if (is_late[id]) continue;
       for (int version : plan_.ops[id].operand_versions) read_early[version] = true;
@@ -272,7 +240,7 @@ class Decoder {
       const Reshard& reshard = plan_.reshards[i];
       if (reshard.combine_group >= 0 || reshard.before == facts_.entry.num_instructions()) continue;
       if (reshard.steps.size() != 1 || reshard.steps[0].kind != ReshardKind::kAllGather) continue;
-      if (facts_.ClassOf(reshard.value) == TensorClass::kActivation) continue;
+      if (facts_.ClassOf(reshard.value) != TensorClass::kState) continue;
       const Shape& shape = facts_.entry.shape(reshard.value);
       const int64_t bytes = LocalBytes(shape, reshard.to, mesh_);
       Open& list = open[{PartOf(facts_.loop, reshard), facts_.phases[reshard.before],

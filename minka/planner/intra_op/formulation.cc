@@ -9,7 +9,6 @@
 #include "minka/analysis/phases.h"
 #include "minka/base/check.h"
 #include "minka/planner/intra_op/op_costs.h"
-#include "minka/planner/intra_op/restrictions.h"
 
 namespace minka {
 namespace {
@@ -40,7 +39,6 @@ class Formulator {
   Formulation Run() {
     const Computation& entry = facts_.entry;
     out_.hoists_reshards = HoistsReshards(options_);
-    if (options_.limits.prefer_reduce_scatter) preferred_ = FindOptimizerState(facts_.step);
     ChooseUnits();
     out_.layouts.resize(entry.num_instructions());
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) AddOperation(id);
@@ -80,28 +78,8 @@ class Formulator {
   void AddOperation(InstructionId id) {
     std::vector<int64_t> costs;
     for (double cost : op_costs_.Costs(id)) costs.push_back(ToUnits(cost));
-    if (!preferred_.empty()) AddPreference(id, costs);
     out_.operations.push_back(out_.problem.AddNode(costs));
     out_.ports.push_back(choices(id).results.empty() ? -1 : choices(id).results[0]);
-  }
-
-  // Two latencies more for each axis over which what the optimizer alone reads is whole: enough for
-  // a reduce-scatter and an all-gather to win over one all-reduce, not for more bytes.
-  void AddPreference(InstructionId id, std::vector<int64_t>& costs) const {
-    const Instruction& instruction = facts_.entry.instructions[id];
-    if (instruction.opcode != Opcode::kParameter || instruction.shape().rank() == 0) return;
-    if (!preferred_[instruction.As<ParameterAttributes>().number]) return;
-    for (size_t choice = 0; choice < costs.size(); ++choice) {
-      const AxisSet split = ChosenShardingOf(id, choice).split_axes();
-      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-        if (split.contains(axis) || mesh_.size(axis) == 1) continue;
-        costs[choice] += ToUnits(2 * cost_.Latency(ReshardKind::kReduceScatter, AxisSet::Of(axis)));
-      }
-    }
-  }
-
-  const Sharding& ChosenShardingOf(InstructionId id, size_t choice) const {
-    return tables_.shardings[ports_[choices(id).results[0]][choice]];
   }
 
   void AddValue(Value value) {
@@ -303,7 +281,6 @@ class Formulator {
   const Mesh& mesh_;
   const CostModel& cost_;
   const IntraOpOptions& options_;
-  std::vector<bool> preferred_;  // by parameter: rather split; empty: no preference
   OpCosts op_costs_;
   double cell_limit_ = 0;
   Formulation out_;
@@ -349,6 +326,38 @@ std::vector<bool> FindActivations(const Step& step, const std::vector<Phase>& ph
   return found;
 }
 
+// Does the operation only arrange what it reads, or reduce over dimensions of size 1?
+bool IsArranging(const Computation& entry, InstructionId id) {
+  const Instruction& instruction = entry.instructions[id];
+  switch (instruction.opcode) {
+    case Opcode::kTranspose:
+    case Opcode::kReshape:
+    case Opcode::kConvert:
+    case Opcode::kCopy:
+      return true;
+    case Opcode::kReduce:
+      return instruction.results.size() == 1 &&
+             instruction.shape().num_elements() ==
+                 entry.shape(instruction.operands[0]).num_elements();
+    default:
+      return false;
+  }
+}
+
+// Apply operations, and those that only arrange gradients on their way there.
+std::vector<bool> LeadToApplyOnly(const Computation& entry, const UseTable& uses,
+                                  const std::vector<Phase>& phases) {
+  std::vector<bool> leads(entry.num_instructions());
+  for (InstructionId id = entry.num_instructions() - 1; id >= 0; --id) {
+    const Value value = {id, 0};
+    const std::vector<Use>& readers = uses.uses(value);
+    leads[id] = phases[id] == Phase::kApply ||
+                (IsArranging(entry, id) && !readers.empty() && !uses.is_result(value) &&
+                 std::ranges::all_of(readers, [&](const Use& use) { return leads[use.user]; }));
+  }
+  return leads;
+}
+
 // What runs once per micro-batch comes before the apply phase.
 std::vector<Phase> PhasesWithLoop(const Step& step) {
   std::vector<Phase> phases = ClassifyPhases(step);
@@ -372,7 +381,8 @@ StepFacts::StepFacts(const Step& step_in)
       last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),
       loop(FindMicroLoop(step_in.module)),
-      is_activation(FindActivations(step_in, phases)) {
+      is_activation(FindActivations(step_in, phases)),
+      leads_to_apply_only(LeadToApplyOnly(entry, uses, phases)) {
   std::set<int> seen;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     leads_group.push_back(seen.insert(fusions.group[id]).second);
@@ -386,6 +396,15 @@ StepFacts::StepFacts(const Step& step_in)
     if (value.result == 0)
       state_parameters[value.instruction].push_back(static_cast<int>(parameter));
   }
+}
+
+TensorClass StepFacts::ClassOf(Value value) const {
+  if (!is_activation[value.instruction]) return TensorClass::kState;
+  const std::vector<Use>& readers = uses.uses(value);
+  const bool is_gradient = !readers.empty() && std::ranges::all_of(readers, [this](const Use& use) {
+    return leads_to_apply_only[use.user];
+  });
+  return is_gradient ? TensorClass::kGradient : TensorClass::kActivation;
 }
 
 bool StepFacts::IsMaterialised(Value value) const { return fusions.IsMaterialised(uses, value); }

@@ -40,11 +40,11 @@ struct StepFacts {
 
   MicroLoop loop;
   std::vector<bool> is_activation;  // by instruction: depends on the batch, comes before apply
+  // By instruction: in the apply phase, or arranges what only the apply phase reads.
+  std::vector<bool> leads_to_apply_only;
 
   bool IsMaterialised(Value value) const;  // leaves its fusion group
-  TensorClass ClassOf(Value value) const {
-    return is_activation[value.instruction] ? TensorClass::kActivation : TensorClass::kState;
-  }
+  TensorClass ClassOf(Value value) const;
   // Does the reader get the value without a trip through memory?
   bool IsInside(Value value, InstructionId reader) const {
     return fusions.repeated[value.instruction] ||

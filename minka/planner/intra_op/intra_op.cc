@@ -41,7 +41,8 @@ ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
   ReshardLimits limits{.no_all_gather = options.limits.no_all_gather,
                        .no_all_to_all = options.limits.no_all_to_all,
                        .discourages_gathers_of_activations = IsDataParallel(options.method),
-                       .discourages_gathers_of_state = options.method == Method::kData};
+                       .discourages_gathers_of_state = options.method == Method::kData,
+                       .prefers_scattered_gradients = options.limits.prefer_reduce_scatter};
   if (const int axis = mesh.FindAxis(options.limits.batch_axis); axis >= 0) {
     limits.batch_axes = AxisSet::Of(axis);
   }

@@ -37,8 +37,8 @@ struct SearchLimits {
   std::string batch_axis;
   // Every state tensor is split over at least one axis that divides it.
   bool no_replicated_parameters = false;
-  // What the optimizer alone reads is rather split, so that gradients are reduced by
-  // reduce-scatters and new weights gathered where that moves no more bytes than an all-reduce.
+  // Gradients are reduced by reduce-scatters, the optimizer's state is split and new weights are
+  // gathered wherever that moves no more bytes than an all-reduce.
   bool prefer_reduce_scatter = false;
   // Weights that one phase reads are gathered together up to so many bytes of results; 0: each by
   // itself, which needs the least memory.

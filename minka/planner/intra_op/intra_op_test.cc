@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
@@ -192,6 +193,23 @@ TEST(PlanMesh, LimitsKeepCollectivesOut) {
   EXPECT_EQ(kinds({.limits = {.no_all_gather = true, .no_replicated_parameters = true}})
                 .count("all-gather"),
             0);
+}
+
+// Over the axis that gradients are summed over, and only there: no weight's new value is gathered
+// for the sake of its optimizer state.
+TEST(PlanMesh, PreferredReduceScattersMoveNoMoreBytesThanAllReduces) {
+  const Mesh mesh = *Mesh::Parse("model=4");
+  const auto kinds = [&](const Step& step) {
+    const auto result = PlanOn(step, mesh, {.limits = {.prefer_reduce_scatter = true}});
+    std::vector<std::string> found;
+    for (const auto& collective : ListCollectives(step.module, result->stage)) {
+      found.push_back(collective.kind);
+    }
+    return found;
+  };
+  EXPECT_THAT(kinds(TwoLayerStep(1024, 32)),
+              testing::UnorderedElementsAre("reduce-scatter", "all-gather"));
+  EXPECT_THAT(kinds(TwoLayerStep(32, 256)), testing::ElementsAre("all-reduce"));
 }
 
 TEST(PlanMesh, ABatchAxisHoldsTheBatch) {

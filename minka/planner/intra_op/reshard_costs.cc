@@ -18,12 +18,13 @@ bool IsAllowed(const Sharding& from, const Sharding& to) {
 }  // namespace
 
 ReshardPrice ReshardCosts::SearchPrice(const Shape& shape, TensorClass tensor) const {
-  const bool is_activation = tensor == TensorClass::kActivation;
+  const bool is_activation = tensor != TensorClass::kState;
   const bool discouraged = is_activation ? limits_.discourages_gathers_of_activations
                                          : limits_.discourages_gathers_of_state;
   const AxisSet fixed_axes = is_activation ? limits_.batch_axes : AxisSet();
-  return [this, discouraged, fixed_axes, type = shape.type](ReshardKind kind, int64_t local_bytes,
-                                                            AxisSet axes) {
+  const bool scatters = limits_.prefers_scattered_gradients && tensor == TensorClass::kGradient;
+  return [this, discouraged, fixed_axes, scatters, type = shape.type](
+             ReshardKind kind, int64_t local_bytes, AxisSet axes) {
     const bool gathers = kind == ReshardKind::kAllGather;
     const bool moves = kind == ReshardKind::kAllToAll;
     const bool along_batch = axes.Minus(fixed_axes) != axes;
@@ -31,9 +32,23 @@ ReshardPrice ReshardCosts::SearchPrice(const Shape& shape, TensorClass tensor) c
         ((gathers || moves) && along_batch)) {
       return kForbiddenStep;
     }
-    const double cost = cost_.Collective(kind, local_bytes, axes, type);
+    double cost = cost_.Collective(kind, local_bytes, axes, type);
+    if (gathers && scatters) cost += 2 * cost_.Latency(ReshardKind::kReduceScatter, axes);
     return discouraged && (gathers || moves) ? kDiscouraged * cost : cost;
   };
+}
+
+double ReshardCosts::PriceOfWholeSum(const Sharding& from, const Sharding& to,
+                                     TensorClass tensor) const {
+  if (!limits_.prefers_scattered_gradients || tensor == TensorClass::kActivation) return 0;
+  if (to.dims.empty()) return 0;
+  double price = 0;
+  const AxisSet whole = from.partial.Minus(to.used_axes());
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    if (!whole.contains(axis)) continue;
+    price += 2 * cost_.Latency(ReshardKind::kReduceScatter, AxisSet::Of(axis));
+  }
+  return price;
 }
 
 ReshardPath ReshardCosts::CheapestPath(const Shape& shape, const Sharding& from, const Sharding& to,
@@ -57,9 +72,8 @@ ReshardPath ReshardCosts::Path(const Shape& shape, const Sharding& from, const S
 ReshardCosts::Source& ReshardCosts::From(const Shape& shape, ShardingId from, TensorClass tensor) {
   const uint64_t shape_id =
       shape_ids_.try_emplace({shape.type, shape.dims}, shape_ids_.size()).first->second;
-  const uint64_t key = shape_id << 21 |
-                       static_cast<uint64_t>(tensor == TensorClass::kActivation) << 20 |
-                       static_cast<uint64_t>(from);
+  const uint64_t key =
+      shape_id << 22 | static_cast<uint64_t>(tensor) << 20 | static_cast<uint64_t>(from);
   std::unique_ptr<Source>& source = sources_[key];
   if (source == nullptr) source.reset(new Source(*this, shape, from, tensor));
   return *source;
@@ -77,13 +91,14 @@ double ReshardCosts::Source::Search(ShardingId to) {
   const Sharding& source = costs_.shardings_[from_];
   const Sharding& target = costs_.shardings_[to];
   if (!IsAllowed(source, target)) return kInfinite;
+  double cost = costs_.PriceOfWholeSum(source, target, tensor_);
   if (!costs_.searches_every_axis_) {
-    const double cost = costs_.CheapestPath(shape_, source, target, tensor_).cost;
-    return cost < kForbiddenStep ? cost : kInfinite;
+    cost += costs_.CheapestPath(shape_, source, target, tensor_).cost;
+  } else {
+    if (!distances_)
+      distances_.emplace(shape_, source, costs_.mesh_, costs_.SearchPrice(shape_, tensor_));
+    cost += distances_->To(target);
   }
-  if (!distances_)
-    distances_.emplace(shape_, source, costs_.mesh_, costs_.SearchPrice(shape_, tensor_));
-  const double cost = distances_->To(target);
   return cost < kForbiddenStep ? cost : kInfinite;
 }
 

@@ -15,9 +15,10 @@
 
 namespace minka {
 
-// Whose reshards: values that depend on the batch and come before the apply phase, or all others
-// (state, what is made of it, gradients on their way to new state).
-enum class TensorClass : uint8_t { kActivation, kState };
+// Whose reshards: values that depend on the batch and come before the apply phase; those of them
+// that only the apply phase reads; all others (state, what is made of it, gradients on their way
+// to new state).
+enum class TensorClass : uint8_t { kActivation, kGradient, kState };
 
 // What the search may not use, and what it should rather not: that has a thousandfold price in the
 // search, never in what the plan reports.
@@ -26,6 +27,9 @@ struct ReshardLimits {
   AxisSet batch_axes;  // activations are neither gathered nor moved along them
   bool discourages_gathers_of_activations = false;  // so they stay split as the batch came in
   bool discourages_gathers_of_state = false;
+  // Sums on their way to new state become whole for two latencies more per axis: enough for a
+  // reduce-scatter and a gather of the new state to win over an all-reduce, not for more bytes.
+  bool prefers_scattered_gradients = false;
 };
 
 // Not thread-safe: prices are computed when first asked for.
@@ -72,6 +76,7 @@ class ReshardCosts {
 
  private:
   ReshardPrice SearchPrice(const Shape& shape, TensorClass tensor) const;
+  double PriceOfWholeSum(const Sharding& from, const Sharding& to, TensorClass tensor) const;
   ReshardPath CheapestPath(const Shape& shape, const Sharding& from, const Sharding& to,
                            TensorClass tensor) const;
 

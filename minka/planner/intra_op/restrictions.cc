@@ -158,8 +158,7 @@ Restriction Restrictions::OfState(const ParameterInfo& info, bool is_optimizer_s
   Restriction restriction{.tensor = info.name};
   const SearchLimits& limits = options_.limits;
   const bool zero3 = options_.method == Method::kZero3;
-  if (zero3 ||
-      (is_optimizer_state && (options_.method == Method::kZero2 || limits.prefer_reduce_scatter))) {
+  if (zero3 || (is_optimizer_state && options_.method == Method::kZero2)) {
     restriction.split = Restriction::Split::kMost;
   } else if (limits.no_replicated_parameters) {
     restriction.split = Restriction::Split::kSome;
