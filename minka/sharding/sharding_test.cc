@@ -1,5 +1,9 @@
 #include "minka/sharding/sharding.h"
 
+#include <ostream>
+#include <string_view>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -40,29 +44,57 @@ TEST(Mesh, GroupsDifferAlongTheirAxesInTheOrderGiven) {
   EXPECT_EQ(mesh.Coordinate(5, 1), 2);
 }
 
-// The devices in the order of the tiles that they hold, replicas last: the tile assignment of
-// GSPMD.
-std::vector<int64_t> DeviceOrder(std::string_view text) {
-  const Mesh mesh = *Mesh::Parse("2x3");
+// The tile assignment of GSPMD: how many tiles per dimension, how many devices hold each tile, and
+// the devices in the order of the tiles that they hold, replicas last.
+struct TileAssignment {
+  std::vector<int64_t> grid;
+  int64_t num_replicas = 1;
+  std::vector<int64_t> devices;
+  bool operator==(const TileAssignment&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const TileAssignment& tiles) {
+  return out << testing::PrintToString(tiles.grid) << " " << tiles.num_replicas << " "
+             << testing::PrintToString(tiles.devices);
+}
+
+TileAssignment TilesOf(std::string_view text, const char* mesh_text = "2x3") {
+  const Mesh mesh = *Mesh::Parse(mesh_text);
   const Sharding sharding = *ParseSharding(text, mesh);
+  TileAssignment tiles;
   std::vector<int> axes;
   for (const AxisList& list : sharding.dims) {
+    tiles.grid.push_back(NumParts(list, mesh));
     for (int i = 0; i < list.size(); ++i) axes.push_back(list[i]);
   }
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (!sharding.used_axes().contains(axis)) axes.push_back(axis);
+    if (sharding.used_axes().contains(axis)) continue;
+    tiles.num_replicas *= mesh.size(axis);
+    axes.push_back(axis);
   }
-  return mesh.Groups(axes)[0];
+  tiles.devices = mesh.Groups(axes)[0];
+  return tiles;
 }
 
 TEST(Sharding, TileAssignmentsAreThoseOfAlpa) {
-  EXPECT_THAT(DeviceOrder("[x,y]"), ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(DeviceOrder("[y,x]"), ElementsAre(0, 3, 1, 4, 2, 5));
-  EXPECT_THAT(DeviceOrder("[x,-]"), ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(DeviceOrder("[y,-]"), ElementsAre(0, 3, 1, 4, 2, 5));
-  EXPECT_THAT(DeviceOrder("[-,y]"), ElementsAre(0, 3, 1, 4, 2, 5));
-  EXPECT_THAT(DeviceOrder("[-,x]"), ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(DeviceOrder("[y,x,-]"), ElementsAre(0, 3, 1, 4, 2, 5));
+  const std::vector<int64_t> in_rows = {0, 1, 2, 3, 4, 5}, in_columns = {0, 3, 1, 4, 2, 5};
+  EXPECT_EQ(TilesOf("[x,y]"), (TileAssignment{{2, 3}, 1, in_rows}));
+  EXPECT_EQ(TilesOf("[y,x]"), (TileAssignment{{3, 2}, 1, in_columns}));
+  EXPECT_EQ(TilesOf("[x,-]"), (TileAssignment{{2, 1}, 3, in_rows}));
+  EXPECT_EQ(TilesOf("[y,-]"), (TileAssignment{{3, 1}, 2, in_columns}));
+  EXPECT_EQ(TilesOf("[-,y]"), (TileAssignment{{1, 3}, 2, in_columns}));
+  EXPECT_EQ(TilesOf("[-,x]"), (TileAssignment{{1, 2}, 3, in_rows}));
+  EXPECT_EQ(TilesOf("[x,y,-]"), (TileAssignment{{2, 3, 1}, 1, in_rows}));
+  EXPECT_EQ(TilesOf("[y,x,-]"), (TileAssignment{{3, 2, 1}, 1, in_columns}));
+  EXPECT_EQ(TilesOf("[-,x,-]"), (TileAssignment{{1, 2, 1}, 3, in_rows}));
+}
+
+TEST(Sharding, ASplitOverAnAxisOfOneDeviceIsNone) {
+  const std::vector<int64_t> devices = {0, 1, 2, 3};
+  EXPECT_EQ(TilesOf("[-,y]", "1x4"), (TileAssignment{{1, 4}, 1, devices}));
+  EXPECT_EQ(TilesOf("[-,x]", "1x4"), (TileAssignment{{1, 1}, 4, devices}));
+  EXPECT_EQ(TilesOf("[-,x]", "4x1"), (TileAssignment{{1, 4}, 1, devices}));
+  EXPECT_EQ(TilesOf("[-,y]", "4x1"), (TileAssignment{{1, 1}, 4, devices}));
 }
 
 TEST(Sharding, LocalShapeDividesByTheAxesOfEachDim) {
