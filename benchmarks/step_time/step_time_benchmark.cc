@@ -1,29 +1,35 @@
-// Time of one GPT training step by minka's plan and by JAX under shardings chosen by hand, on the
+// Time of one training step by minka's plan and by JAX under shardings chosen by hand, on the
 // same eight virtual devices of this machine, alternating; medians over all rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "CLI/CLI.hpp"
 #include "benchmarks/step_time/jax_process.h"
-#include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/driver/profile.h"
 #include "minka/models/gpt.h"
+#include "minka/models/wresnet.h"
 
 namespace minka {
 namespace {
 
-struct Size {
-  int64_t num_layers = 2;
-  int64_t hidden = 256;
-};
-constexpr Size kSizes[] = {{2, 256}, {4, 384}, {4, 512}};
 constexpr int kNumDevices = 8;
+
+// The same training step for both sides.
+struct Case {
+  std::string model;  // as jax_baseline.py names it
+  std::string size;   // what tells it from the model's other ones
+  Model step;
+  Optimizer optimizer;
+  std::vector<std::string> jax_arguments;
+};
 
 struct Options {
   std::string python = "build/venv-jax/bin/python";
@@ -31,7 +37,7 @@ struct Options {
   std::string json;
   int rounds = 5;
   int steps = 4;
-  std::vector<int64_t> hidden;  // only these sizes; empty: all
+  std::vector<std::string> models, sizes;  // only these; empty: all
 };
 
 // Name of a sharding, or "minka" -> seconds per step.
@@ -43,13 +49,69 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-GptConfig ConfigOf(const Size& size) {
-  return {.batch = 16,
-          .sequence = 128,
-          .vocabulary = 256,
-          .hidden = size.hidden,
-          .num_layers = size.num_layers,
-          .num_heads = 8};
+Case GptCase(int64_t num_layers, int64_t hidden, std::optional<GptExperts> experts) {
+  const GptConfig config = {.batch = 16,
+                            .sequence = 128,
+                            .vocabulary = 256,
+                            .hidden = hidden,
+                            .num_layers = num_layers,
+                            .num_heads = 8,
+                            .experts = experts};
+  std::vector<std::string> arguments = {fmt::format("--layers={}", num_layers),
+                                        fmt::format("--hidden={}", hidden)};
+  if (experts) {
+    arguments.push_back(fmt::format("--experts={}", experts->num_experts));
+    arguments.push_back(fmt::format("--group={}", experts->group_size));
+  }
+  return {experts ? "moe" : "gpt", fmt::format("{}x{}", num_layers, hidden), Gpt(config), AdamW(),
+          std::move(arguments)};
+}
+
+Case WideResNetCase(const WideResNetConfig& config) {
+  std::vector<std::string> arguments = {fmt::format("--batch={}", config.batch),
+                                        fmt::format("--image={}", config.image_size),
+                                        fmt::format("--channels={}", config.channels),
+                                        fmt::format("--classes={}", config.num_classes),
+                                        fmt::format("--width={}", config.width),
+                                        fmt::format("--width-factor={}", config.width_factor),
+                                        "--blocks"};
+  for (const int64_t blocks : config.blocks_per_stage) arguments.push_back(fmt::to_string(blocks));
+  if (config.small_images) arguments.emplace_back("--small-images");
+  return {"wresnet", fmt::format("{}x{}", fmt::join(config.blocks_per_stage, "-"), config.width),
+          WideResNet(config), Sgd({.learning_rate = 0.02, .momentum = 0.9, .nesterov = true}),
+          std::move(arguments)};
+}
+
+// 0.2 to 2 seconds each on two cores.
+std::vector<Case> AllCases() {
+  const GptExperts experts = {.num_experts = 8, .group_size = 128};
+  const WideResNetConfig small_images = {.batch = 64,
+                                         .image_size = 16,
+                                         .num_classes = 16,
+                                         .width = 32,
+                                         .blocks_per_stage = {1, 1, 1},
+                                         .small_images = true};
+  // Alpa's stem and its four stages.
+  const WideResNetConfig large_images = {.batch = 32,
+                                         .image_size = 64,
+                                         .num_classes = 1024,
+                                         .width = 32,
+                                         .blocks_per_stage = {1, 1, 1, 1}};
+  return {GptCase(2, 256, std::nullopt), GptCase(4, 384, std::nullopt),
+          GptCase(4, 512, std::nullopt), GptCase(2, 256, experts),
+          GptCase(4, 384, experts),      WideResNetCase(small_images),
+          WideResNetCase(large_images)};
+}
+
+std::vector<Case> ChosenCases(const Options& options) {
+  const auto among = [](const std::vector<std::string>& names, const std::string& name) {
+    return names.empty() || std::ranges::count(names, name) > 0;
+  };
+  std::vector<Case> cases = AllCases();
+  std::erase_if(cases, [&](const Case& c) {
+    return !among(options.models, c.model) || !among(options.sizes, c.size);
+  });
+  return cases;
 }
 
 struct MinkaRun {
@@ -67,9 +129,9 @@ struct MinkaRun {
   }
 };
 
-absl::StatusOr<MinkaRun> StartMinka(const Size& size, const LocalDevices& devices,
+absl::StatusOr<MinkaRun> StartMinka(const Case& which, const LocalDevices& devices,
                                     const Calibration& calibration, const ParallelMethod& method) {
-  ASSIGN_OR_RETURN(const TracedStep traced, Trace(Gpt(ConfigOf(size)), AdamW()));
+  ASSIGN_OR_RETURN(const TracedStep traced, Trace(which.step, which.optimizer));
   ASSIGN_OR_RETURN(
       Parallelized run,
       Parallelize(traced, Cluster::Local(kNumDevices), method,
@@ -85,16 +147,15 @@ absl::StatusOr<MinkaRun> StartMinka(const Size& size, const LocalDevices& device
   return MinkaRun{std::move(run), std::move(state), std::move(batch)};
 }
 
-absl::StatusOr<JaxProcess> StartJax(const Size& size, const Options& options) {
+absl::StatusOr<JaxProcess> StartJax(const Case& which, const Options& options) {
+  std::vector<std::string> arguments = {which.model, "--serve"};
+  arguments.insert(arguments.end(), which.jax_arguments.begin(), which.jax_arguments.end());
   ASSIGN_OR_RETURN(JaxProcess jax,
-                   JaxProcess::Start({options.python,
-                                      options.script,
-                                      {"--serve", fmt::format("--hidden={}", size.hidden),
-                                       fmt::format("--layers={}", size.num_layers)}}));
-  ASSIGN_OR_RETURN(const std::vector<ParameterSpec> parameters, ParametersOf(Gpt(ConfigOf(size))));
+                   JaxProcess::Start({options.python, options.script, std::move(arguments)}));
+  ASSIGN_OR_RETURN(const std::vector<ParameterSpec> parameters, ParametersOf(which.step));
   if (NumElements(parameters) != jax.num_parameters()) {
-    return FailedPrecondition("minka's GPT has {} parameters, JAX's {}: not the same step",
-                              NumElements(parameters), jax.num_parameters());
+    return FailedPrecondition("minka's {} has {} parameters, JAX's {}: not the same step",
+                              which.model, NumElements(parameters), jax.num_parameters());
   }
   return jax;
 }
@@ -125,7 +186,7 @@ absl::StatusOr<Times> Alternate(MinkaRuns& minka, JaxProcess& jax, const Options
   return times;
 }
 
-nlohmann::json Report(const Size& size, const Plan& plan, const Times& times) {
+nlohmann::json Report(const Case& which, const Plan& plan, const Times& times) {
   nlohmann::json medians_ms;
   std::string best;
   for (const auto& [name, seconds] : times) {
@@ -135,17 +196,16 @@ nlohmann::json Report(const Size& size, const Plan& plan, const Times& times) {
   }
   const double ratio = medians_ms[kSearched].get<double>() / medians_ms[best].get<double>();
   fmt::print(
-      "{} layers of {}: minka {:.1f} ms on {} (predicted {:.1f}), fastest of JAX {:.1f} ms ({}), "
+      "{} {}: minka {:.1f} ms on {} (predicted {:.1f}), fastest of JAX {:.1f} ms ({}), "
       "ratio {:.2f}\n",
-      size.num_layers, size.hidden, medians_ms[kSearched].get<double>(),
-      plan.stages[0].mesh.ToString(), plan.step_time_us / 1e3, medians_ms[best].get<double>(), best,
-      ratio);
+      which.model, which.size, medians_ms[kSearched].get<double>(), plan.stages[0].mesh.ToString(),
+      plan.step_time_us / 1e3, medians_ms[best].get<double>(), best, ratio);
   for (const auto& [name, seconds] : times) {
     fmt::print("  {:<18} {:8.1f} ms\n", name, medians_ms[name].get<double>());
   }
   std::fflush(stdout);
-  return {{"num_layers", size.num_layers},
-          {"hidden", size.hidden},
+  return {{"model", which.model},
+          {"size", which.size},
           {"mesh", plan.stages[0].mesh.ToString()},
           {"predicted_step_time_us", plan.step_time_us},
           {"median_step_time_ms", medians_ms},
@@ -154,20 +214,21 @@ nlohmann::json Report(const Size& size, const Plan& plan, const Times& times) {
 }
 
 absl::Status RunAll(const Options& options) {
+  const std::vector<Case> cases = ChosenCases(options);
+  if (cases.empty()) return InvalidArgument("no model has this size");
   ASSIGN_OR_RETURN(const LocalDevices devices, OpenLocalDevices({.num_devices = kNumDevices}));
   ASSIGN_OR_RETURN(const Calibration calibration,
                    LoadOrProfile(devices, {.num_devices = kNumDevices}));
   nlohmann::json rows;
-  for (const Size& size : kSizes) {
-    if (!options.hidden.empty() && std::ranges::count(options.hidden, size.hidden) == 0) continue;
-    ASSIGN_OR_RETURN(JaxProcess jax, StartJax(size, options));
+  for (const Case& which : cases) {
+    ASSIGN_OR_RETURN(JaxProcess jax, StartJax(which, options));
     MinkaRuns minka;
-    ASSIGN_OR_RETURN(MinkaRun searched, StartMinka(size, devices, calibration, Shard{}));
+    ASSIGN_OR_RETURN(MinkaRun searched, StartMinka(which, devices, calibration, Shard{}));
     minka.emplace(kSearched, std::move(searched));
-    ASSIGN_OR_RETURN(MinkaRun data, StartMinka(size, devices, calibration, DataParallel{}));
+    ASSIGN_OR_RETURN(MinkaRun data, StartMinka(which, devices, calibration, DataParallel{}));
     minka.emplace(kDataParallel, std::move(data));
     ASSIGN_OR_RETURN(const Times times, Alternate(minka, jax, options));
-    rows.push_back(Report(size, minka.at(kSearched).parallelized.plan(), times));
+    rows.push_back(Report(which, minka.at(kSearched).parallelized.plan(), times));
   }
   if (options.json.empty()) return absl::OkStatus();
   return WriteFile(options.json, rows.dump(1) + "\n");
@@ -183,7 +244,9 @@ int main(int argc, char** argv) {
   app.add_option("--script", options.script, "the baseline")->capture_default_str();
   app.add_option("--rounds", options.rounds, "rounds per size")->capture_default_str();
   app.add_option("--steps", options.steps, "steps of each per round")->capture_default_str();
-  app.add_option("--hidden", options.hidden, "only the sizes with these hidden sizes");
+  app.add_option("--model", options.models, "only these models")
+      ->check(CLI::IsMember({"gpt", "moe", "wresnet"}));
+  app.add_option("--size", options.sizes, "only these sizes, as the table names them");
   app.add_option("--json", options.json, "also writes the table to this file");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = minka::RunAll(options);
