@@ -15,7 +15,7 @@ int64_t Dilated(int64_t size, int64_t dilation) {
 }
 
 // The window that leads from positions back to base elements: element b of the base sums over the
-// positions whose window meets it.
+// positions whose window meets it, with the window's elements in reverse.
 WindowDim TowardsBase(const WindowDim& forward, int64_t base_size, int64_t positions) {
   const int64_t laid = Dilated(forward.size, forward.window_dilation);
   const int64_t low = laid - 1 - forward.padding_low;
@@ -25,8 +25,7 @@ WindowDim TowardsBase(const WindowDim& forward, int64_t base_size, int64_t posit
           .padding_high = Dilated(base_size, forward.base_dilation) + laid - 1 -
                           Dilated(positions, forward.stride) - low,
           .window_dilation = forward.window_dilation,
-          .base_dilation = forward.stride,
-          .reversal = !forward.reversal};
+          .base_dilation = forward.stride};
 }
 
 // The window of positions on the base that leads to window elements.
@@ -56,6 +55,17 @@ Tensor MoveGroups(Tensor x, int64_t groups, int64_t from, int64_t to) {
   return Reshape(Transpose(Reshape(x, split), permutation), merged);
 }
 
+// The kernel's spatial dimensions that the way back meets in the other order. The kernel is
+// reversed by an operation of its own: XLA has fast convolutions only for windows without reversal.
+Dims DimsToReverse(const ConvolutionAttributes& forward) {
+  Dims dims;
+  for (size_t i = 0; i < forward.window.size(); ++i) {
+    if (!forward.window[i].reversal && forward.window[i].size > 1)
+      dims.push_back(forward.kernel_spatial[i]);
+  }
+  return dims;
+}
+
 Tensor GradientOfInput(const Adjoint& a, Tensor g, Tensor kernel) {
   const auto& forward = a.instruction.As<ConvolutionAttributes>();
   const int64_t groups = std::max(forward.feature_group_count, forward.batch_group_count);
@@ -75,6 +85,7 @@ Tensor GradientOfInput(const Adjoint& a, Tensor g, Tensor kernel) {
                                       g.dim(static_cast<int>(forward.output_spatial[i]))));
   }
   kernel = MoveGroups(kernel, groups, forward.kernel_output_feature, forward.kernel_input_feature);
+  kernel = Reverse(kernel, DimsToReverse(forward));
   const Tensor gradient = Convolution(g, kernel, std::move(back));
   return MoveGroups(gradient, forward.batch_group_count, forward.input_feature,
                     forward.input_batch);
@@ -144,7 +155,6 @@ absl::Status ReduceWindowGradient(Adjoint& a) {
     std::vector<WindowDim> back;
     for (int dim = 0; dim < a.g().rank(); ++dim) {
       back.push_back(TowardsBase(forward[dim], a.operand_shape(0).dims[dim], a.g().dim(dim)));
-      back.back().reversal = false;
     }
     a.gradients[0] = ReduceWindow(Opcode::kAdd, a.g(), 0, std::move(back));
     return absl::OkStatus();
