@@ -102,32 +102,56 @@ Tensor OverFeatures(Tensor x, const Dims& dims) {
   return Broadcast(x, dims, {static_cast<int64_t>(dims.size()) - 1});
 }
 
-// x scale + bias, one number per feature.
-Tensor Affine(const Scope& scope, Tensor x, bool zero_scale) {
-  if (!x.valid()) return x;
-  const Dims dims = x.dims();
-  const auto kind = zero_scale ? Initializer::Kind::kZeros : Initializer::Kind::kOnes;
-  const Tensor scale = scope.Parameter("scale", {dims.back()}, {.initializer = {kind}});
-  const Tensor bias = scope.Parameter("bias", {dims.back()}, {});
-  return x * OverFeatures(Convert(scale, x.type()), dims) +
-         OverFeatures(Convert(bias, x.type()), dims);
-}
+struct Affine {
+  Tensor scale, bias;  // one number per feature
+
+  Affine(const Scope& scope, int64_t features, ElementType type, bool zero_scale = false) {
+    const auto kind = zero_scale ? Initializer::Kind::kZeros : Initializer::Kind::kOnes;
+    scale = Convert(scope.Parameter("scale", {features}, {.initializer = {kind}}), type);
+    bias = Convert(scope.Parameter("bias", {features}, {}), type);
+  }
+  Tensor operator()(Tensor x) const {
+    if (!x.valid()) return x;
+    const Dims dims = x.dims();
+    return x * OverFeatures(scale, dims) + OverFeatures(bias, dims);
+  }
+};
 
 struct Moments {
   Tensor mean, variance;
 };
 
-// Training: the batch's, which the averages take in. Evaluation: the averages.
-Moments Averaged(const Scope& scope, const Moments& batch, int64_t features, double momentum) {
-  const Moments before = {scope.State("mean", {features}, {Initializer::Kind::kZeros}),
-                          scope.State("variance", {features}, {Initializer::Kind::kOnes})};
-  if (!scope.training()) return {Convert(before.mean, kF32), Convert(before.variance, kF32)};
+Moments KeptMoments(const Scope& scope, int64_t features) {
+  return {scope.State("mean", {features}, {Initializer::Kind::kZeros}),
+          scope.State("variance", {features}, {Initializer::Kind::kOnes})};
+}
+
+void TakeIn(const Scope& scope, const Moments& batch, int64_t features, double momentum) {
+  const Moments before = KeptMoments(scope, features);
   const auto average = [&](Tensor old, Tensor now) {
     return old * momentum + Convert(now, old.type()) * (1 - momentum);
   };
   scope.SetState("mean", average(before.mean, batch.mean));
   scope.SetState("variance", average(before.variance, batch.variance));
-  return batch;
+}
+
+struct BatchNormalized {
+  Tensor y;
+  Moments moments;
+};
+
+// HLO's operation: its gradient needs two sums over x where that of the formula needs four.
+BatchNormalized NormalizeByBatch(Tensor x, const Affine& affine, double epsilon) {
+  if (!x.valid() || !affine.scale.valid() || !affine.bias.valid()) return {};
+  Graph& graph = x.graph();
+  const Value first = graph.builder().Append(
+      {.opcode = Opcode::kBatchNormTraining,
+       .operands = {x.value(), affine.scale.value(), affine.bias.value()},
+       .attributes = BatchNormAttributes{static_cast<float>(epsilon), x.rank() - 1}});
+  const auto result = [&](int32_t index) {
+    return graph.Record({first.instruction, index}, std::array{x, affine.scale, affine.bias});
+  };
+  return {.y = result(0), .moments = {result(1), result(2)}};
 }
 
 }  // namespace
@@ -253,18 +277,18 @@ Tensor BatchNorm(const Scope& scope, Tensor x, const BatchNormOptions& options) 
   const ScopeName name(scope.graph(), scope.path());
   const ElementType type = x.type();
   const Dims dims = x.dims();
-  Dims leading(dims.size() - 1);
-  std::iota(leading.begin(), leading.end(), 0);
   x = Convert(x, kF32);
-  Moments moments;
+  const Affine affine(scope, dims.back(), kF32, options.zero_scale);
   if (scope.training() || !options.momentum) {
-    moments.mean = Mean(x, leading);
-    moments.variance = Max(Mean(x * x, leading) - moments.mean * moments.mean, 0.0);
+    const BatchNormalized batch = NormalizeByBatch(x, affine, options.epsilon);
+    if (options.momentum) TakeIn(scope, batch.moments, dims.back(), *options.momentum);
+    return Convert(batch.y, type);
   }
-  if (options.momentum) moments = Averaged(scope, moments, dims.back(), *options.momentum);
-  const Tensor normal = (x - OverFeatures(moments.mean, dims)) *
-                        OverFeatures(Rsqrt(moments.variance + options.epsilon), dims);
-  return Convert(Affine(scope, normal, options.zero_scale), type);
+  const Moments kept = KeptMoments(scope, dims.back());
+  const Tensor deviation = Rsqrt(Convert(kept.variance, kF32) + options.epsilon);
+  const Tensor normal =
+      (x - OverFeatures(Convert(kept.mean, kF32), dims)) * OverFeatures(deviation, dims);
+  return Convert(affine(normal), type);
 }
 
 Tensor GroupNorm(const Scope& scope, Tensor x, int64_t groups, double epsilon) {
@@ -290,7 +314,8 @@ Tensor GroupNorm(const Scope& scope, Tensor x, int64_t groups, double epsilon) {
   const Tensor centered = wide - over_group(Mean(wide, reduced));
   const Tensor variance = Mean(centered * centered, reduced);
   const Tensor normal = centered * over_group(Rsqrt(variance + epsilon));
-  return Convert(Affine(scope, Reshape(normal, dims), /*zero_scale=*/false), x.type());
+  const Affine affine(scope, dims.back(), ElementType::kF32);
+  return Convert(affine(Reshape(normal, dims)), x.type());
 }
 
 }  // namespace minka

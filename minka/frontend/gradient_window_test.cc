@@ -124,6 +124,20 @@ TEST(BatchNormGradient, TrainingAndInference) {
                      [](auto& x) { return AppendBatchNorm(Opcode::kBatchNormInference, x); });
 }
 
+void ExpectEqualResults(const Module& want, const Module& got,
+                        const std::vector<testing::Input>& inputs) {
+  std::mt19937_64 random(3);
+  std::vector<testing::Array> x;
+  for (const testing::Input& input : inputs) x.push_back(testing::Random(input, random));
+  const auto expected = testing::Evaluate(want, x), results = testing::Evaluate(got, x);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(results[i].shape, expected[i].shape);
+    for (size_t j = 0; j < expected[i].elements.size(); ++j) {
+      EXPECT_NEAR(double(results[i].elements[j]), double(expected[i].elements[j]), 1e-12);
+    }
+  }
+}
+
 // Gradients too: the expansion of batch-norm-grad.
 TEST(ExpandBatchNorm, ComputesTheSameAsTheOperations) {
   for (const Opcode opcode : {Opcode::kBatchNormTraining, Opcode::kBatchNormInference}) {
@@ -139,15 +153,7 @@ TEST(ExpandBatchNorm, ComputesTheSameAsTheOperations) {
     for (const Instruction& instruction : expanded.entry_computation().instructions) {
       EXPECT_EQ(OpcodeName(instruction.opcode).find("batch-norm"), std::string_view::npos);
     }
-    std::mt19937_64 random(3);
-    std::vector<testing::Array> x;
-    for (const testing::Input& input : inputs) x.push_back(testing::Random(input, random));
-    const auto want = testing::Evaluate(module, x), got = testing::Evaluate(expanded, x);
-    for (size_t i = 0; i < want.size(); ++i) {
-      for (size_t j = 0; j < want[i].elements.size(); ++j) {
-        EXPECT_NEAR(double(got[i].elements[j]), double(want[i].elements[j]), 1e-12);
-      }
-    }
+    ExpectEqualResults(module, expanded, inputs);
   }
 }
 

@@ -1,14 +1,13 @@
 #include "minka/ir/expand_batch_norm.h"
 
-#include <iterator>
-#include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
-#include "minka/ir/names.h"
+#include "minka/ir/replace_by_calls.h"
 
 namespace minka {
 namespace {
@@ -77,8 +76,10 @@ class Expansion {
       case Opcode::kBatchNormTraining: {
         const Value x = parameters_[0];
         const Value mean = Times(Sum(x), 1 / num_examples_);
-        const Value variance =
+        const Value difference =
             Subtract(Times(Sum(Multiply(x, x)), 1 / num_examples_), Multiply(mean, mean));
+        // Rounding must not make it negative.
+        const Value variance = b_.Binary(Opcode::kMaximum, difference, b_.FullLike(difference, 0));
         return {Normalised(mean, variance), mean, variance};
       }
       default:
@@ -110,49 +111,14 @@ class Expansion {
   std::vector<Value> parameters_;
 };
 
-void ShiftCalls(Computation& computation, ComputationId offset) {
-  for (Instruction& instruction : computation.instructions) {
-    for (ComputationId& called : instruction.called) called += offset;
-  }
-}
-
 }  // namespace
 
 Module ExpandBatchNorm(const Module& module) {
-  Module expanded = module;
-  std::vector<Computation> bodies;
-  std::vector<std::pair<Instruction*, ComputationId>> calls;
-  for (Computation& computation : expanded.computations) {
-    for (Instruction& instruction : computation.instructions) {
-      if (!IsBatchNorm(instruction.opcode)) continue;
-      Module body = Expansion(computation, instruction).Run();
-      const auto offset = static_cast<ComputationId>(bodies.size());
-      for (Computation& part : body.computations) {
-        ShiftCalls(part, offset);
-        bodies.push_back(std::move(part));
-      }
-      calls.emplace_back(&instruction, body.entry + offset);
-    }
-  }
-  if (calls.empty()) return expanded;
-  const auto offset = static_cast<ComputationId>(bodies.size());
-  for (Computation& computation : expanded.computations) ShiftCalls(computation, offset);
-  for (const auto& [instruction, body] : calls) {
-    instruction->opcode = Opcode::kCall;
-    instruction->attributes = {};
-    instruction->undecoded = nullptr;
-    instruction->called = {body};
-  }
-  // Callees before callers.
-  expanded.computations.insert(expanded.computations.begin(),
-                               std::make_move_iterator(bodies.begin()),
-                               std::make_move_iterator(bodies.end()));
-  expanded.entry += offset;
-  UniqueNames names;
-  for (Computation& computation : expanded.computations) {
-    computation.name = names.Take(computation.name);
-  }
-  return expanded;
+  return ReplaceByCalls(module, [](const Computation& computation, const Instruction& instruction) {
+    return IsBatchNorm(instruction.opcode)
+               ? std::optional(Expansion(computation, instruction).Run())
+               : std::nullopt;
+  });
 }
 
 }  // namespace minka
