@@ -5,6 +5,7 @@
 
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/convolutions_as_dots.h"
 #include "minka/ir/expand_batch_norm.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/simplify.h"
@@ -184,7 +185,7 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json) {
 }
 
 absl::StatusOr<Step> Simplify(const Step& step) {
-  Module module = InlineCalls(ExpandBatchNorm(ToModule(step)));
+  Module module = InlineCalls(ConvolutionsAsDots(ExpandBatchNorm(ToModule(step))));
   module = SplitBarriers(module);
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
   module.frontend_attributes.erase(kNumMicroBatchesAttribute);

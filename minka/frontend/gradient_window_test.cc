@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "minka/base/status.h"
 #include "minka/frontend/convolution.h"
 #include "minka/frontend/testing/gradient_check.h"
+#include "minka/ir/convolutions_as_dots.h"
 #include "minka/ir/expand_batch_norm.h"
 #include "minka/ir/simplify.h"
 #include "minka/ir/verifier.h"
@@ -154,6 +157,45 @@ TEST(ExpandBatchNorm, ComputesTheSameAsTheOperations) {
       EXPECT_EQ(OpcodeName(instruction.opcode).find("batch-norm"), std::string_view::npos);
     }
     ExpectEqualResults(module, expanded, inputs);
+  }
+}
+
+int NumConvolutions(const Module& module) {
+  return static_cast<int>(
+      std::ranges::count(module.entry_computation().instructions, Opcode::kConvolution,
+                         [](const Instruction& instruction) { return instruction.opcode; }));
+}
+
+struct DotCase {
+  const char* what;
+  Dims input, kernel;
+  ConvolutionAttributes attributes;
+  int left;  // convolutions, of the three of result and gradients
+};
+
+TEST(ConvolutionsAsDots, ComputesTheSame) {
+  const WindowDim one, strided{.stride = 2}, cropped{.padding_low = -1, .padding_high = -2};
+  const WindowDim padded{.padding_low = 1, .padding_high = 2}, three{.size = 3};
+  ConvolutionAttributes features_first = Images({one, one});
+  features_first.input_feature = features_first.output_feature = 1;
+  features_first.input_spatial = features_first.output_spatial = {2, 3};
+  const DotCase cases[] = {
+      {"one element", {2, 5, 4, 3}, {1, 1, 3, 2}, Images({one, one}), 0},
+      {"strides", {2, 5, 4, 3}, {1, 1, 3, 2}, Images({strided, strided}), 0},
+      {"strides that miss the end", {2, 6, 4, 3}, {1, 1, 3, 2}, Images({strided, one}), 0},
+      {"cropped", {2, 5, 4, 3}, {1, 1, 3, 2}, Images({cropped, one}), 0},
+      {"padded", {2, 5, 4, 3}, {1, 1, 3, 2}, Images({padded, one}), 1},
+      {"whole images", {2, 3, 3, 4}, {3, 3, 4, 2}, Images({three, three}), 1},
+      {"three elements", {2, 5, 5, 3}, {3, 3, 3, 2}, Images({three, three}), 3},
+      {"features before positions", {2, 3, 5, 4}, {1, 1, 3, 2}, features_first, 2}};
+  for (const DotCase& c : cases) {
+    const std::vector<testing::Input> inputs = {{c.input}, {c.kernel}};
+    const Module module = testing::Traced(
+        inputs, [&](auto& x) { return Convolution(x[0], x[1], c.attributes); }, true);
+    const Module dots = InlineCalls(ConvolutionsAsDots(module));
+    EXPECT_TRUE(Verify(dots).ok()) << c.what << ": " << Verify(dots);
+    EXPECT_EQ(NumConvolutions(dots), c.left) << c.what;
+    ExpectEqualResults(module, dots, inputs);
   }
 }
 
