@@ -10,6 +10,7 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/simplify.h"
+#include "minka/lowering/flatten_reductions.h"
 #include "minka/lowering/join_barriers.h"
 #include "minka/lowering/local_operation.h"
 #include "minka/lowering/release_operands.h"
@@ -332,7 +333,8 @@ class Lowering {
     for (const Alias& alias : module_.aliases) target_.AddAlias(alias);
     absl::StatusOr<Module> finished = std::move(target_).Finish();
     if (!finished.ok()) return WithContext(finished.status(), "local program");
-    program.module = JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished)));
+    // Last, because what releases operands looks for reductions that read them.
+    program.module = FlattenReductions(JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished))));
     return program;
   }
 
