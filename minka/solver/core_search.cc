@@ -140,7 +140,7 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
 
 // Memory would have to be carried along.
 bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
-  return options.eliminate && core_.times.empty() && core_.num_nodes() > 0 && round_ % 2 == 0;
+  return options.eliminate && core_.times.empty() && core_.num_nodes() > 0 && round_ % 2 == 1;
 }
 
 // The cheapest answer among the likely choices, of as many as `work` is enough for.
