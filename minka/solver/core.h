@@ -3,6 +3,7 @@
 // can change taken out of the limit.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -44,6 +45,10 @@ struct Core {
   int32_t num_nodes() const { return static_cast<int32_t>(cost_rows.size()); }
   std::span<const int64_t> costs(int32_t node) const { return algebra.row(cost_rows[node]); }
   int32_t num_choices(int32_t node) const { return static_cast<int32_t>(costs(node).size()); }
+  // Whether even the choices of least memory exceed the limit.
+  bool limit_is_below_least_usage() const {
+    return std::ranges::any_of(limit_bytes, [](int64_t bytes) { return bytes < 0; });
+  }
 };
 
 }  // namespace minka

@@ -1,6 +1,7 @@
 #include "minka/solver/core_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -26,6 +27,10 @@ constexpr double kLikelyGrowth = 1.5;
 constexpr double kMostLikely = 0.6;  // of all choices
 constexpr int kRoundsWithoutGain = 4;
 constexpr int64_t kSweepsPerProbe = 50;
+// The bound has come to rest if it rises by less than that share in so many rounds.
+constexpr double kRise = 2e-4;
+constexpr int kRoundsAtRest = 8;
+constexpr int64_t kMostWorkToBranch = 20'000'000'000;
 constexpr int64_t kMostWorkToProbeAll = 20'000'000'000;
 // Of likely choices per node, to search by elimination.
 constexpr double kFirstEliminated = 6;
@@ -114,8 +119,14 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
     return stop() || (cost && RelativeGap(*cost, ascent_.bound()) <= options.gap);
   };
   const bool close = best_ && RelativeGap(best_->cost, ascent_.bound()) <= kCloseGap;
+  if (RelativeGap(ascent_.bound(), bound_that_rose_) > kRise) {
+    bound_that_rose_ = ascent_.bound();
+    rounds_since_rise_ = 0;
+  }
+  ++rounds_since_rise_;
+  const bool at_rest = ascent_.stalled() || HasComeToRest();
   const bool raise_bound =
-      (!ascent_.stalled() && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
+      (!at_rest && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
   const auto second = [&] {
     if (raise_bound)
       ascent_.Run(options.work, bound_stop);
@@ -192,6 +203,10 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
     Probe(options.work, stop);
     return;
   }
+  if (options.probe && WorthBranching()) {
+    Branch(options, stop);
+    return;
+  }
   if (options.probe && best_ && round_ / 2 % 2 == 0) {
     SearchRegions(options.work, stop);
     return;
@@ -221,6 +236,33 @@ void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) 
       ChoiceExcess(ascent_.messages()).Within(best_->cost);
   other_work_ += graph_.num_cells();
   regions_->Run(*best_, choices, MakeSearch(), work, stop);
+}
+
+// With prices of memory to find, the ascent says itself when it has stalled.
+bool CoreSearch::HasComeToRest() const {
+  return core_.times.empty() && rounds_since_rise_ > kRoundsAtRest;
+}
+
+// Once probing can rule choices out, it does more.
+bool CoreSearch::WorthBranching() const {
+  if (!best_ || !HasComeToRest() || (pruned_ && pruned_->has_all)) return false;
+  int32_t most_choices = 0;
+  for (int32_t n = 0; n < graph_.num_nodes(); ++n)
+    most_choices = std::max(most_choices, graph_.num_choices(n));
+  return static_cast<double>(most_choices) * static_cast<double>(ProbeWork()) <=
+         static_cast<double>(kMostWorkToBranch);
+}
+
+void CoreSearch::Branch(const RoundOptions& options, const std::function<bool()>& stop) {
+  if (!branching_) {
+    std::vector<std::vector<int64_t>> choices =
+        ChoiceExcess(ascent_.messages()).Within(best_->cost);
+    const int32_t node = NodeToBranchOn(choices);
+    branching_.emplace(core_, std::move(choices), node, ProbeWork(), seed_ + kSeedOfHelper);
+  }
+  const double share = std::max(0.0, 1 - options.gap);
+  const auto goal = static_cast<int64_t>(std::ceil(share * static_cast<double>(best_->cost)));
+  branching_->Run(*best_, std::min(goal, best_->cost), MakeSearch(), options.work, stop);
 }
 
 bool CoreSearch::WorthProbing() const {
@@ -354,6 +396,7 @@ void CoreSearch::Collect() {
   if (eliminated_) Take(*eliminated_);
   if (helper_ && helper_->best()) Take(*helper_->best());
   if (regions_ && regions_->found()) Take(*regions_->found());
+  if (branching_ && branching_->found()) Take(*branching_->found());
   complete_ |= primal_.complete() || (helper_ && helper_->complete());
   if (pruned_) CollectFromPruned(*pruned_->search);
   if (pruned_ && pruned_->helper) CollectFromPruned(*pruned_->helper);
@@ -367,7 +410,8 @@ int64_t CoreSearch::BoundOfPruned() const {
 
 int64_t CoreSearch::bound() const {
   if (complete_ && best_) return best_->cost;
-  return std::max({ascent_.bound(), proved_, BoundOfPruned()});
+  return std::max(
+      {ascent_.bound(), proved_, BoundOfPruned(), branching_ ? branching_->bound() : INT64_MIN});
 }
 
 int64_t CoreSearch::work() const {
@@ -377,6 +421,7 @@ int64_t CoreSearch::work() const {
   if (pruned_ && pruned_->helper) work += pruned_->helper->work();
   if (probing_) work += probing_->work();
   if (regions_) work += regions_->work();
+  if (branching_) work += branching_->work();
   return work;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "minka/solver/bound_ascent.h"
+#include "minka/solver/branching.h"
 #include "minka/solver/core_graph.h"
 #include "minka/solver/primal.h"
 #include "minka/solver/probing.h"
@@ -96,6 +97,9 @@ class CoreSearch {
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
   Probing::MakeSearch MakeSearch() const;
   void SearchRegions(int64_t work, const std::function<bool()>& stop);
+  bool HasComeToRest() const;
+  bool WorthBranching() const;
+  void Branch(const RoundOptions& options, const std::function<bool()>& stop);
   bool WorthProbing() const;
   int64_t ProbeWork() const;
   void Probe(int64_t work, const std::function<bool()>& stop);
@@ -116,11 +120,14 @@ class CoreSearch {
   std::optional<Probing> probing_;            // of the choices that can beat the best answer
   std::optional<int64_t> slack_when_pruned_;  // best cost - bound at the last try
   int64_t bound_before_ = 0;                  // when pruning was last considered
-  double likely_per_node_ = 0;                // choices; 0: not tried yet
-  int rounds_without_gain_ = 0;               // of the pruned search
-  std::optional<ChoiceExcess> excess_;        // in rounds that eliminate
-  double eliminated_per_node_ = 0;            // choices that elimination could take, 0: not tried
-  std::optional<CoreAnswer> eliminated_;      // the best answer found by elimination
+  int64_t bound_that_rose_ = 0;               // the bound when it last rose by much
+  int rounds_since_rise_ = 0;
+  std::optional<Branching> branching_;
+  double likely_per_node_ = 0;            // choices; 0: not tried yet
+  int rounds_without_gain_ = 0;           // of the pruned search
+  std::optional<ChoiceExcess> excess_;    // in rounds that eliminate
+  double eliminated_per_node_ = 0;        // choices that elimination could take, 0: not tried
+  std::optional<CoreAnswer> eliminated_;  // the best answer found by elimination
   int64_t elimination_work_ = 0;
   std::optional<CoreAnswer> best_;
   int64_t proved_ = INT64_MIN;  // by pruned cores that are gone

@@ -57,7 +57,7 @@ void Probing::Probe(const Candidate& candidate, int64_t cost_to_beat, const Make
   const Reduction reduction = ReduceFurther(core_, choices_);
   of_node = std::move(all);
   work_ += reduction.core.algebra.work();
-  bool hopeless = reduction.core.infeasible;
+  bool hopeless = reduction.core.infeasible || reduction.core.limit_is_below_least_usage();
   if (!hopeless) {
     const std::unique_ptr<CoreSearch> search = make_search(reduction, ++seed_);
     search->FirstBound(probe_work_ / kRoundsPerProbe, stop);

@@ -177,7 +177,7 @@ class Solver {
   }
 
   bool ShouldStop() {
-    if (!best_cost_ && (search_->complete() || LimitIsBelowLeastUsage()))
+    if (!best_cost_ && (search_->complete() || reduction_.core.limit_is_below_least_usage()))
       return StopWith(SolveStatus::kInfeasible);
     if (best_cost_ && *best_cost_ <= lower_bound_) return StopWith(SolveStatus::kOptimal);
     if (best_cost_ && RelativeGap(*best_cost_, lower_bound_) <= parameters_.gap)
@@ -206,11 +206,6 @@ class Solver {
     result_.core.num_times = static_cast<int64_t>(core.times.size());
   }
 
-  bool LimitIsBelowLeastUsage() const {
-    return std::ranges::any_of(reduction_.core.limit_bytes,
-                               [](int64_t bytes) { return bytes < 0; });
-  }
-
   SolveResult WithoutChoice() {
     result_.status = SolveStatus::kInfeasible;
     result_.infeasibility = Infeasibility{.without_limit = true};
@@ -232,7 +227,7 @@ class Solver {
       result_.cost = evaluation.cost;
       result_.peak_usage_bytes = evaluation.peak_usage_bytes;
       why.smallest_known_limit_bytes = evaluation.peak_usage_bytes;
-      if (!LimitIsBelowLeastUsage()) why.tightest_time = evaluation.peak_time;
+      if (!reduction_.core.limit_is_below_least_usage()) why.tightest_time = evaluation.peak_time;
     }
     result_.infeasibility = why;
     result_.work = work_;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "minka/base/status.h"
+#include "minka/solver/branching.h"
 #include "minka/solver/core_graph.h"
 #include "minka/solver/core_search.h"
 #include "minka/solver/evaluate.h"
@@ -145,6 +146,36 @@ SolverProblem DenseProblem(Random& random) {
     }
   }
   return problem;
+}
+
+TEST(BranchingTest, ProvesTheOptimumByCases) {
+  Random random(37);
+  int num_above_root = 0;  // problems whose relaxation alone does not prove it
+  for (int i = 0; i < 600; ++i) {
+    const SolverProblem problem =
+        i % 2 == 0 ? MakeRandomProblem({.with_limit = true}, random) : DenseProblem(random);
+    const Reduction reduction = Reduce(problem, {.dominance = false, .elimination = false});
+    const Core& core = reduction.core;
+    const std::optional<int64_t> optimum = OptimumOfCore(core);
+    const std::optional<CoreAnswer> answer =
+        optimum && core.num_nodes() > 0 ? AnyAnswer(core, random) : std::nullopt;
+    if (!answer) continue;
+    const CoreGraph graph(core);
+    MessagePassing messages(graph);
+    for (int sweep = 0; sweep < 20; ++sweep) messages.Sweep();
+    num_above_root += messages.Certify() < *optimum ? 1 : 0;
+    const std::vector<std::vector<int64_t>> choices = ChoiceExcess(messages).Within(answer->cost);
+    Branching branching(core, choices, NodeToBranchOn(choices), /*case_work=*/1000, i);
+    const auto search = [](const Reduction& reduced, uint64_t seed) {
+      return std::make_unique<CoreSearch>(reduced.core, seed);
+    };
+    EXPECT_EQ(branching.bound(), INT64_MIN);
+    branching.Run(*answer, /*goal=*/*optimum, search, /*work=*/50'000'000, [] { return false; });
+    EXPECT_EQ(branching.bound(), *optimum) << "problem " << i;
+    EXPECT_GE(branching.found()->cost, *optimum) << "problem " << i;
+    EXPECT_EQ(CoreCost(core, branching.found()->choice), branching.found()->cost);
+  }
+  EXPECT_GT(num_above_root, 20);
 }
 
 TEST(VariableEliminationTest, FindsTheOptimum) {
