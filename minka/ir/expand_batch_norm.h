@@ -7,8 +7,9 @@
 namespace minka {
 
 // Replaces every batch-norm-training, -inference and -grad by a call of a computation that does the
-// same with sums and elementwise operations in f32 (f64 where x is f64); statistics as XLA expands
-// them, E[x^2] - E[x]^2. InlineCalls() then makes the calls part of their computations.
+// same with sums and elementwise operations in f32 (f64 where x is f64); variances as XLA expands
+// them, E[x^2] - E[x]^2, but never below zero. InlineCalls() then makes the calls part of their
+// computations.
 Module ExpandBatchNorm(const Module& module);
 
 }  // namespace minka
