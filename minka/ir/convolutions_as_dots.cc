@@ -110,6 +110,11 @@ class AsDot {
     return is_whole ? input : b.Slice(input, std::move(slice));
   }
 
+  // A reshape that does nothing would be planned like any other, and XLA would drop it.
+  static Value Reshaped(ComputationBuilder& b, Value x, const Dims& dims) {
+    return b.shape(x).dims == dims ? x : b.Reshape(x, dims);
+  }
+
   // The dims of a convolution's result with holes and padding, from those without.
   Value Padded(ComputationBuilder& b, Value x) const {
     PadAttributes pad{.low = Dims(result_.dims.size(), 0),
@@ -153,7 +158,7 @@ class AsDot {
       dot.rhs_contracting.push_back(places[attributes_.kernel_spatial[i]]);
     }
     const Value product =
-        b.Dot(Sliced(b, input), b.Reshape(kernel, kernel_dims), std::move(dot), result_.type);
+        b.Dot(Sliced(b, input), Reshaped(b, kernel, kernel_dims), std::move(dot), result_.type);
 
     // Contracted dimensions stand in the result with size 1.
     Dims dims = result_.dims;
@@ -161,7 +166,7 @@ class AsDot {
       if (spatial_[i].is_padded)
         dims[attributes_.output_spatial[i]] = input_.dims[attributes_.input_spatial[i]];
     }
-    b.SetResults({Padded(b, b.Reshape(product, dims))});
+    b.SetResults({Padded(b, Reshaped(b, product, dims))});
     absl::StatusOr<Module> body = std::move(module).Finish();
     MINKA_CHECK(body.ok(), "convolution as a dot: {}", Message(body.status()));
     return *std::move(body);

@@ -18,6 +18,11 @@ int64_t TotalBytes(const Computation& computation, const Instruction& instructio
 
 }  // namespace
 
+void PrintTo(const CollectiveInstruction& collective, std::ostream* out) {
+  *out << collective.kind << ' ' << TypeName(collective.type) << ' ' << collective.bytes
+       << " bytes";
+}
+
 std::vector<CollectiveInstruction> CollectivesOf(const Module& module) {
   std::vector<CollectiveInstruction> collectives;
   for (const Computation& computation : module.computations) {

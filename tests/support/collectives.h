@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct CollectiveInstruction {
   int64_t bytes = 0;  // as in PlannedCollective
   auto operator<=>(const CollectiveInstruction&) const = default;
 };
+
+// "all-gather f32 4096 bytes", for failures of tests.
+void PrintTo(const CollectiveInstruction& collective, std::ostream* out);
 
 // Sorted.
 std::vector<CollectiveInstruction> CollectivesOf(const Module& module);
