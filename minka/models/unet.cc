@@ -28,6 +28,8 @@ struct Forward {
     return config.width << std::min(block, std::max<int64_t>(config.num_blocks - 2, 0));
   }
 
+  bool IsLowest(int64_t block) const { return block + 1 == config.num_blocks; }
+
   Tensor Norm(const Scope& scope, Tensor x) const { return GroupNorm(scope, x, config.num_groups); }
 
   static Tensor Conv3(const Scope& scope, Tensor x, int64_t features, int64_t stride = 1) {
@@ -82,20 +84,21 @@ struct Forward {
   Tensor Layer(const Scope& scope, Tensor x, int64_t block) const {
     return scope.Block(x, [&](const Scope& layer, Tensor in) {
       const Tensor y = Residual(layer / "residual", in, Features(block));
-      return block + 1 < config.num_blocks ? Transformer(layer / "transformer", y) : y;
+      return IsLowest(block) ? y : Transformer(layer / "transformer", y);
     });
   }
 
+  // Every layer's output is a skip, and the input of the lowest block.
   Tensor Down(const Scope& scope, Tensor x, std::vector<Tensor>& skips) const {
     for (int64_t block = 0; block < config.num_blocks; ++block) {
       const Scope down = scope / fmt::format("down_{}", block);
+      if (IsLowest(block)) skips.push_back(x);
       for (int64_t layer = 0; layer < config.layers_per_block; ++layer) {
         x = Layer(down / fmt::format("layer_{}", layer), x, block);
         skips.push_back(x);
       }
-      if (block + 1 == config.num_blocks) continue;
-      x = Conv3(down / "downsample", x, Features(block), /*stride=*/2);
-      skips.push_back(x);
+      if (!IsLowest(block))
+        x = Conv3(down / "downsample", x, Features(block), /*stride=*/2);
     }
     return x;
   }
@@ -112,7 +115,8 @@ struct Forward {
   Tensor Up(const Scope& scope, Tensor x, std::vector<Tensor>& skips) const {
     for (int64_t block = config.num_blocks - 1; block >= 0; --block) {
       const Scope up = scope / fmt::format("up_{}", block);
-      for (int64_t layer = 0; layer <= config.layers_per_block; ++layer) {
+      const int64_t num_layers = config.layers_per_block + (IsLowest(block) ? 1 : 0);
+      for (int64_t layer = 0; layer < num_layers; ++layer) {
         x = Concatenate(std::array{x, skips.back()}, 3);
         skips.pop_back();
         x = Layer(up / fmt::format("layer_{}", layer), x, block);
@@ -124,8 +128,8 @@ struct Forward {
   }
 
   Tensor Predict(const Scope& scope, Tensor images) const {
-    std::vector<Tensor> skips = {Conv3(scope / "in", images, config.width)};
-    Tensor x = Down(scope, skips.front(), skips);
+    std::vector<Tensor> skips;
+    Tensor x = Down(scope, Conv3(scope / "in", images, config.width), skips);
     x = Middle(scope / "middle", x);
     x = Up(scope, x, skips);
     return Conv3(scope / "out", Silu(Norm(scope / "out_norm", x)), config.target_channels);

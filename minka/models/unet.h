@@ -17,7 +17,7 @@ struct UnetConfig {
   // Resolutions, each half the one before. Block i has width 2^i features, the last one as many as
   // the one before it.
   int64_t num_blocks = 4;
-  int64_t layers_per_block = 1;
+  int64_t layers_per_block = 1;  // one more in the lowest block on the way up
   int64_t num_heads = 8;
   int64_t num_groups = 4;  // of group normalisation
   double dropout = 0;
