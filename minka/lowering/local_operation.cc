@@ -254,8 +254,8 @@ std::vector<Value> SpreadScalars(const SourceOperation& source, std::vector<Valu
   return operands;
 }
 
-// XLA merges a slice of a slice by adding the starts as they are, but the inner one is clamped
-// first. Starts clamped here keep the device's own slice of the result right.
+// XLA merges a slice of a slice by adding the starts, of which it clamps the inner one only as far
+// as the outer's size asks. Starts clamped here keep the device's own slice of the result right.
 std::vector<Value> ClampStarts(const SourceOperation& source, std::vector<Value> operands,
                                DevicePosition& position) {
   ComputationBuilder& builder = position.builder();
@@ -274,6 +274,12 @@ std::vector<Value> ClampStarts(const SourceOperation& source, std::vector<Value>
     operand = builder.Binary(Opcode::kMinimum, operand, builder.FullLike(operand, last));
   }
   return operands;
+}
+
+bool LooksUpOneIndex(const SourceOperation& gather, const Shape& indices) {
+  const auto& attributes = gather.instruction().As<GatherAttributes>();
+  const auto num_components = static_cast<int64_t>(attributes.start_index_map.size());
+  return num_components > 0 && indices.num_elements() == num_components;
 }
 
 std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Value> operands,
@@ -310,6 +316,10 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
     case Opcode::kGather:
       if (UsesForm(source, LocalForm::kIndexOffset) || UsesForm(source, LocalForm::kWindowOffset)) {
         return EmitGatherOfPart(source, std::move(operands), position);
+      }
+      // Such a gather becomes a slice in XLA.
+      if (LooksUpOneIndex(source, position.builder().shape(operands[1]))) {
+        operands[1] = ClampIndices(source, operands[1], position);
       }
       return AppendLocal(source, std::move(operands), position, called);
     case Opcode::kScatter:

@@ -62,6 +62,9 @@ std::vector<Value> EmitGatherOfPart(const SourceOperation& source, std::vector<V
 Value EmitScatterOfPart(const SourceOperation& source, std::vector<Value> operands,
                         DevicePosition& position, CalledComputations& called);
 
+// The local indices of a gather, in s32, as the gather clamps them.
+Value ClampIndices(const SourceOperation& gather, Value indices, DevicePosition& position);
+
 // A dynamic-slice from, and a dynamic-update-slice into, an array that is split along dimensions of
 // which the window is a part. Slices from other parts are zero: the result is a sum owed.
 Value EmitWindowOfPart(const SourceOperation& source, const std::vector<Value>& operands,

@@ -155,6 +155,13 @@ Value IsInPart(DevicePosition& position, const std::vector<IndexComponent>& comp
 
 }  // namespace
 
+Value ClampIndices(const SourceOperation& gather, Value indices, DevicePosition& position) {
+  const auto& attributes = gather.instruction().As<GatherAttributes>();
+  const std::vector<IndexComponent> components =
+      Components(gather, position.mesh(), attributes.start_index_map, attributes.slice_sizes);
+  return ClampedStarts(position, components, indices, attributes.index_vector_dim);
+}
+
 std::vector<Value> EmitGatherOfPart(const SourceOperation& source, std::vector<Value> operands,
                                     DevicePosition& position) {
   ComputationBuilder& builder = position.builder();

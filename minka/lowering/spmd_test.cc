@@ -128,7 +128,27 @@ TEST(LowerSpmd, ClampsStartsThatMayLieOutside) {
   EXPECT_EQ(Count(local, Opcode::kMaximum), 1);
 }
 
-// Sum of x plus a non-zero init: the init must count on one device only.
+// docs/design/0004: a gather that looks up one index is a slice to XLA.
+TEST(LowerSpmd, ClampsTheIndexOfAGatherThatBecomesASlice) {
+  ModuleBuilder target("gathers");
+  ComputationBuilder b = target.Entry();
+  const Value table = b.Parameter({kF32, {8}}, "table");
+  const GatherAttributes pairs{
+      .offset_dims = {1}, .start_index_map = {0}, .slice_sizes = {2}, .index_vector_dim = 1};
+  const Value few = b.Parameter({ElementType::kS32, {4}}, "few");
+  const Value many = b.Parameter({ElementType::kS32, {8}}, "many");
+  b.SetResults({b.Gather(table, few, pairs), b.Gather(table, many, pairs)});
+  const Module module = *std::move(target).Finish();
+  std::vector<Strategy> strategies = WholeStrategies(module, DataModel());
+  for (const int id : {1, 2, 3, 4}) strategies[id].axes[1] = Factor(0);
+  const Module local = Lowered(module, PlanOfStrategies(module, DataModel(), strategies));
+  const Instruction* const one = Find(local, Opcode::kGather);
+  ASSERT_NE(one, nullptr);
+  EXPECT_EQ(ToString(one->shape()), "f32[1,2]");
+  EXPECT_EQ(local.entry_computation().instruction(one->operands[1]).opcode, Opcode::kMinimum);
+  EXPECT_EQ(Count(local, Opcode::kMinimum), 1) << "two indices make a loop";
+}
+
 // docs/design/0004: XLA would lose the factor.
 TEST(LowerSpmd, KeepsAProductApartFromASliceOfOneElement) {
   ModuleBuilder target("scaled");
@@ -147,6 +167,7 @@ TEST(LowerSpmd, KeepsAProductApartFromASliceOfOneElement) {
   EXPECT_EQ(local.entry_computation().instruction(slice->operands[0]).opcode, Opcode::kOptBarrier);
 }
 
+// Sum of x plus a non-zero init: the init must count on one device only.
 TEST(LowerSpmd, CountsTheInitOfASplitSumOnce) {
   ModuleBuilder target("sum");
   ComputationBuilder b = target.Entry();
