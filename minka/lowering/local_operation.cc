@@ -255,13 +255,18 @@ std::vector<Value> SpreadScalars(const SourceOperation& source, std::vector<Valu
 }
 
 // XLA merges a slice of a slice by adding the starts, of which it clamps the inner one only as far
-// as the outer's size asks. Starts clamped here keep the device's own slice of the result right.
+// as the outer's size asks, by a bound that wraps where its type is narrow. Starts clamped and
+// widened here keep the device's own slice of the result right.
 std::vector<Value> ClampStarts(const SourceOperation& source, std::vector<Value> operands,
                                DevicePosition& position) {
   ComputationBuilder& builder = position.builder();
   const Shape result = LocalResult(source, 0, position.mesh());
   const std::vector<int64_t> dims = builder.shape(operands[0]).dims;
   for (size_t dim = 0; dim < dims.size(); ++dim) {
+    Value& operand = operands[dim + 1];
+    if (ElementBytes(builder.shape(operand).type) < 4) {
+      operand = builder.Convert(operand, ElementType::kS32);
+    }
     const auto last = static_cast<double>(dims[dim] - result.dims[dim]);
     const Instruction& start =
         source.computation.instruction(source.instruction().operands[dim + 1]);
@@ -269,7 +274,6 @@ std::vector<Value> ClampStarts(const SourceOperation& source, std::vector<Value>
       const double value = ScalarValue(constant->literal);
       if (value >= 0 && value <= last) continue;
     }
-    Value& operand = operands[dim + 1];
     operand = builder.Binary(Opcode::kMaximum, operand, builder.FullLike(operand, 0));
     operand = builder.Binary(Opcode::kMinimum, operand, builder.FullLike(operand, last));
   }

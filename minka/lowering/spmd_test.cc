@@ -128,6 +128,23 @@ TEST(LowerSpmd, ClampsStartsThatMayLieOutside) {
   EXPECT_EQ(Count(local, Opcode::kMaximum), 1);
 }
 
+// XLA's bounds of such starts wrap.
+TEST(LowerSpmd, WidensNarrowStartsOfSlices) {
+  ModuleBuilder target("narrow");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {320, 8}}, "x");
+  const Value start = b.Parameter({ElementType::kU8, {}}, "start");
+  const Value starts[] = {start, b.Scalar(ElementType::kU8, 0)};
+  b.SetResults({b.DynamicSlice(x, starts, {60, 8})});
+  const Module module = *std::move(target).Finish();
+  const Module local =
+      Lowered(module, PlanOfStrategies(module, DataModel(), WholeStrategies(module, DataModel())));
+  const Instruction* const slice = Find(local, Opcode::kDynamicSlice);
+  ASSERT_NE(slice, nullptr);
+  EXPECT_EQ(ToString(local.entry_computation().shape(slice->operands[1])), "s32[]");
+  EXPECT_EQ(ToString(local.entry_computation().shape(slice->operands[2])), "s32[]");
+}
+
 // docs/design/0004: a gather that looks up one index is a slice to XLA.
 TEST(LowerSpmd, ClampsTheIndexOfAGatherThatBecomesASlice) {
   ModuleBuilder target("gathers");
