@@ -7,6 +7,7 @@
 // function first, the true bound at last.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,8 @@ class BoundAscent {
   // Proved by integer arithmetic; at least the sum of what the reductions paid and each term's
   // minimum.
   int64_t bound() const { return certified_; }
+  // The bound of the last sweep, not certified.
+  int64_t estimate() const { return std::max(certified_, static_cast<int64_t>(last_)); }
   bool has_bound() const { return certified_ != INT64_MIN; }
   // Prices of the certified bound.
   const std::vector<double>& best_prices() const { return best_prices_; }

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "minka/base/check.h"
+#include "minka/solver/repeated_change.h"
 #include "minka/solver/variable_elimination.h"
 
 namespace minka {
@@ -30,12 +31,14 @@ constexpr int64_t kSweepsPerProbe = 50;
 // The bound has come to rest if it rises by less than that share in so many rounds.
 constexpr double kRise = 2e-4;
 constexpr int kRoundsAtRest = 8;
-constexpr int64_t kMostWorkToBranch = 20'000'000'000;
-constexpr int64_t kMostWorkToProbeAll = 20'000'000'000;
+constexpr int64_t kMostWorkToBranch = 10'000'000'000;
+constexpr int64_t kMostWorkToProbeAll = 10'000'000'000;
 // Of likely choices per node, to search by elimination.
 constexpr double kFirstEliminated = 6;
 constexpr double kEliminatedGrowth = 1.08;
 constexpr int kEliminationTries = 3;
+constexpr double kFocus = 2;  // the farthest choices count as less likely by that power of two
+constexpr int kPlainElimination = 4;  // of so many in vain, one is without focus
 constexpr int64_t kWorkPerEliminatedCell = 4;
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
@@ -43,6 +46,14 @@ int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
   int64_t count = 0;
   for (const auto& of_node : choices) count += static_cast<int64_t>(of_node.size());
   return count;
+}
+
+// Adds an answer's choices to those given.
+void Include(std::span<const int32_t> answer, std::vector<std::vector<int64_t>>& choices) {
+  for (size_t node = 0; node < answer.size(); ++node) {
+    const auto at = std::ranges::lower_bound(choices[node], answer[node]);
+    if (at == choices[node].end() || *at != answer[node]) choices[node].insert(at, answer[node]);
+  }
 }
 
 // The messages of a core restricted to one pruned from it; zero on edges that reductions made.
@@ -83,7 +94,12 @@ std::vector<double> PricesAtTimes(std::span<const int64_t> times, std::span<cons
 }
 
 CoreSearch::CoreSearch(const Core& core, uint64_t seed)
-    : core_(core), seed_(seed), graph_(core), ascent_(graph_), primal_(graph_, seed) {}
+    : core_(core),
+      seed_(seed),
+      graph_(core),
+      ascent_(graph_),
+      primal_(graph_, seed),
+      random_(seed) {}
 
 void CoreSearch::StartFrom(std::span<const int32_t> choice) {
   primal_.StartFrom(choice);
@@ -108,25 +124,22 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
     input_.reset();
   else
     input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
-  excess_.reset();
-  if (WorthEliminating(options)) {
-    excess_.emplace(ascent_.messages());
-    other_work_ += graph_.num_cells();
-  }
   // Only what this round began with may decide, so that the answer does not depend on the threads'
   // pace.
   const auto bound_stop = [&, cost = best_ ? std::optional(best_->cost) : std::nullopt] {
     return stop() || (cost && RelativeGap(*cost, ascent_.bound()) <= options.gap);
   };
   const bool close = best_ && RelativeGap(best_->cost, ascent_.bound()) <= kCloseGap;
-  if (RelativeGap(ascent_.bound(), bound_that_rose_) > kRise) {
-    bound_that_rose_ = ascent_.bound();
+  if (RelativeGap(ascent_.estimate(), bound_that_rose_) > kRise) {
+    bound_that_rose_ = ascent_.estimate();
     rounds_since_rise_ = 0;
   }
   ++rounds_since_rise_;
   const bool at_rest = ascent_.stalled() || HasComeToRest();
   const bool raise_bound =
       (!at_rest && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
+  const bool eliminate = WorthEliminating(options);
+  if (eliminate || (!raise_bound && WorthSearchingRegions(options))) RefreshExcess(kRise);
   const auto second = [&] {
     if (raise_bound)
       ascent_.Run(options.work, bound_stop);
@@ -135,10 +148,10 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   };
   if (options.in_parallel) {
     std::thread second_thread(second);
-    LookForChoices(options, stop);
+    LookForChoices(options, eliminate, stop);
     second_thread.join();
   } else {
-    LookForChoices(options, stop);
+    LookForChoices(options, eliminate, stop);
     second();
   }
   ++round_;
@@ -146,6 +159,7 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const std::optional<CoreAnswer> before = best_;
   Collect();
   const bool gained = best_ && (!before || best_->cost < before->cost);
+  if (gained && before) Take(RepeatChange(graph_, before->choice, *best_, other_work_));
   rounds_without_gain_ = gained ? 0 : rounds_without_gain_ + 1;
 }
 
@@ -154,37 +168,62 @@ bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
   return options.eliminate && core_.times.empty() && core_.num_nodes() > 0 && round_ % 2 == 1;
 }
 
+// Around a node chosen at random more choices count as likely than far from it.
+std::vector<double> CoreSearch::DrawFocus() {
+  const int32_t num_nodes = graph_.num_nodes();
+  std::vector<double> focus(num_nodes, 0);
+  std::vector<int32_t> reached = {random_.Below(num_nodes)};
+  std::vector<char> is_reached(num_nodes, 0);
+  is_reached[reached[0]] = 1;
+  for (size_t i = 0; i < reached.size(); ++i) {
+    focus[reached[i]] = std::exp2(kFocus * (2.0 * static_cast<double>(i) / num_nodes - 1));
+    for (const CoreGraph::Arc& arc : graph_.arcs(reached[i]))
+      if (std::exchange(is_reached[arc.other], 1) == 0) reached.push_back(arc.other);
+  }
+  for (double& factor : focus)
+    if (factor == 0) factor = std::exp2(kFocus);
+  return focus;
+}
+
 // The cheapest answer among the likely choices, of as many as `work` is enough for.
 void CoreSearch::EliminateLikely(int64_t work) {
   const int32_t num_nodes = graph_.num_nodes();
-  if (eliminated_per_node_ == 0) eliminated_per_node_ = kFirstEliminated;
+  const bool focused = eliminations_in_vain_ > 0 && eliminations_in_vain_ % kPlainElimination != 0;
+  const std::vector<double> focus = focused ? DrawFocus() : std::vector<double>();
+  double& per_node = eliminated_per_node_[focused ? 1 : 0];
+  if (per_node == 0) per_node = focused ? eliminated_per_node_[0] : kFirstEliminated;
+  ++eliminations_in_vain_;
   for (int i = 0; i < kEliminationTries; ++i) {
-    const double count = std::min<double>(graph_.total_choices(), eliminated_per_node_ * num_nodes);
-    const std::vector<std::vector<int64_t>> choices = excess_->Likely(
-        static_cast<int64_t>(count), best_ ? best_->choice : std::span<const int32_t>());
+    const double count = std::min<double>(graph_.total_choices(), per_node * num_nodes);
+    std::vector<std::vector<int64_t>> choices = excess_->Likely(
+        static_cast<int64_t>(count), best_ ? best_->choice : std::span<const int32_t>(), focus);
+    Include(primal_.constructed(), choices);
+    if (helper_) Include(helper_->constructed(), choices);
     const Reduction reduction = ReduceFurther(core_, choices);
     elimination_work_ += reduction.core.algebra.work() + Count(choices);
     if (reduction.core.infeasible) {
-      eliminated_per_node_ *= kEliminatedGrowth;
+      per_node *= kEliminatedGrowth;
       continue;
     }
     const Eliminated found = SolveByElimination(reduction.core, work / kWorkPerEliminatedCell);
     elimination_work_ += kWorkPerEliminatedCell * found.work;
     if (!found.complete) {
-      eliminated_per_node_ /= kEliminatedGrowth;
+      per_node /= kEliminatedGrowth;
       continue;
     }
-    eliminated_per_node_ *= kEliminatedGrowth;
+    per_node *= kEliminatedGrowth;
     if (!found.answer) continue;
     CoreAnswer answer = {Expand(reduction, found.answer->choice), 0};
     answer.cost = *CoreCost(core_, answer.choice);
+    if (!best_ || answer.cost < best_->cost) eliminations_in_vain_ = 0;
     if (!eliminated_ || answer.cost < eliminated_->cost) eliminated_ = std::move(answer);
     return;
   }
 }
 
-void CoreSearch::LookForChoices(const RoundOptions& options, const std::function<bool()>& stop) {
-  if (excess_) {
+void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
+                                const std::function<bool()>& stop) {
+  if (eliminate) {
     EliminateLikely(options.work);
     return;
   }
@@ -207,7 +246,7 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
     Branch(options, stop);
     return;
   }
-  if (options.probe && best_ && round_ / 2 % 2 == 0) {
+  if (WorthSearchingRegions(options)) {
     SearchRegions(options.work, stop);
     return;
   }
@@ -230,12 +269,13 @@ Probing::MakeSearch CoreSearch::MakeSearch() const {
       [this](const Reduction& reduction, uint64_t seed) { return SearchPruned(reduction, seed); };
 }
 
+bool CoreSearch::WorthSearchingRegions(const RoundOptions& options) const {
+  return options.probe && best_ && round_ / 2 % 2 == 0;
+}
+
 void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) {
   if (!regions_) regions_.emplace(graph_, seed_ + kSeedOfHelper);
-  const std::vector<std::vector<int64_t>> choices =
-      ChoiceExcess(ascent_.messages()).Within(best_->cost);
-  other_work_ += graph_.num_cells();
-  regions_->Run(*best_, choices, MakeSearch(), work, stop);
+  regions_->Run(*best_, excess_->Within(best_->cost), MakeSearch(), work, stop);
 }
 
 // With prices of memory to find, the ascent says itself when it has stalled.
@@ -282,6 +322,14 @@ void CoreSearch::Probe(int64_t work, const std::function<bool()>& stop) {
   probing_->Run(*best_, MakeSearch(), work, stop);
 }
 
+// Unless the bound has risen by no more than a share of it since. Older ones are as valid.
+void CoreSearch::RefreshExcess(double rise) {
+  if (excess_ && RelativeGap(ascent_.bound(), excess_bound_) <= rise) return;
+  excess_.emplace(ascent_.messages());
+  excess_bound_ = ascent_.bound();
+  other_work_ += graph_.num_cells();
+}
+
 void CoreSearch::PruneIfWorthwhile() {
   if (!best_ || complete_) return;
   if (PruneToProbed()) return;
@@ -294,19 +342,18 @@ void CoreSearch::PruneIfWorthwhile() {
       !slack_when_pruned_ ||
       static_cast<double>(slack) <= kSlackToPruneAgain * static_cast<double>(*slack_when_pruned_);
   if (!closer && !LikelyAreExhausted()) return;
-  const ChoiceExcess excess(ascent_.messages());
-  other_work_ += graph_.num_cells();
+  RefreshExcess(0);
   if (closer) {
     slack_when_pruned_ = slack;
-    if (near && PruneToAll(excess)) return;
+    if (near && PruneToAll()) return;
   }
   if (graph_.total_choices() < kManyChoices * graph_.num_nodes()) return;
-  if (!pruned_ || !pruned_->has_all) PruneToLikely(excess);
+  if (!pruned_ || !pruned_->has_all) PruneToLikely();
 }
 
-bool CoreSearch::PruneToAll(const ChoiceExcess& excess) {
+bool CoreSearch::PruneToAll() {
   if (probing_) return false;  // what it ruled out would come back: see PruneToProbed
-  const std::vector<std::vector<int64_t>> choices = excess.Within(best_->cost);
+  const std::vector<std::vector<int64_t>> choices = excess_->Within(best_->cost);
   const bool pruned_before = pruned_ && pruned_->has_all;
   const int64_t before = pruned_before ? pruned_->num_choices : graph_.total_choices();
   if (static_cast<double>(Count(choices)) > kChoicesLeft * static_cast<double>(before))
@@ -325,14 +372,14 @@ bool CoreSearch::PruneToProbed() {
 }
 
 // Nodes of many choices make every step of the search dear, and most of their choices are hopeless.
-void CoreSearch::PruneToLikely(const ChoiceExcess& excess) {
+void CoreSearch::PruneToLikely() {
   likely_per_node_ = likely_per_node_ == 0 ? kFirstLikely : likely_per_node_ * kLikelyGrowth;
   const double count = likely_per_node_ * graph_.num_nodes();
   if (count > kMostLikely * graph_.total_choices()) {
     if (pruned_) Abandon();
     return;
   }
-  Descend(excess.Likely(static_cast<int64_t>(count), best_->choice), /*has_all=*/false);
+  Descend(excess_->Likely(static_cast<int64_t>(count), best_->choice), /*has_all=*/false);
 }
 
 bool CoreSearch::LikelyAreExhausted() const {

@@ -3,6 +3,7 @@
 // is then searched in the same way, while the bound of the larger one goes on rising.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -83,17 +84,21 @@ class CoreSearch {
     int64_t num_choices = 0;             // before reducing
   };
 
+  void RefreshExcess(double rise);
   void PruneIfWorthwhile();
-  bool PruneToAll(const ChoiceExcess& excess);
+  bool PruneToAll();
   bool PruneToProbed();
-  void PruneToLikely(const ChoiceExcess& excess);
+  void PruneToLikely();
   bool LikelyAreExhausted() const;
   void Abandon();
   void Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all);
   std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed) const;
   bool WorthEliminating(const RoundOptions& options) const;
+  bool WorthSearchingRegions(const RoundOptions& options) const;
+  std::vector<double> DrawFocus();
   void EliminateLikely(int64_t work);
-  void LookForChoices(const RoundOptions& options, const std::function<bool()>& stop);
+  void LookForChoices(const RoundOptions& options, bool eliminate,
+                      const std::function<bool()>& stop);
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
   Probing::MakeSearch MakeSearch() const;
   void SearchRegions(int64_t work, const std::function<bool()>& stop);
@@ -113,6 +118,7 @@ class CoreSearch {
   const CoreGraph graph_;
   BoundAscent ascent_;
   PrimalSearch primal_;
+  Random random_;
   std::optional<PrimalSearch> helper_;
   std::optional<PrimalInput> input_;
   std::optional<Pruned> pruned_;
@@ -123,10 +129,13 @@ class CoreSearch {
   int64_t bound_that_rose_ = 0;               // the bound when it last rose by much
   int rounds_since_rise_ = 0;
   std::optional<Branching> branching_;
-  double likely_per_node_ = 0;            // choices; 0: not tried yet
-  int rounds_without_gain_ = 0;           // of the pruned search
-  std::optional<ChoiceExcess> excess_;    // in rounds that eliminate
-  double eliminated_per_node_ = 0;        // choices that elimination could take, 0: not tried
+  double likely_per_node_ = 0;          // choices; 0: not tried yet
+  int rounds_without_gain_ = 0;         // of the pruned search
+  std::optional<ChoiceExcess> excess_;  // of messages that may have changed since
+  int64_t excess_bound_ = 0;            // at that time
+  // Choices that elimination could take, plain and with a focus, 0: not tried.
+  std::array<double, 2> eliminated_per_node_ = {};
+  int eliminations_in_vain_ = 0;          // in a row
   std::optional<CoreAnswer> eliminated_;  // the best answer found by elimination
   int64_t elimination_work_ = 0;
   std::optional<CoreAnswer> best_;

@@ -69,7 +69,7 @@ class MessagePassing {
   std::vector<double> ExpectedExcess(double temperature) const;
 
   const CoreGraph& graph() const { return graph_; }
-  int64_t sweep_work() const { return 100 + 2 * graph_.num_cells() + 8 * graph_.total_choices(); }
+  int64_t sweep_work() const { return 100 + graph_.num_cells() + 8 * graph_.total_choices(); }
 
  private:
   std::span<const double> Part(const std::vector<double>& values, int32_t node) const {

@@ -73,6 +73,7 @@ void PrimalSearch::Construct(const PrimalInput& input, int64_t work) {
   search_.Start(decoded.choice);
   search_.SetPrices(input.prices);
   if (!search_.feasible()) search_.Repair(work);
+  constructed_ = search_.choice();
 }
 
 void PrimalSearch::ConstructPerturbed(const PrimalInput& input, int64_t work) {
@@ -97,6 +98,7 @@ void PrimalSearch::ConstructPerturbed(const PrimalInput& input, int64_t work) {
   search_.Start(decoded.choice);
   search_.SetPrices(input.prices);
   if (!search_.feasible()) search_.Repair(work);
+  constructed_ = search_.choice();
   if (perturbed_sweeps_ < kSweepsPerPerturbation) return;
   perturbed_.reset();
   const bool gained = best() && best()->cost < before;

@@ -39,6 +39,8 @@ class PrimalSearch {
   void Run(const PrimalInput& input, int64_t work, const std::function<bool()>& stop);
 
   const std::optional<CoreAnswer>& best() const { return search_.best(); }
+  // The last choice that messages led to: feasible or not, empty before the first.
+  std::span<const int32_t> constructed() const { return constructed_; }
   // The whole space was searched: the best is optimal, or without one the core is infeasible.
   bool complete() const { return complete_; }
   int64_t work() const { return search_.work() + neighbourhoods_.work() + other_work_; }
@@ -55,6 +57,7 @@ class PrimalSearch {
   const uint64_t seed_;
   LocalSearch search_;
   NeighbourhoodSearch neighbourhoods_;
+  std::vector<int32_t> constructed_;
   std::vector<int32_t> hard_first_;  // decoding order, learned from failures
   int round_ = 0;
   bool tried_for_memory_ = false;

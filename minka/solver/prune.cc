@@ -67,23 +67,32 @@ ChoiceExcess::ChoiceExcess(const MessagePassing& messages) : graph_(messages.gra
 std::vector<std::vector<int64_t>> ChoiceExcess::Within(int64_t cost) const {
   const __int128 allowed =
       (static_cast<__int128>(cost - graph_.core().base_cost) << shift_) - bound_;
-  return UpTo(static_cast<int64_t>(std::min<__int128>(allowed, kNever - 1)), {});
+  return UpTo(excess_, static_cast<int64_t>(std::min<__int128>(allowed, kNever - 1)), {});
 }
 
 std::vector<std::vector<int64_t>> ChoiceExcess::Likely(int64_t count,
-                                                       std::span<const int32_t> answer) const {
-  std::vector<int64_t> sorted = excess_;
+                                                       std::span<const int32_t> answer,
+                                                       std::span<const double> factors) const {
+  std::vector<int64_t> excess = excess_;
+  for (int32_t n = 0; n < (factors.empty() ? 0 : graph_.num_nodes()); ++n) {
+    for (int32_t i = graph_.first_choice(n); i < graph_.first_choice(n + 1); ++i) {
+      const double scaled = factors[n] * static_cast<double>(excess[i]);
+      if (excess[i] < kNever)
+        excess[i] = static_cast<int64_t>(std::min(scaled, static_cast<double>(kNever - 1)));
+    }
+  }
+  std::vector<int64_t> sorted = excess;
   const auto last = std::min(count, static_cast<int64_t>(sorted.size())) - 1;
   std::ranges::nth_element(sorted, sorted.begin() + last);
-  return UpTo(std::min(sorted[last], kNever - 1), answer);
+  return UpTo(excess, std::min(sorted[last], kNever - 1), answer);
 }
 
-std::vector<std::vector<int64_t>> ChoiceExcess::UpTo(int64_t excess,
+std::vector<std::vector<int64_t>> ChoiceExcess::UpTo(std::span<const int64_t> excess, int64_t most,
                                                      std::span<const int32_t> answer) const {
   std::vector<std::vector<int64_t>> kept(graph_.num_nodes());
   for (int32_t n = 0; n < graph_.num_nodes(); ++n)
     for (int32_t k = 0; k < graph_.num_choices(n); ++k)
-      if (excess_[graph_.first_choice(n) + k] <= excess || (!answer.empty() && answer[n] == k))
+      if (excess[graph_.first_choice(n) + k] <= most || (!answer.empty() && answer[n] == k))
         kept[n].push_back(k);
   return kept;
 }

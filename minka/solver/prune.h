@@ -26,11 +26,14 @@ class ChoiceExcess {
   std::vector<std::vector<int64_t>> Within(int64_t cost) const;
 
   // The `count` choices of all nodes together that raise the bound least, and those of `answer`.
-  // No proof: better answers may use others.
-  std::vector<std::vector<int64_t>> Likely(int64_t count, std::span<const int32_t> answer) const;
+  // No proof: better answers may use others. `factors`: by node, of how far it raises the bound;
+  // none where empty.
+  std::vector<std::vector<int64_t>> Likely(int64_t count, std::span<const int32_t> answer,
+                                           std::span<const double> factors = {}) const;
 
  private:
-  std::vector<std::vector<int64_t>> UpTo(int64_t excess, std::span<const int32_t> answer) const;
+  std::vector<std::vector<int64_t>> UpTo(std::span<const int64_t> excess, int64_t most,
+                                         std::span<const int32_t> answer) const;
 
   const CoreGraph& graph_;
   int shift_ = 0;

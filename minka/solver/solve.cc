@@ -31,7 +31,8 @@ constexpr int32_t kShortLayers = 6;
 constexpr double kShortGapShare = 0.5;
 constexpr double kLeastShortGap = 1e-4;
 constexpr double kShortTimeShare = 0.25;
-constexpr int64_t kMostSweepsOnShort = 200;  // its work in all is that of so many sweeps
+constexpr int64_t kMostSweepsOnShort = 200;           // its work in all is that of so many sweeps
+constexpr int64_t kLeastWorkOnShort = 2'500'000'000;  // unless that is less
 
 // One solve: reduce, search the core in rounds, expand.
 class Solver {
@@ -87,8 +88,8 @@ class Solver {
   void ReduceAndSearchBriefly() {
     ReduceProblem();
     if (reduction_.core.infeasible) return;
-    work_limit_ = std::min(work_limit_,
-                           work_ + kMostSweepsOnShort * search_->ascent().messages().sweep_work());
+    const int64_t sweeps = kMostSweepsOnShort * search_->ascent().messages().sweep_work();
+    work_limit_ = std::min(work_limit_, work_ + std::max(kLeastWorkOnShort, sweeps));
     SearchInRounds();
   }
 
@@ -105,7 +106,6 @@ class Solver {
     parameters.gap = std::max(kLeastShortGap, kShortGapShare * parameters_.gap);
     parameters.time_limit_seconds = kShortTimeShare * parameters_.time_limit_seconds;
     if (parameters_.work_limit) parameters.work_limit = *parameters_.work_limit / 4;
-    parameters.num_threads = 1;
     parameters.on_progress = nullptr;
     return parameters;
   }
