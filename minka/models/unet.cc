@@ -97,8 +97,7 @@ struct Forward {
         x = Layer(down / fmt::format("layer_{}", layer), x, block);
         skips.push_back(x);
       }
-      if (!IsLowest(block))
-        x = Conv3(down / "downsample", x, Features(block), /*stride=*/2);
+      if (!IsLowest(block)) x = Conv3(down / "downsample", x, Features(block), /*stride=*/2);
     }
     return x;
   }
