@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <queue>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "minka/base/check.h"
 
 namespace minka {
@@ -123,20 +127,12 @@ struct Layout {
   AxisSet partial;
 };
 
-class Search {
+// The single steps that leave a sharding.
+class Steps {
  public:
-  Search(const Shape& shape, const Sharding& from, const Sharding& to, const Mesh& mesh,
-         const ReshardPrice& price)
-      : shape_(shape), mesh_(mesh), prices_(shape, mesh, price), from_(from), to_(to) {
-    int num_searched = 0;
-    searched_ = from.used_axes().Union(to.used_axes());
-    for (int axis = 0; axis < mesh.num_axes(); ++axis) num_searched += searched_.contains(axis);
-    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      if (num_searched >= kMaxSearchedAxesWithHelpers) break;
-      if (searched_.contains(axis) || mesh.size(axis) == 1) continue;
-      searched_.Insert(axis);
-      ++num_searched;
-    }
+  // Moves axes of `searched` only, and makes partial those of `to_partial`.
+  Steps(const Shape& shape, const Mesh& mesh, AxisSet searched, AxisSet to_partial)
+      : rank_(shape.rank()), mesh_(mesh), searched_(searched), to_partial_(to_partial) {
     for (const int64_t size : shape.dims) {
       for (int bits = 0; bits < 1 << mesh.num_axes(); ++bits) {
         int64_t parts = 1;
@@ -148,24 +144,129 @@ class Search {
     }
   }
 
-  // To every sharding that is partial at most where `to` is.
-  absl::flat_hash_map<State, double> Distances() {
-    bound_ = std::numeric_limits<double>::infinity();
-    nodes_.reserve(kUsualStates);
-    index_.reserve(kUsualStates);
-    Relax(Encode(from_), 0, 0, -1, {});
-    while (!queue_.empty()) {
-      const int nearest = queue_.top().node;
-      queue_.pop();
-      if (nodes_[nearest].is_done) continue;
-      nodes_[nearest].is_done = true;
-      Expand(nearest);
+  // Calls visit(next, split, move), always in the same order; `split`: axes split where the bytes
+  // count, see Prices.
+  template <typename Visit>
+  void ForEachFrom(State state, const Visit& visit) const {
+    const Layout layout = LayoutOf(state);
+    ForEachOfPartial(state, layout, visit);
+    for (int dim = 0; dim < rank_; ++dim) ForEachOfDim(state, layout, dim, visit);
+    const AxisSet used = layout.split.Union(layout.partial);
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (used.contains(axis) || !searched_.contains(axis)) continue;
+      SplitOver(state, layout, axis, ReshardKind::kSlice, visit);
+      if (!to_partial_.contains(axis)) continue;
+      visit(Moved(state, axis, kPartial), layout.split,
+            Move{ReshardKind::kMakePartial, AxisSet::Of(axis)});
     }
-    absl::flat_hash_map<State, double> distances;
-    distances.reserve(nodes_.size());
-    for (const Node& node : nodes_) distances.emplace(node.state, node.cost);
-    return distances;
   }
+
+ private:
+  Layout LayoutOf(State state) const {
+    Layout layout;
+    for (uint64_t position = 0, left = 1; left > 0; ++position) {
+      left = 0;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        const uint64_t place = Place(state, axis);
+        if (place == kPartial) layout.partial.Insert(axis);
+        if (place < kFirstDim || Position(state, axis) < position) continue;
+        ++left;
+        if (Position(state, axis) != position) continue;
+        layout.dims[place - kFirstDim].PushMinor(axis);
+        layout.split.Insert(axis);
+      }
+    }
+    return layout;
+  }
+
+  bool Divides(const Layout& layout, int dim, int axis) const {
+    const AxisSet axes = layout.dims[dim].axes().Union(AxisSet::Of(axis));
+    return divides_[static_cast<size_t>(dim) << mesh_.num_axes() | axes.bits()];
+  }
+
+  // All-reduces over every set of partial axes, reduce-scatters of each.
+  template <typename Visit>
+  void ForEachOfPartial(State state, const Layout& layout, const Visit& visit) const {
+    for (int bits = layout.partial.bits(); bits > 0; bits = (bits - 1) & layout.partial.bits()) {
+      AxisSet axes;
+      State next = state;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if ((bits >> axis & 1) == 0) continue;
+        axes.Insert(axis);
+        next = Moved(next, axis, kIdle);
+      }
+      visit(next, layout.split, Move{ReshardKind::kAllReduce, axes});
+    }
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (layout.partial.contains(axis)) {
+        SplitOver(state, layout, axis, ReshardKind::kReduceScatter, visit);
+      }
+    }
+  }
+
+  template <typename Visit>
+  void SplitOver(State state, const Layout& layout, int axis, ReshardKind kind,
+                 const Visit& visit) const {
+    for (int dim = 0; dim < rank_; ++dim) {
+      if (!Divides(layout, dim, axis)) continue;
+      visit(Moved(state, axis, kFirstDim + dim, layout.dims[dim].size()), layout.split,
+            Move{kind, AxisSet::Of(axis), static_cast<int8_t>(dim)});
+    }
+  }
+
+  // All-gathers of the minor axes of the dimension, all-to-alls of the minor one.
+  template <typename Visit>
+  void ForEachOfDim(State state, const Layout& layout, int dim, const Visit& visit) const {
+    const AxisList& axes = layout.dims[dim];
+    if (axes.empty()) return;
+    AxisSet gathered;
+    State next = state;
+    for (int i = axes.size() - 1; i >= 0; --i) {
+      gathered.Insert(axes[i]);
+      next = Moved(next, axes[i], kIdle);
+      visit(next, layout.split.Minus(gathered),
+            Move{ReshardKind::kAllGather, gathered, static_cast<int8_t>(dim)});
+    }
+    const int minor = axes.minor();
+    for (int to_dim = 0; to_dim < rank_; ++to_dim) {
+      if (to_dim == dim || !Divides(layout, to_dim, minor)) continue;
+      visit(Moved(state, minor, kFirstDim + to_dim, layout.dims[to_dim].size()), layout.split,
+            Move{ReshardKind::kAllToAll, AxisSet::Of(minor), static_cast<int8_t>(dim),
+                 static_cast<int8_t>(to_dim)});
+    }
+  }
+
+  int rank_;
+  const Mesh& mesh_;
+  AxisSet searched_;
+  AxisSet to_partial_;
+  std::vector<bool> divides_;  // [dim << num_axes | axes]: do the axes divide the dimension?
+};
+
+// The axes of both sides, and others up to three in all.
+AxisSet SearchedAxes(const Sharding& from, const Sharding& to, const Mesh& mesh) {
+  AxisSet searched = from.used_axes().Union(to.used_axes());
+  int num_searched = 0;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) num_searched += searched.contains(axis);
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (num_searched >= kMaxSearchedAxesWithHelpers) break;
+    if (searched.contains(axis) || mesh.size(axis) == 1) continue;
+    searched.Insert(axis);
+    ++num_searched;
+  }
+  return searched;
+}
+
+class Search {
+ public:
+  Search(const Shape& shape, const Sharding& from, const Sharding& to, const Mesh& mesh,
+         const ReshardPrice& price)
+      : shape_(shape),
+        mesh_(mesh),
+        prices_(shape, mesh, price),
+        steps_(shape, mesh, SearchedAxes(from, to, mesh), to.partial),
+        from_(from),
+        to_(to) {}
 
   ReshardPath Run() {
     // Rounding must not cut the direct path itself.
@@ -234,96 +335,12 @@ class Search {
     queue_.push({cost, num_steps, num_pushed_++, entry->second});
   }
 
-  Layout LayoutOf(State state) const {
-    Layout layout;
-    for (uint64_t position = 0, left = 1; left > 0; ++position) {
-      left = 0;
-      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-        const uint64_t place = Place(state, axis);
-        if (place == kPartial) layout.partial.Insert(axis);
-        if (place < kFirstDim || Position(state, axis) < position) continue;
-        ++left;
-        if (Position(state, axis) != position) continue;
-        layout.dims[place - kFirstDim].PushMinor(axis);
-        layout.split.Insert(axis);
-      }
-    }
-    return layout;
-  }
-
-  bool Divides(const Layout& layout, int dim, int axis) const {
-    const AxisSet axes = layout.dims[dim].axes().Union(AxisSet::Of(axis));
-    return divides_[static_cast<size_t>(dim) << mesh_.num_axes() | axes.bits()];
-  }
-
-  void Step(const Layout& layout, State next, Move move) {
-    AxisSet split = layout.split;
-    if (move.kind == ReshardKind::kAllGather) split = split.Minus(move.axes);
-    Relax(next, cost_ + prices_.Of(move.kind, split, move.axes), num_steps_, parent_, move);
-  }
-
   void Expand(int index) {
-    const State state = nodes_[index].state;
-    cost_ = nodes_[index].cost;
-    num_steps_ = nodes_[index].num_steps + 1;
-    parent_ = index;
-    const Layout layout = LayoutOf(state);
-    ExpandPartial(state, layout);
-    for (int dim = 0; dim < shape_.rank(); ++dim) ExpandDim(state, layout, dim);
-    const AxisSet used = layout.split.Union(layout.partial);
-    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      if (used.contains(axis) || !searched_.contains(axis)) continue;
-      SplitOver(state, layout, axis, ReshardKind::kSlice);
-      if (!to_.partial.contains(axis)) continue;
-      Step(layout, Moved(state, axis, kPartial), {ReshardKind::kMakePartial, AxisSet::Of(axis)});
-    }
-  }
-
-  // All-reduces over every set of partial axes, reduce-scatters of each.
-  void ExpandPartial(State state, const Layout& layout) {
-    for (int bits = layout.partial.bits(); bits > 0; bits = (bits - 1) & layout.partial.bits()) {
-      AxisSet axes;
-      State next = state;
-      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-        if ((bits >> axis & 1) == 0) continue;
-        axes.Insert(axis);
-        next = Moved(next, axis, kIdle);
-      }
-      Step(layout, next, {ReshardKind::kAllReduce, axes});
-    }
-    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      if (layout.partial.contains(axis)) {
-        SplitOver(state, layout, axis, ReshardKind::kReduceScatter);
-      }
-    }
-  }
-
-  void SplitOver(State state, const Layout& layout, int axis, ReshardKind kind) {
-    for (int dim = 0; dim < shape_.rank(); ++dim) {
-      if (!Divides(layout, dim, axis)) continue;
-      Step(layout, Moved(state, axis, kFirstDim + dim, layout.dims[dim].size()),
-           {kind, AxisSet::Of(axis), static_cast<int8_t>(dim)});
-    }
-  }
-
-  // All-gathers of the minor axes of the dimension, all-to-alls of the minor one.
-  void ExpandDim(State state, const Layout& layout, int dim) {
-    const AxisList& axes = layout.dims[dim];
-    if (axes.empty()) return;
-    AxisSet gathered;
-    State next = state;
-    for (int i = axes.size() - 1; i >= 0; --i) {
-      gathered.Insert(axes[i]);
-      next = Moved(next, axes[i], kIdle);
-      Step(layout, next, {ReshardKind::kAllGather, gathered, static_cast<int8_t>(dim)});
-    }
-    const int minor = axes.minor();
-    for (int to_dim = 0; to_dim < shape_.rank(); ++to_dim) {
-      if (to_dim == dim || !Divides(layout, to_dim, minor)) continue;
-      Step(layout, Moved(state, minor, kFirstDim + to_dim, layout.dims[to_dim].size()),
-           {ReshardKind::kAllToAll, AxisSet::Of(minor), static_cast<int8_t>(dim),
-            static_cast<int8_t>(to_dim)});
-    }
+    const double cost = nodes_[index].cost;
+    const int num_steps = nodes_[index].num_steps + 1;
+    steps_.ForEachFrom(nodes_[index].state, [&](State next, AxisSet split, const Move& move) {
+      Relax(next, cost + prices_.Of(move.kind, split, move.axes), num_steps, index, move);
+    });
   }
 
   ReshardPath PathTo(int index) const {
@@ -353,20 +370,15 @@ class Search {
   const Shape& shape_;
   const Mesh& mesh_;
   Prices prices_;
+  const Steps steps_;
   const Sharding& from_;
   const Sharding& to_;
-  AxisSet searched_;
-  std::vector<bool> divides_;  // [dim << num_axes | axes]: do the axes divide the dimension?
   double bound_ = 0;
   State goal_ = 0;
   std::vector<Node> nodes_;
   absl::flat_hash_map<State, int> index_;  // looked up only, never iterated
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue_;
   int num_pushed_ = 0;
-  // Of the node being expanded.
-  double cost_ = 0;
-  int num_steps_ = 0;
-  int parent_ = -1;
 };
 
 }  // namespace
@@ -406,20 +418,96 @@ bool SearchesEveryAxis(const Mesh& mesh) {
   return num_axes <= kMaxSearchedAxesWithHelpers;
 }
 
-ReshardDistances::ReshardDistances(const Shape& shape, const Sharding& from, const Mesh& mesh,
+// Shardings and the steps between them are found when first needed and serve all searches.
+struct ReshardDistances::Graph {
+  struct Edge {
+    int to = 0;
+    double cost = 0;
+  };
+  struct Vertex {
+    State state = 0;
+    size_t first_edge = 0, end_edge = 0;  // equal until expanded: every sharding has some step
+  };
+
+  Graph(const Shape& shape, const Mesh& mesh, const ReshardPrice& price)
+      : price(price), prices(shape, mesh, this->price), steps(shape, mesh, All(mesh), All(mesh)) {
+    vertices.reserve(kUsualStates);
+    number.reserve(kUsualStates);
+  }
+
+  static AxisSet All(const Mesh& mesh) {
+    AxisSet axes;
+    for (int axis = 0; axis < mesh.num_axes(); ++axis)
+      if (mesh.size(axis) > 1) axes.Insert(axis);
+    return axes;
+  }
+
+  int NumberOf(State state) {
+    const auto [entry, is_new] = number.try_emplace(state, static_cast<int>(vertices.size()));
+    if (is_new) vertices.push_back({.state = state});
+    return entry->second;
+  }
+
+  void Expand(int vertex) {
+    if (vertices[vertex].first_edge != vertices[vertex].end_edge) return;
+    const size_t first = edges.size();
+    steps.ForEachFrom(vertices[vertex].state, [&](State next, AxisSet split, const Move& move) {
+      edges.push_back({NumberOf(next), prices.Of(move.kind, split, move.axes)});
+    });
+    vertices[vertex].first_edge = first;
+    vertices[vertex].end_edge = edges.size();
+  }
+
+  // Dijkstra from one vertex to all that can be reached.
+  std::vector<double> Search(int from) {
+    using Candidate = std::pair<double, int>;
+    constexpr double kInfinite = std::numeric_limits<double>::infinity();
+    std::vector<double> costs(vertices.size(), kInfinite);
+    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+    costs[from] = 0;
+    queue.emplace(0, from);
+    while (!queue.empty()) {
+      const auto [cost, vertex] = queue.top();
+      queue.pop();
+      if (cost > costs[vertex]) continue;
+      Expand(vertex);
+      costs.resize(vertices.size(), kInfinite);
+      for (size_t i = vertices[vertex].first_edge; i < vertices[vertex].end_edge; ++i) {
+        const Edge& edge = edges[i];
+        if (cost + edge.cost >= costs[edge.to]) continue;
+        costs[edge.to] = cost + edge.cost;
+        queue.emplace(costs[edge.to], edge.to);
+      }
+    }
+    return costs;
+  }
+
+  const ReshardPrice price;
+  Prices prices;
+  const Steps steps;
+  std::vector<Vertex> vertices;
+  std::vector<Edge> edges;
+  absl::flat_hash_map<State, int> number;              // looked up only, never iterated
+  absl::flat_hash_map<int, std::vector<double>> from;  // costs to all vertices, once searched
+};
+
+ReshardDistances::ReshardDistances(const Shape& shape, const Mesh& mesh,
                                    const ReshardPrice& price) {
   MINKA_CHECK(shape.rank() <= kMaxRank, "{} has too many dimensions", ToString(shape));
-  Sharding anywhere = Sharding::Replicated(shape.rank());
-  for (int axis = 0; axis < mesh.num_axes(); ++axis)
-    if (mesh.size(axis) > 1) anywhere.partial.Insert(axis);
-  cost_of_state_ = Search(shape, from, anywhere, mesh, price).Distances();
+  MINKA_CHECK(SearchesEveryAxis(mesh), "a mesh of {} axes has too many", mesh.num_axes());
+  graph_ = std::make_unique<Graph>(shape, mesh, price);
 }
 
-double ReshardDistances::To(const Sharding& to) const {
-  const auto found = cost_of_state_.find(Encode(to));
-  MINKA_CHECK(found != cost_of_state_.end(), "no path to a sharding of {} dimensions",
+ReshardDistances::~ReshardDistances() = default;
+
+double ReshardDistances::Between(const Sharding& from, const Sharding& to) {
+  const int source = graph_->NumberOf(Encode(from));
+  const auto [found, is_new] = graph_->from.try_emplace(source);
+  if (is_new) found->second = graph_->Search(source);
+  const size_t target = graph_->NumberOf(Encode(to));
+  MINKA_CHECK(target < found->second.size(), "no path to a sharding of {} dimensions",
               to.dims.size());
-  return found->second;
+  return found->second[target];
 }
 
 int64_t StepBytes(const Shape& shape, const Sharding& before, const ReshardStep& step,

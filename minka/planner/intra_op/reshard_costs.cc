@@ -72,10 +72,13 @@ ReshardPath ReshardCosts::Path(const Shape& shape, const Sharding& from, const S
 ReshardCosts::Source& ReshardCosts::From(const Shape& shape, ShardingId from, TensorClass tensor) {
   const uint64_t shape_id =
       shape_ids_.try_emplace({shape.type, shape.dims}, shape_ids_.size()).first->second;
-  const uint64_t key =
-      shape_id << 22 | static_cast<uint64_t>(tensor) << 20 | static_cast<uint64_t>(from);
-  std::unique_ptr<Source>& source = sources_[key];
-  if (source == nullptr) source.reset(new Source(*this, shape, from, tensor));
+  const uint64_t tensor_id = shape_id << 2 | static_cast<uint64_t>(tensor);
+  std::unique_ptr<Source>& source = sources_[tensor_id << 20 | static_cast<uint64_t>(from)];
+  if (source != nullptr) return *source;
+  std::unique_ptr<ReshardDistances>& distances = distances_[tensor_id];
+  if (distances == nullptr && searches_every_axis_)
+    distances = std::make_unique<ReshardDistances>(shape, mesh_, SearchPrice(shape, tensor));
+  source.reset(new Source(*this, shape, from, tensor, distances.get()));
   return *source;
 }
 
@@ -92,13 +95,8 @@ double ReshardCosts::Source::Search(ShardingId to) {
   const Sharding& target = costs_.shardings_[to];
   if (!IsAllowed(source, target)) return kInfinite;
   double cost = costs_.PriceOfWholeSum(source, target, tensor_);
-  if (!costs_.searches_every_axis_) {
-    cost += costs_.CheapestPath(shape_, source, target, tensor_).cost;
-  } else {
-    if (!distances_)
-      distances_.emplace(shape_, source, costs_.mesh_, costs_.SearchPrice(shape_, tensor_));
-    cost += distances_->To(target);
-  }
+  cost += distances_ == nullptr ? costs_.CheapestPath(shape_, source, target, tensor_).cost
+                                : distances_->Between(source, target);
   return cost < kForbiddenStep ? cost : kInfinite;
 }
 

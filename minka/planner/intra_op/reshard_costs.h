@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -52,17 +51,17 @@ class ReshardCosts {
 
    private:
     friend class ReshardCosts;
-    Source(const ReshardCosts& costs, const Shape& shape, ShardingId from, TensorClass tensor)
-        : costs_(costs), shape_(shape), from_(from), tensor_(tensor) {}
+    Source(const ReshardCosts& costs, const Shape& shape, ShardingId from, TensorClass tensor,
+           ReshardDistances* distances)
+        : costs_(costs), shape_(shape), from_(from), tensor_(tensor), distances_(distances) {}
     double Search(ShardingId to);
 
     const ReshardCosts& costs_;
     const Shape shape_;
     const ShardingId from_;
     const TensorClass tensor_;
+    ReshardDistances* const distances_;  // of the shape; null where too many axes take part
     absl::flat_hash_map<ShardingId, double> known_;
-    // One search prices the reshards to all others, where it may search all axes.
-    std::optional<ReshardDistances> distances_;
   };
   // Valid as long as this.
   Source& From(const Shape& shape, ShardingId from, TensorClass tensor);
@@ -85,6 +84,7 @@ class ReshardCosts {
   const ShardingTable& shardings_;
   const ReshardLimits limits_;
   std::map<std::pair<ElementType, std::vector<int64_t>>, uint64_t> shape_ids_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<ReshardDistances>> distances_;  // by shape, class
   absl::flat_hash_map<uint64_t, std::unique_ptr<Source>> sources_;
   const bool searches_every_axis_;
 };
