@@ -120,7 +120,8 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   FirstBound(options.work, stop);
   PruneIfWorthwhile();
   if (complete_) return;
-  if (pruned_)
+  const bool eliminate = WorthEliminating(options);
+  if (pruned_ && !(eliminate && ExcessIsOld(ascent_.bound(), kRise)))
     input_.reset();
   else
     input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
@@ -138,8 +139,8 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const bool at_rest = ascent_.stalled() || HasComeToRest();
   const bool raise_bound =
       (!at_rest && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
-  const bool eliminate = WorthEliminating(options);
-  if (eliminate || (!raise_bound && WorthSearchingRegions(options))) RefreshExcess(kRise);
+  if (!raise_bound && WorthSearchingRegions(options) && ExcessIsOld(ascent_.bound(), kRise))
+    RefreshExcess();
   const auto second = [&] {
     if (raise_bound)
       ascent_.Run(options.work, bound_stop);
@@ -224,6 +225,12 @@ void CoreSearch::EliminateLikely(int64_t work) {
 void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
                                 const std::function<bool()>& stop) {
   if (eliminate) {
+    // Here rather than before the round: the bound rises meanwhile.
+    if (input_ && ExcessIsOld(input_->lower_bound, kRise)) {
+      excess_.emplace(input_->messages);
+      excess_bound_ = input_->lower_bound;
+      elimination_work_ += graph_.num_cells();
+    }
     EliminateLikely(options.work);
     return;
   }
@@ -322,9 +329,12 @@ void CoreSearch::Probe(int64_t work, const std::function<bool()>& stop) {
   probing_->Run(*best_, MakeSearch(), work, stop);
 }
 
-// Unless the bound has risen by no more than a share of it since. Older ones are as valid.
-void CoreSearch::RefreshExcess(double rise) {
-  if (excess_ && RelativeGap(ascent_.bound(), excess_bound_) <= rise) return;
+// Whether the bound has risen by more than a share of it since. Older ones are as valid.
+bool CoreSearch::ExcessIsOld(int64_t bound, double rise) const {
+  return !excess_ || RelativeGap(bound, excess_bound_) > rise;
+}
+
+void CoreSearch::RefreshExcess() {
   excess_.emplace(ascent_.messages());
   excess_bound_ = ascent_.bound();
   other_work_ += graph_.num_cells();
@@ -342,7 +352,7 @@ void CoreSearch::PruneIfWorthwhile() {
       !slack_when_pruned_ ||
       static_cast<double>(slack) <= kSlackToPruneAgain * static_cast<double>(*slack_when_pruned_);
   if (!closer && !LikelyAreExhausted()) return;
-  RefreshExcess(0);
+  if (ExcessIsOld(ascent_.bound(), 0)) RefreshExcess();
   if (closer) {
     slack_when_pruned_ = slack;
     if (near && PruneToAll()) return;

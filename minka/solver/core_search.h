@@ -84,7 +84,8 @@ class CoreSearch {
     int64_t num_choices = 0;             // before reducing
   };
 
-  void RefreshExcess(double rise);
+  bool ExcessIsOld(int64_t bound, double rise) const;
+  void RefreshExcess();
   void PruneIfWorthwhile();
   bool PruneToAll();
   bool PruneToProbed();
