@@ -118,10 +118,10 @@ void CoreSearch::FirstBound(int64_t work, const std::function<bool()>& stop) {
 
 void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>& stop) {
   FirstBound(options.work, stop);
-  PruneIfWorthwhile();
+  const bool descend = PruneIfWorthwhile();
   if (complete_) return;
   const bool eliminate = WorthEliminating(options);
-  if (pruned_ && !(eliminate && ExcessIsOld(ascent_.bound(), kRise)))
+  if (pruned_ && !descend && !(eliminate && ExcessIsOld(ascent_.bound(), kRise)))
     input_.reset();
   else
     input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
@@ -139,8 +139,20 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const bool at_rest = ascent_.stalled() || HasComeToRest();
   const bool raise_bound =
       (!at_rest && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
-  if (!raise_bound && WorthSearchingRegions(options) && ExcessIsOld(ascent_.bound(), kRise))
-    RefreshExcess();
+  // Beside the bound's round rather than before it, where only that goes on.
+  const auto prepare = [&] {
+    if (descend) {
+      RefreshExcess(0);
+      PruneToLikely();
+    } else if (eliminate || (!raise_bound && WorthSearchingRegions(options))) {
+      RefreshExcess(kRise);
+    }
+  };
+  if (!raise_bound) prepare();
+  const auto first = [&] {
+    if (raise_bound) prepare();
+    LookForChoices(options, eliminate, stop);
+  };
   const auto second = [&] {
     if (raise_bound)
       ascent_.Run(options.work, bound_stop);
@@ -149,10 +161,10 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   };
   if (options.in_parallel) {
     std::thread second_thread(second);
-    LookForChoices(options, eliminate, stop);
+    first();
     second_thread.join();
   } else {
-    LookForChoices(options, eliminate, stop);
+    first();
     second();
   }
   ++round_;
@@ -165,8 +177,12 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
 }
 
 // Memory would have to be carried along.
+bool CoreSearch::MayEliminate(const RoundOptions& options) const {
+  return options.eliminate && core_.times.empty() && core_.num_nodes() > 0;
+}
+
 bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
-  return options.eliminate && core_.times.empty() && core_.num_nodes() > 0 && round_ % 2 == 1;
+  return MayEliminate(options) && round_ % 2 == 1;
 }
 
 // Around a node chosen at random more choices count as likely than far from it.
@@ -225,23 +241,21 @@ void CoreSearch::EliminateLikely(int64_t work) {
 void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
                                 const std::function<bool()>& stop) {
   if (eliminate) {
-    // Here rather than before the round: the bound rises meanwhile.
-    if (input_ && ExcessIsOld(input_->lower_bound, kRise)) {
-      excess_.emplace(input_->messages);
-      excess_bound_ = input_->lower_bound;
-      elimination_work_ += graph_.num_cells();
-    }
     EliminateLikely(options.work);
     return;
   }
-  if (pruned_)
-    pruned_->search->Round({.work = options.work / 2 + 1,
-                            .gap = options.gap,
-                            .probe = options.probe && !WorthProbing(),
-                            .eliminate = false},
-                           stop);
-  else
+  if (!pruned_) {
     primal_.Run(*input_, options.work, stop);
+    return;
+  }
+  pruned_->search->Round({.work = options.work / 2 + 1,
+                          .gap = options.gap,
+                          .probe = options.probe && !WorthProbing(),
+                          .eliminate = false},
+                         stop);
+  // Few likely choices are searched in no time.
+  if (MayEliminate(options) && !pruned_->has_all && IsSolved(*pruned_->search))
+    EliminateLikely(options.work);
 }
 
 void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool()>& stop) {
@@ -258,7 +272,8 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
     return;
   }
   if (pruned_) {
-    if (!pruned_->helper) pruned_->helper = SearchPruned(pruned_->reduction, seed_ + kSeedOfHelper);
+    if (!pruned_->helper)
+      pruned_->helper = SearchPruned(pruned_->reduction, seed_ + kSeedOfHelper, ascent_.messages());
     pruned_->helper->Round({.work = options.work / 2 + 1,
                             .gap = options.gap,
                             .probe = options.probe,
@@ -272,8 +287,9 @@ void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool(
 }
 
 Probing::MakeSearch CoreSearch::MakeSearch() const {
-  return
-      [this](const Reduction& reduction, uint64_t seed) { return SearchPruned(reduction, seed); };
+  return [this](const Reduction& reduction, uint64_t seed) {
+    return SearchPruned(reduction, seed, ascent_.messages());
+  };
 }
 
 bool CoreSearch::WorthSearchingRegions(const RoundOptions& options) const {
@@ -334,41 +350,48 @@ bool CoreSearch::ExcessIsOld(int64_t bound, double rise) const {
   return !excess_ || RelativeGap(bound, excess_bound_) > rise;
 }
 
-void CoreSearch::RefreshExcess() {
-  excess_.emplace(ascent_.messages());
-  excess_bound_ = ascent_.bound();
-  other_work_ += graph_.num_cells();
+// Of what the round began with, if that is newer.
+void CoreSearch::RefreshExcess(double rise) {
+  if (!input_ || !ExcessIsOld(input_->lower_bound, rise)) return;
+  excess_.emplace(input_->messages);
+  excess_bound_ = input_->lower_bound;
+  elimination_work_ += graph_.num_cells();
 }
 
-void CoreSearch::PruneIfWorthwhile() {
-  if (!best_ || complete_) return;
-  if (PruneToProbed()) return;
+// Whether to go on with likely choices, others than before.
+bool CoreSearch::PruneIfWorthwhile() {
+  if (!best_ || complete_) return false;
+  if (PruneToProbed()) return false;
   const int64_t slack = best_->cost - ascent_.bound();
   const bool near = RelativeGap(best_->cost, ascent_.bound()) <= kLargestGapToPrune;
   const bool settled =
       RelativeGap(ascent_.bound(), std::exchange(bound_before_, ascent_.bound())) <= kSettled;
-  if (slack <= 0 || !(near || settled)) return;
+  if (slack <= 0 || !(near || settled)) return false;
   const bool closer =
       !slack_when_pruned_ ||
       static_cast<double>(slack) <= kSlackToPruneAgain * static_cast<double>(*slack_when_pruned_);
-  if (!closer && !LikelyAreExhausted()) return;
-  if (ExcessIsOld(ascent_.bound(), 0)) RefreshExcess();
+  if (!closer && !LikelyAreExhausted()) return false;
   if (closer) {
     slack_when_pruned_ = slack;
-    if (near && PruneToAll()) return;
+    if (near && PruneToAll()) return false;
   }
-  if (graph_.total_choices() < kManyChoices * graph_.num_nodes()) return;
-  if (!pruned_ || !pruned_->has_all) PruneToLikely();
+  return graph_.total_choices() >= kManyChoices * graph_.num_nodes() &&
+         (!pruned_ || !pruned_->has_all);
 }
 
 bool CoreSearch::PruneToAll() {
   if (probing_) return false;  // what it ruled out would come back: see PruneToProbed
+  if (ExcessIsOld(ascent_.bound(), 0)) {
+    excess_.emplace(ascent_.messages());
+    excess_bound_ = ascent_.bound();
+    other_work_ += graph_.num_cells();
+  }
   const std::vector<std::vector<int64_t>> choices = excess_->Within(best_->cost);
   const bool pruned_before = pruned_ && pruned_->has_all;
   const int64_t before = pruned_before ? pruned_->num_choices : graph_.total_choices();
   if (static_cast<double>(Count(choices)) > kChoicesLeft * static_cast<double>(before))
     return false;
-  Descend(choices, /*has_all=*/true);
+  Descend(choices, /*has_all=*/true, ascent_.messages());
   return true;
 }
 
@@ -377,7 +400,7 @@ bool CoreSearch::PruneToProbed() {
   if (static_cast<double>(Count(probing_->choices())) >
       kChoicesLeft * static_cast<double>(pruned_->num_choices))
     return false;
-  Descend(probing_->choices(), /*has_all=*/true);
+  Descend(probing_->choices(), /*has_all=*/true, ascent_.messages());
   return true;
 }
 
@@ -389,14 +412,17 @@ void CoreSearch::PruneToLikely() {
     if (pruned_) Abandon();
     return;
   }
-  Descend(excess_->Likely(static_cast<int64_t>(count), best_->choice), /*has_all=*/false);
+  Descend(excess_->Likely(static_cast<int64_t>(count), best_->choice), /*has_all=*/false,
+          input_->messages);
+}
+
+bool CoreSearch::IsSolved(const CoreSearch& search) {
+  return search.complete() || (search.best() && search.best()->cost <= search.bound());
 }
 
 bool CoreSearch::LikelyAreExhausted() const {
   if (!pruned_ || pruned_->has_all) return false;
-  const CoreSearch& search = *pruned_->search;
-  return rounds_without_gain_ >= kRoundsWithoutGain || search.complete() ||
-         (search.best() && search.best()->cost <= search.bound());
+  return rounds_without_gain_ >= kRoundsWithoutGain || IsSolved(*pruned_->search);
 }
 
 void CoreSearch::Abandon() {
@@ -408,7 +434,8 @@ void CoreSearch::Abandon() {
 
 CoreSearch::Pruned::Pruned() = default;
 
-void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all) {
+void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all,
+                         const MessagePassing& messages) {
   if (pruned_) Abandon();
   pruned_.emplace();
   pruned_->has_all = has_all;
@@ -417,16 +444,15 @@ void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool 
   pruned_->num_choices = Count(choices);
   other_work_ += pruned_->reduction.core.algebra.work();
   MINKA_CHECK(!pruned_->reduction.core.infeasible, "pruning lost the best answer");
-  pruned_->search = SearchPruned(pruned_->reduction, seed_ + 1 + round_);
+  pruned_->search = SearchPruned(pruned_->reduction, seed_ + 1 + round_, messages);
 }
 
-std::unique_ptr<CoreSearch> CoreSearch::SearchPruned(const Reduction& reduction,
-                                                     uint64_t seed) const {
+std::unique_ptr<CoreSearch> CoreSearch::SearchPruned(const Reduction& reduction, uint64_t seed,
+                                                     const MessagePassing& messages) const {
   auto search = std::make_unique<CoreSearch>(reduction.core, seed);
   if (!reduction.core.times.empty())
-    search->StartFromPrices(
-        PricesAtTimes(reduction.core.times, core_.times, ascent_.messages().prices()));
-  search->StartFromMessages(RestrictMessages(ascent_.messages(), reduction, search->graph()));
+    search->StartFromPrices(PricesAtTimes(reduction.core.times, core_.times, messages.prices()));
+  search->StartFromMessages(RestrictMessages(messages, reduction, search->graph()));
   search->StartFrom(Restrict(reduction, best_->choice));
   return search;
 }

@@ -85,15 +85,19 @@ class CoreSearch {
   };
 
   bool ExcessIsOld(int64_t bound, double rise) const;
-  void RefreshExcess();
-  void PruneIfWorthwhile();
+  void RefreshExcess(double rise);
+  bool PruneIfWorthwhile();
   bool PruneToAll();
   bool PruneToProbed();
   void PruneToLikely();
+  static bool IsSolved(const CoreSearch& search);
   bool LikelyAreExhausted() const;
   void Abandon();
-  void Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all);
-  std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed) const;
+  void Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all,
+               const MessagePassing& messages);
+  std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed,
+                                           const MessagePassing& messages) const;
+  bool MayEliminate(const RoundOptions& options) const;
   bool WorthEliminating(const RoundOptions& options) const;
   bool WorthSearchingRegions(const RoundOptions& options) const;
   std::vector<double> DrawFocus();
