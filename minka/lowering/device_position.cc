@@ -69,19 +69,15 @@ Value KeepOnFirst(DevicePosition& position, Value x, AxisSet axes, double neutra
 
 namespace {
 
-// Whether XLA's algebraic simplifier would lose a factor in front of a slice of one element: of
-// slice(multiply(slice(x), broadcast(scalar))) in 32-bit integers it keeps slice(slice(x)).
-bool SliceWouldLoseFactor(const ComputationBuilder& builder, Value whole,
-                          const std::vector<int64_t>& sizes) {
-  const Instruction& product = builder.computation().instruction(whole);
+// Whether XLA's algebraic simplifier might lose a factor in front of a slice of one element: of
+// slice(multiply(slice(x), broadcast(scalar))) in 32-bit integers it keeps slice(slice(x)), and it
+// finds broadcasts in many things, in a sum that one device keeps and others have zeros for, say.
+bool SliceMayLoseFactor(const ComputationBuilder& builder, Value whole,
+                        const std::vector<int64_t>& sizes) {
   const ElementType type = builder.shape(whole).type;
   return (type == ElementType::kS32 || type == ElementType::kU32) &&
-         sizes == std::vector<int64_t>{1} && product.opcode == Opcode::kMultiply &&
-         std::ranges::any_of(product.operands, [&](Value factor) {
-           const Instruction& broadcast = builder.computation().instruction(factor);
-           return broadcast.opcode == Opcode::kBroadcast &&
-                  builder.shape(broadcast.operands[0]).dims.empty();
-         });
+         sizes == std::vector<int64_t>{1} &&
+         builder.computation().instruction(whole).opcode == Opcode::kMultiply;
 }
 
 }  // namespace
@@ -96,7 +92,7 @@ Value OwnPart(DevicePosition& position, Value whole, const Sharding& sharding) {
     if (!axes.empty()) sizes[dim] /= NumParts(axes, position.mesh());
     starts[dim] = axes.empty() ? position.Number(0) : position.Offset(axes, sizes[dim]);
   }
-  if (SliceWouldLoseFactor(builder, whole, sizes)) whole = builder.OptBarrier({{whole}})[0];
+  if (SliceMayLoseFactor(builder, whole, sizes)) whole = builder.OptBarrier({{whole}})[0];
   return builder.DynamicSlice(whole, starts, std::move(sizes));
 }
 

@@ -171,14 +171,13 @@ TEST(LowerSpmd, KeepsAProductApartFromASliceOfOneElement) {
   ModuleBuilder target("scaled");
   ComputationBuilder b = target.Entry();
   const Value x = b.Parameter({ElementType::kS32, {8}}, "x");
-  const Value factor = b.Broadcast(b.Parameter({ElementType::kS32, {}}, "factor"), {8}, {});
+  const Value factor = b.Parameter({ElementType::kS32, {8}}, "factor");
   const Value scaled = b.Binary(Opcode::kMultiply, x, factor);
   b.SetResults({b.Unary(Opcode::kNegate, scaled)});
   const Module module = *std::move(target).Finish();
   const Mesh mesh = *Mesh::Parse("8");
   const Module local = Lowered(
-      module,
-      PlanOfStrategies(module, mesh, {{{kIdle}}, {{kIdle}}, {{kIdle}}, {{kIdle}}, {{Factor(0)}}}));
+      module, PlanOfStrategies(module, mesh, {{{kIdle}}, {{kIdle}}, {{kIdle}}, {{Factor(0)}}}));
   const Instruction* const slice = Find(local, Opcode::kDynamicSlice);
   ASSERT_NE(slice, nullptr);
   EXPECT_EQ(local.entry_computation().instruction(slice->operands[0]).opcode, Opcode::kOptBarrier);
