@@ -38,7 +38,9 @@ constexpr double kFirstEliminated = 6;
 constexpr double kEliminatedGrowth = 1.08;
 constexpr int kEliminationTries = 3;
 constexpr double kFocus = 2;  // the farthest choices count as less likely by that power of two
-constexpr int kPlainElimination = 4;  // of so many in vain, one is without focus
+constexpr int kPlainElimination = 4;     // of so many in vain, one is without focus
+constexpr int kDecodedFromAnywhere = 2;  // choices, when in vain before
+constexpr double kDecodingNoise = 0.3;
 constexpr int64_t kWorkPerEliminatedCell = 4;
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
@@ -121,7 +123,7 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const bool descend = PruneIfWorthwhile();
   if (complete_) return;
   const bool eliminate = WorthEliminating(options);
-  if (pruned_ && !descend && !(eliminate && ExcessIsOld(ascent_.bound(), kRise)))
+  if (pruned_ && !descend && !MayEliminate(options))
     input_.reset();
   else
     input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
@@ -185,21 +187,43 @@ bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
   return MayEliminate(options) && round_ % 2 == 1;
 }
 
+// All nodes, breadth first from one chosen at random; those that it does not lead to come last.
+std::vector<int32_t> CoreSearch::DrawOrder() {
+  const int32_t num_nodes = graph_.num_nodes();
+  std::vector<int32_t> order = {random_.Below(num_nodes)};
+  std::vector<char> is_reached(num_nodes, 0);
+  is_reached[order[0]] = 1;
+  for (size_t i = 0; i < order.size(); ++i) {
+    for (const CoreGraph::Arc& arc : graph_.arcs(order[i]))
+      if (std::exchange(is_reached[arc.other], 1) == 0) order.push_back(arc.other);
+  }
+  for (int32_t node = 0; node < num_nodes; ++node)
+    if (is_reached[node] == 0) order.push_back(node);
+  return order;
+}
+
 // Around a node chosen at random more choices count as likely than far from it.
 std::vector<double> CoreSearch::DrawFocus() {
-  const int32_t num_nodes = graph_.num_nodes();
-  std::vector<double> focus(num_nodes, 0);
-  std::vector<int32_t> reached = {random_.Below(num_nodes)};
-  std::vector<char> is_reached(num_nodes, 0);
-  is_reached[reached[0]] = 1;
-  for (size_t i = 0; i < reached.size(); ++i) {
-    focus[reached[i]] = std::exp2(kFocus * (2.0 * static_cast<double>(i) / num_nodes - 1));
-    for (const CoreGraph::Arc& arc : graph_.arcs(reached[i]))
-      if (std::exchange(is_reached[arc.other], 1) == 0) reached.push_back(arc.other);
+  const std::vector<int32_t> order = DrawOrder();
+  std::vector<double> focus(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const double distance = static_cast<double>(i) / static_cast<double>(order.size());
+    focus[order[i]] = std::exp2(kFocus * (2 * distance - 1));
   }
-  for (double& factor : focus)
-    if (factor == 0) factor = std::exp2(kFocus);
   return focus;
+}
+
+// Choices that messages lead to from nodes chosen at random. They are not good, but parts of them
+// are other than the answer's.
+std::vector<std::vector<int32_t>> CoreSearch::DecodeFromAnywhere() {
+  std::vector<std::vector<int32_t>> choices;
+  for (int i = 0; i < kDecodedFromAnywhere; ++i) {
+    Decoded decoded =
+        Decode(input_->messages, {.order = DrawOrder(), .noise = kDecodingNoise}, random_);
+    elimination_work_ += decoded.work;
+    if (decoded.failed.empty()) choices.push_back(std::move(decoded.choice));
+  }
+  return choices;
 }
 
 // The cheapest answer among the likely choices, of as many as `work` is enough for.
@@ -209,6 +233,8 @@ void CoreSearch::EliminateLikely(int64_t work) {
   const std::vector<double> focus = focused ? DrawFocus() : std::vector<double>();
   double& per_node = eliminated_per_node_[focused ? 1 : 0];
   if (per_node == 0) per_node = focused ? eliminated_per_node_[0] : kFirstEliminated;
+  const std::vector<std::vector<int32_t>> others =
+      eliminations_in_vain_ > 0 ? DecodeFromAnywhere() : std::vector<std::vector<int32_t>>();
   ++eliminations_in_vain_;
   for (int i = 0; i < kEliminationTries; ++i) {
     const double count = std::min<double>(graph_.total_choices(), per_node * num_nodes);
@@ -216,6 +242,7 @@ void CoreSearch::EliminateLikely(int64_t work) {
         static_cast<int64_t>(count), best_ ? best_->choice : std::span<const int32_t>(), focus);
     Include(primal_.constructed(), choices);
     if (helper_) Include(helper_->constructed(), choices);
+    for (const std::vector<int32_t>& other : others) Include(other, choices);
     const Reduction reduction = ReduceFurther(core_, choices);
     elimination_work_ += reduction.core.algebra.work() + Count(choices);
     if (reduction.core.infeasible) {

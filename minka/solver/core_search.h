@@ -100,7 +100,9 @@ class CoreSearch {
   bool MayEliminate(const RoundOptions& options) const;
   bool WorthEliminating(const RoundOptions& options) const;
   bool WorthSearchingRegions(const RoundOptions& options) const;
+  std::vector<int32_t> DrawOrder();
   std::vector<double> DrawFocus();
+  std::vector<std::vector<int32_t>> DecodeFromAnywhere();
   void EliminateLikely(int64_t work);
   void LookForChoices(const RoundOptions& options, bool eliminate,
                       const std::function<bool()>& stop);
