@@ -40,7 +40,6 @@ constexpr int kEliminationTries = 3;
 constexpr double kFocus = 2;  // the farthest choices count as less likely by that power of two
 constexpr int kPlainElimination = 4;     // of so many in vain, one is without focus
 constexpr int kDecodedFromAnywhere = 2;  // choices, when in vain before
-constexpr double kDecodingNoise = 0.3;
 constexpr int64_t kWorkPerEliminatedCell = 4;
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
@@ -218,8 +217,7 @@ std::vector<double> CoreSearch::DrawFocus() {
 std::vector<std::vector<int32_t>> CoreSearch::DecodeFromAnywhere() {
   std::vector<std::vector<int32_t>> choices;
   for (int i = 0; i < kDecodedFromAnywhere; ++i) {
-    Decoded decoded =
-        Decode(input_->messages, {.order = DrawOrder(), .noise = kDecodingNoise}, random_);
+    Decoded decoded = Decode(input_->messages, {.order = DrawOrder()}, random_);
     elimination_work_ += decoded.work;
     if (decoded.failed.empty()) choices.push_back(std::move(decoded.choice));
   }
