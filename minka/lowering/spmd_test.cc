@@ -183,6 +183,23 @@ TEST(LowerSpmd, KeepsAProductApartFromASliceOfOneElement) {
   EXPECT_EQ(local.entry_computation().instruction(slice->operands[0]).opcode, Opcode::kOptBarrier);
 }
 
+TEST(LowerSpmd, KeepsAConcatenationApartFromAnAllToAll) {
+  ModuleBuilder target("joined");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {16, 8}}, "x");
+  const Value joined = b.Concatenate(std::vector<Value>{x, x}, 0);
+  b.SetResults({b.Unary(Opcode::kNegate, joined)});
+  const Module module = *std::move(target).Finish();
+  const Mesh mesh = *Mesh::Parse("8");
+  const Module local = Lowered(
+      module, PlanOfStrategies(module, mesh, {{{Factor(1)}}, {{Factor(0)}}, {{Factor(0)}}}));
+  const Instruction* exchange = Find(local, Opcode::kAllToAll);
+  ASSERT_NE(exchange, nullptr);
+  while (exchange->opcode != Opcode::kOptBarrier && exchange->opcode != Opcode::kConcatenate)
+    exchange = &local.entry_computation().instruction(exchange->operands[0]);
+  EXPECT_EQ(exchange->opcode, Opcode::kOptBarrier);
+}
+
 // Sum of x plus a non-zero init: the init must count on one device only.
 TEST(LowerSpmd, CountsTheInitOfASplitSumOnce) {
   ModuleBuilder target("sum");
