@@ -64,7 +64,7 @@ absl::StatusOr<NamedProblem> MakeModelProblem(const ModelCase& model_case) {
   const std::unique_ptr<CostModel> cost =
       MakeRooflineCostModel(Cluster::Local(mesh.num_devices()), mesh);
   IntraOpOptions options;
-  if (model_case.tight || model_case.one_layer) options.memory_limit_bytes = INT64_MAX / 4;
+  if (model_case.tight || model_case.one_layer) options.search.memory_limit_bytes = INT64_MAX / 4;
   ASSIGN_OR_RETURN(SolverProblem problem, Pose(step, mesh, *cost, options));
   if (model_case.one_layer) problem.set_usage_limit(std::nullopt);
   if (model_case.tight) {

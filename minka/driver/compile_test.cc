@@ -32,7 +32,7 @@ TracedStep SmallMlp() {
 PlanSource Planned(const ParallelMethod& method) {
   return [method](const Step& step, std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(PlanRequest request, RequestFor(Cluster::Local(8), method, {}));
-    request.memory_limit_bytes = limit;
+    request.search.memory_limit_bytes = limit;
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
     return result.candidates[result.best].plan;
   };
@@ -189,6 +189,32 @@ TEST(Parallelize, StateStaysOnTheDevicesAndIsConsumed) {
             "this state was consumed by an earlier step; use what that returned");
   EXPECT_EQ(Message((*run)(std::move(empty), {batch[0]}).status()),
             "the batch has 1 arrays; y is missing");
+}
+
+TEST(Parallelize, EveryMethodCarriesTheOptionsOfTheSearch) {
+  const SearchOptions search = {.memory_limit_bytes = 1 << 30,
+                                .pins = {"x=[data,-]"},
+                                .limits = {.no_all_to_all = true, .combine_gathers_bytes = 64},
+                                .gap = 0.1,
+                                .time_limit_seconds = 7,
+                                .num_threads = 1};
+  for (const Method method : {Method::kShard, Method::kData, Method::kZero2, Method::kZero3}) {
+    const auto request =
+        RequestFor(Cluster::Local(8), MakeMethod(method, "data=8", search), /*cost_model=*/{});
+    ASSERT_TRUE(request.ok()) << Message(request.status());
+    EXPECT_EQ(request->methods, std::vector{method});
+    EXPECT_EQ(request->search, search) << MethodName(method);
+  }
+}
+
+TEST(Parallelize, OptionsOfTheSearchBesideAPlanAreRefused) {
+  const auto run =
+      Parallelize(SmallMlp(), Cluster::Local(8), DataParallel{.search = {.pins = {"x=[data,-]"}}},
+                  {.plan_path = "plan.json", .devices = Devices()});
+  EXPECT_EQ(
+      Message(run.status()),
+      "plan.json is a plan already made; leave out pins, limits, gap, time limit and threads, "
+      "or leave out the plan to search for one");
 }
 
 TEST(OpenLocalDevices, SaysHowManyThereCanBe) {

@@ -37,8 +37,9 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
   PlanRequest request{.cluster = cluster, .meshes = {mesh}, .cost_model = cost_model};
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < 0) continue;
-    request.pins.push_back(fmt::format("{}={}", traced.step.parameters[i].name,
-                                       ToString(trained.parameter_shardings[numbers[i]], mesh)));
+    request.search.pins.push_back(
+        fmt::format("{}={}", traced.step.parameters[i].name,
+                    ToString(trained.parameter_shardings[numbers[i]], mesh)));
   }
   const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));

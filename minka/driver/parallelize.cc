@@ -10,16 +10,11 @@
 namespace minka {
 namespace {
 
-template <typename... Ts>
-struct Overloaded : Ts... {
-  using Ts::operator()...;
-};
-
 PlanSource Search(PlanRequest request) {
   return [request = std::move(request)](const Step& step,
                                         std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
     PlanRequest limited = request;
-    limited.memory_limit_bytes = limit;
+    limited.search.memory_limit_bytes = limit;
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, limited));
     return std::move(result.candidates[result.best].plan);
   };
@@ -28,6 +23,12 @@ PlanSource Search(PlanRequest request) {
 // A plan file also says how the step is prepared.
 absl::StatusOr<PlanSource> SourceOf(PlanRequest& request, const ParallelizeOptions& options) {
   if (options.plan_path.empty()) return Search(request);
+  if (request.search != SearchOptions{.memory_limit_bytes = request.search.memory_limit_bytes}) {
+    return InvalidArgument(
+        "{} is a plan already made; leave out pins, limits, gap, time limit and threads, or leave "
+        "out the plan to search for one",
+        options.plan_path);
+  }
   ASSIGN_OR_RETURN(std::string json, ReadFile(options.plan_path));
   ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
   request.micro_batches = planned.micro_batches;
@@ -46,13 +47,12 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
                                              const ParallelizeOptions& options) {
   ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, options.cost_model));
   request.options = options.configuration;
-  request.time_limit_seconds = options.search_seconds;
   ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
   ASSIGN_OR_RETURN(CompiledStep compiled,
                    Compile(step, source, devices.client,
                            {.preparation = {.micro_batches = request.micro_batches},
-                            .memory_limit_bytes = request.memory_limit_bytes,
+                            .memory_limit_bytes = request.search.memory_limit_bytes,
                             .dump_dir = options.dump_dir,
                             .configuration = options.configuration,
                             .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
@@ -68,13 +68,12 @@ StepRunner MakeRunner(CompiledStep& compiled, const LocalDevices& devices) {
 
 }  // namespace
 
-ParallelMethod MakeMethod(Method method, std::string mesh,
-                          std::optional<int64_t> memory_limit_bytes,
+ParallelMethod MakeMethod(Method method, std::string mesh, SearchOptions search,
                           const MicroBatchOptions& micro_batches,
                           std::optional<RematChoice> remat) {
   const auto make = [&]<typename T>(T made) -> ParallelMethod {
     made.mesh = std::move(mesh);
-    made.memory_limit_bytes = memory_limit_bytes;
+    made.search = std::move(search);
     made.num_micro_batches = micro_batches.num_micro_batches;
     made.per_micro_batch = micro_batches.per_micro_batch;
     made.remat = std::move(remat);
@@ -97,30 +96,17 @@ absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMet
                                        const CostModelChoice& cost_model) {
   PlanRequest request{.cluster = cluster, .cost_model = cost_model};
   std::string mesh;
-  const auto data_parallel = [&](Method name, const auto& data) {
-    request.methods = {name};
-    request.memory_limit_bytes = data.memory_limit_bytes;
-    mesh = data.mesh.empty() ? fmt::format("data={}", cluster.num_devices()) : data.mesh;
-  };
-  std::visit(Overloaded{[&](const Shard& shard) {
-                          request.methods = {Method::kShard};
-                          request.memory_limit_bytes = shard.memory_limit_bytes;
-                          request.pins = shard.pins;
-                          request.limits = shard.limits;
-                          mesh = shard.mesh;
-                        },
-                        [&](const DataParallel& data) { data_parallel(Method::kData, data); },
-                        [&](const Zero2& data) { data_parallel(Method::kZero2, data); },
-                        [&](const Zero3& data) {
-                          data_parallel(Method::kZero3, data);
-                          request.limits.combine_gathers_bytes = data.combine_gathers_bytes;
-                        }},
-             method);
   std::visit(
-      [&](const auto& any) {
+      [&]<Method kName>(const MethodOptions<kName>& any) {
+        request.methods = {kName};
+        request.search = any.search;
         request.micro_batches = {.num_micro_batches = any.num_micro_batches,
                                  .per_micro_batch = any.per_micro_batch};
         request.remat = any.remat;
+        mesh = any.mesh;
+        if (mesh.empty() && kName != Method::kShard) {
+          mesh = fmt::format("data={}", cluster.num_devices());
+        }
       },
       method);
   if (!mesh.empty()) {

@@ -33,59 +33,43 @@
 
 namespace minka {
 
-// Everything is chosen by the search.
-struct Shard {
-  std::string mesh;  // "data=2,model=4"; empty: the fastest shape of the cluster's devices
-  std::optional<int64_t> memory_limit_bytes;  // per device
-  std::vector<std::string> pins;  // "GLOB=SHARDING" on names of parameters, results, operations
-  SearchLimits limits;
+// A method, and what is asked of its plan.
+template <Method kName>
+struct MethodOptions {
+  static constexpr Method kMethod = kName;
+
+  // "data=2,model=4"; empty: the fastest shape of the cluster's devices for Shard, one axis for the
+  // others.
+  std::string mesh;
+  SearchOptions search;
   int64_t num_micro_batches = 1;  // see MicroBatchOptions
   bool per_micro_batch = false;
   std::optional<RematChoice> remat;  // see PlanRequest
 };
 
+// Everything is chosen by the search.
+using Shard = MethodOptions<Method::kShard>;
 // The batch is split over all axes, parameters are whole on every device.
-struct DataParallel {
-  std::string mesh;
-  std::optional<int64_t> memory_limit_bytes;
-  int64_t num_micro_batches = 1;
-  bool per_micro_batch = false;
-  std::optional<RematChoice> remat;
-};
-
+using DataParallel = MethodOptions<Method::kData>;
 // Data parallelism in which what the optimizer alone reads is split over all axes: gradients are
 // reduce-scattered, new weights gathered. Tensors that the devices do not divide stay whole; the
 // plan's notes name them. Micro-batches accumulate gradients scattered, unless a memory limit is
 // given that whole ones keep, too.
-struct Zero2 {
-  std::string mesh;
-  std::optional<int64_t> memory_limit_bytes;
-  int64_t num_micro_batches = 1;
-  bool per_micro_batch = false;
-  std::optional<RematChoice> remat;
-};
-
+using Zero2 = MethodOptions<Method::kZero2>;
 // As Zero2, and weights are stored split, too, and gathered for each group of uses.
-struct Zero3 {
-  std::string mesh;
-  std::optional<int64_t> memory_limit_bytes;
-  int64_t num_micro_batches = 1;
-  bool per_micro_batch = false;
-  std::optional<RematChoice> remat;
-  int64_t combine_gathers_bytes = 0;  // see SearchLimits
-};
+using Zero3 = MethodOptions<Method::kZero3>;
 
 using ParallelMethod = std::variant<Shard, DataParallel, Zero2, Zero3>;
 // The method of the name as a type, with what all have in common.
-ParallelMethod MakeMethod(Method method, std::string mesh,
-                          std::optional<int64_t> memory_limit_bytes,
+ParallelMethod MakeMethod(Method method, std::string mesh, SearchOptions search = {},
                           const MicroBatchOptions& micro_batches = {},
                           std::optional<RematChoice> remat = std::nullopt);
 
 struct ParallelizeOptions {
   CostModelChoice cost_model;
-  double search_seconds = 60;           // per mesh at most
-  std::string plan_path;                // takes this plan instead of searching
+  // Takes this plan instead of searching; of the method's SearchOptions, only a memory limit can be
+  // given with it.
+  std::string plan_path;
   std::optional<LocalDevices> devices;  // shares a connection; else one is opened
   std::string plugin_path;
   std::string dump_dir;

@@ -84,14 +84,7 @@ RematChoice RematCandidates(const Step& simplified) {
 absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request, const Mesh& mesh,
                                   Method method) {
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
-  IntraOpOptions options{.method = method,
-                         .limits = request.limits,
-                         .pins = request.pins,
-                         .gap = request.gap,
-                         .time_limit_seconds = request.time_limit_seconds,
-                         .num_threads = request.num_threads};
-  // Data parallelism has nothing to give up for memory: it is planned as it is and said not to fit.
-  options.memory_limit_bytes = request.memory_limit_bytes;
+  IntraOpOptions options{.method = method, .search = request.search};
   if (request.on_progress) {
     const std::string what = fmt::format("{} on {}", MethodName(method), mesh.ToString());
     options.on_progress = [&request, what](double seconds, double gap) {
@@ -128,16 +121,17 @@ absl::StatusOr<Plan> PlanCandidateOn(PreparedSteps& steps, const RematChoice& ca
                                       std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(const Step* prepared, steps.With(remat));
     PlanRequest limited = request;
-    limited.memory_limit_bytes = limit;
+    limited.search.memory_limit_bytes = limit;
     ASSIGN_OR_RETURN(Plan plan, PlanPrepared(*prepared, limited, mesh, method));
     plan.remat = remat;
     return plan;
   };
-  if (request.remat) return plan_with(candidates, request.memory_limit_bytes);
+  const SearchOptions& search = request.search;
+  if (request.remat) return plan_with(candidates, search.memory_limit_bytes);
   return SearchRemat(plan_with, {.candidates = candidates,
-                                 .memory_limit_bytes = request.memory_limit_bytes,
-                                 .gap = request.gap,
-                                 .time_limit_seconds = request.time_limit_seconds});
+                                 .memory_limit_bytes = search.memory_limit_bytes,
+                                 .gap = search.gap,
+                                 .time_limit_seconds = search.time_limit_seconds});
 }
 
 }  // namespace
@@ -198,8 +192,8 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
       candidate.status = plan.status();
       if (plan.ok()) {
         candidate.plan = *std::move(plan);
-        candidate.fits = !request.memory_limit_bytes ||
-                         candidate.plan.peak_memory_bytes <= *request.memory_limit_bytes;
+        candidate.fits = !request.search.memory_limit_bytes ||
+                         candidate.plan.peak_memory_bytes <= *request.search.memory_limit_bytes;
       } else if (error.ok() || NeedsLess(candidate.status, error)) {
         error = candidate.status;
       }
@@ -223,7 +217,7 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
   absl::Status status = ResourceExhausted(
       "no plan fits into {} bytes per device; the smallest of those tried needs {} bytes ({:.1f} "
       "MiB)",
-      *request.memory_limit_bytes, smallest, static_cast<double>(smallest) / (1 << 20));
+      *request.search.memory_limit_bytes, smallest, static_cast<double>(smallest) / (1 << 20));
   SetSmallestKnownLimit(smallest, status);
   return status;
 }

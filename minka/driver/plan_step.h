@@ -36,13 +36,8 @@ struct PlanRequest {
   std::optional<RematChoice> remat;
   std::vector<Mesh> meshes;  // empty: every shape of cluster.num_devices() devices
   std::vector<Method> methods = {Method::kShard};
-  std::optional<int64_t> memory_limit_bytes;  // per device
-  std::vector<std::string> pins;
-  SearchLimits limits;
+  SearchOptions search;
   CostModelChoice cost_model;
-  double gap = 0.002;
-  double time_limit_seconds = 60;
-  int num_threads = 2;
   std::map<std::string, std::string> options;  // recorded in the plan
   std::function<void(const std::string& what, double seconds, double gap)> on_progress;
 };

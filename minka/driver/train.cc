@@ -201,12 +201,12 @@ class Training {
                                                }}));
     }
     std::optional<Plan> data;
-    if (!request.memory_limit_bytes && options_.memory_limit_of_data) {
+    if (!request.search.memory_limit_bytes && options_.memory_limit_of_data) {
       ASSIGN_OR_RETURN(data, CompiledDataPlan(request, devices));
-      request.memory_limit_bytes = static_cast<int64_t>(
+      request.search.memory_limit_bytes = static_cast<int64_t>(
           *options_.memory_limit_of_data * static_cast<double>(data->peak_memory_bytes));
     }
-    report_.memory_limit_bytes = request.memory_limit_bytes;
+    report_.memory_limit_bytes = request.search.memory_limit_bytes;
     PlanResult considered;
     const PlanSource source = [&](const Step& step, std::optional<int64_t> limit) {
       return Search(step, request, limit, considered);
@@ -215,7 +215,7 @@ class Training {
     ASSIGN_OR_RETURN(CompiledStep compiled,
                      Compile(traced_.step, source, devices.client,
                              {.preparation = {.micro_batches = request.micro_batches},
-                              .memory_limit_bytes = request.memory_limit_bytes,
+                              .memory_limit_bytes = request.search.memory_limit_bytes,
                               .dump_dir = options_.dump_dir,
                               .configuration = request.options,
                               .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
@@ -229,7 +229,7 @@ class Training {
           WriteFile(options_.plan_path, PlanToJson(compiled.plan, compiled.prepared.module)));
     }
     considered.candidates[considered.best].plan = compiled.plan;
-    if (data) ShowCompiled(*data, *request.memory_limit_bytes, considered);
+    if (data) ShowCompiled(*data, *request.search.memory_limit_bytes, considered);
     if (events_.on_plan) events_.on_plan(considered, compiled.plan);
     run_.emplace(traced_.step, std::move(compiled), devices, traced_.initializers);
     if (!text_ && !digits_) return absl::OkStatus();
@@ -244,8 +244,9 @@ class Training {
   PlanRequest DataRequest(PlanRequest request) const {
     request.methods = {Method::kData};
     request.meshes = {Mesh({{"data", options_.num_devices}})};
-    request.pins.clear();
-    request.memory_limit_bytes.reset();
+    request.search.pins.clear();
+    request.search.limits = {};
+    request.search.memory_limit_bytes.reset();
     return request;
   }
 
@@ -278,7 +279,7 @@ class Training {
   absl::StatusOr<Plan> Search(const Step& step, const PlanRequest& asked,
                               std::optional<int64_t> limit, PlanResult& considered) {
     PlanRequest request = asked;
-    request.memory_limit_bytes = limit;
+    request.search.memory_limit_bytes = limit;
     ASSIGN_OR_RETURN(considered, PlanStep(step, request));
     Plan best = considered.candidates[considered.best].plan;
     if (std::ranges::count(request.methods, Method::kData) > 0) return best;

@@ -87,7 +87,7 @@ absl::Status RunExplain(const ExplainFlags& flags) {
   for (const Sharding& sharding : shardings) {
     const std::string text = ToString(sharding, mesh);
     ShowStatus(fmt::format("plan with {} = {}", parameter.name, text));
-    request.pins = {fmt::format("{}={}", parameter.name, text)};
+    request.search.pins = {fmt::format("{}={}", parameter.name, text)};
     const auto result = PlanStep(loaded.step, request);
     const std::string mark = sharding == parameter.sharding ? "*" : "";
     if (!result.ok()) {

@@ -12,6 +12,7 @@ namespace minka {
 namespace {
 
 constexpr int kMaxLocalDevices = 64;
+constexpr const char* kGroup = "Planning";
 
 std::vector<std::string> SplitAtCommas(const std::string& text) {
   std::vector<std::string> items;
@@ -120,7 +121,7 @@ absl::StatusOr<CostModelChoice> CostModelOf(const PlanningFlags& flags) {
 
 void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                       const std::string& memory_limit_help) {
-  const char* const group = "Planning";
+  const char* const group = kGroup;
   command
       .add_option("--mesh", flags.meshes,
                   "Mesh as data=2,model=4 or 2x4 (axes x, y, z); several are compared. Default: "
@@ -227,14 +228,23 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->group(group);
 }
 
+std::vector<std::string> GivenPlanningFlags(const CLI::App& command) {
+  std::vector<std::string> given;
+  for (const CLI::Option* const option : command.get_options()) {
+    if (option->get_group() == kGroup && option->count() > 0) given.push_back(option->get_name());
+  }
+  return given;
+}
+
 absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
   PlanRequest request{.micro_batches = flags.micro_batches,
-                      .pins = flags.pins,
-                      .limits = flags.limits,
-                      .gap = flags.gap,
-                      .num_threads = flags.threads};
+                      .search = {.pins = flags.pins,
+                                 .limits = flags.limits,
+                                 .gap = flags.gap,
+                                 .num_threads = flags.threads}};
+  SearchOptions& search = request.search;
   if (!flags.combine_gathers.empty()) {
-    ASSIGN_OR_RETURN(request.limits.combine_gathers_bytes,
+    ASSIGN_OR_RETURN(search.limits.combine_gathers_bytes,
                      ParseBytes("--combine-gathers", flags.combine_gathers));
   }
   for (const std::string& text : flags.meshes) {
@@ -248,13 +258,13 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
     request.methods.push_back(method);
   }
   if (!flags.memory_limit.empty()) {
-    ASSIGN_OR_RETURN(request.memory_limit_bytes, ParseBytes("--memory-limit", flags.memory_limit));
+    ASSIGN_OR_RETURN(search.memory_limit_bytes, ParseBytes("--memory-limit", flags.memory_limit));
   } else if (request.cluster.device.memory_bytes > 0) {
-    request.memory_limit_bytes = request.cluster.device.memory_bytes;
+    search.memory_limit_bytes = request.cluster.device.memory_bytes;
   }
   ASSIGN_OR_RETURN(request.remat, RematOf(flags));
   ASSIGN_OR_RETURN(request.cost_model, CostModelOf(flags));
-  ASSIGN_OR_RETURN(request.time_limit_seconds, ParseSeconds("--time-limit", flags.time_limit));
+  ASSIGN_OR_RETURN(search.time_limit_seconds, ParseSeconds("--time-limit", flags.time_limit));
   if (flags.gap < 0 || flags.gap >= 1) {
     return InvalidArgument("--gap {} is not in [0, 1)", flags.gap);
   }

@@ -36,6 +36,9 @@ struct PlanningFlags {
 void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                       const std::string& memory_limit_help);
 
+// The planning flags that the command line gave, by name: "--mesh".
+std::vector<std::string> GivenPlanningFlags(const CLI::App& command);
+
 // Without options; a measured cost model still lacks its calibration.
 absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags);
 // For a plan's options.

@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 
-#include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/inputs.h"
@@ -27,6 +28,7 @@ struct RunFlags {
   StepSource source;
   PlanningFlags planning{.cost_model = "measured"};
   std::string plan, inputs, outputs, dump_to, repro, plugin;
+  std::vector<std::string> given_planning;  // flags of that group on the command line
   std::optional<uint64_t> random_inputs;
   bool check = false, json = false;
 };
@@ -37,7 +39,20 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// The plan says all that they would, except how much memory the compiled program may take.
+absl::Status CheckFlagsBesidePlan(const RunFlags& flags) {
+  if (flags.plan.empty()) return absl::OkStatus();
+  std::vector<std::string> settled;
+  std::ranges::copy_if(flags.given_planning, std::back_inserter(settled),
+                       [](const std::string& flag) { return flag != "--memory-limit"; });
+  if (settled.empty()) return absl::OkStatus();
+  return InvalidArgument(
+      "--plan {} is a plan already made; drop {}, or drop --plan to search for another one",
+      flags.plan, fmt::join(settled, ", "));
+}
+
 absl::Status CheckFlags(const RunFlags& flags) {
+  RETURN_IF_ERROR(CheckFlagsBesidePlan(flags));
   if (flags.inputs.empty() != flags.random_inputs.has_value()) {
     return InvalidArgument("{}", flags.inputs.empty()
                                      ? "what does the module run on? Give --inputs "
@@ -69,11 +84,9 @@ absl::StatusOr<std::vector<Literal>> InputsOf(const RunFlags& flags, const Step&
   return inputs;
 }
 
-// The mesh that a plan file is for, where none is given.
+// The mesh that a plan file is for.
 absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFlags& planning) {
-  if (flags.plan.empty() || !planning.meshes.empty() || planning.num_devices) {
-    return absl::OkStatus();
-  }
+  if (flags.plan.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.plan));
   ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
   ASSIGN_OR_RETURN(const Step prepared, Prepare(step, planned));
@@ -89,16 +102,8 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
         "run takes one --method and one --mesh (or --num-devices); minka plan compares several");
   }
   const std::string mesh = request.meshes.empty() ? "" : request.meshes.front().ToString();
-  ParallelMethod method = MakeMethod(request.methods.front(), mesh, request.memory_limit_bytes,
-                                     request.micro_batches, request.remat);
-  if (Shard* const shard = std::get_if<Shard>(&method)) {
-    shard->pins = request.pins;
-    shard->limits = request.limits;
-  }
-  if (Zero3* const zero = std::get_if<Zero3>(&method)) {
-    zero->combine_gathers_bytes = request.limits.combine_gathers_bytes;
-  }
-  return method;
+  return MakeMethod(request.methods.front(), mesh, request.search, request.micro_batches,
+                    request.remat);
 }
 
 // All results by number, state read back from the devices.
@@ -278,7 +283,8 @@ void AddRunCommand(CLI::App& app, CommandLine& line) {
   command->add_option("--plugin", flags->plugin,
                       "PJRT plugin. Default: MINKA_PJRT_PLUGIN, else searched");
   command->add_flag("--json", flags->json, "Print one JSON object instead of tables");
-  command->callback([flags, &line] {
+  command->callback([flags, command, &line] {
+    flags->given_planning = GivenPlanningFlags(*command);
     if (IsChild()) {
       Finish(ModuleRun(*flags).Run(), line);
     } else {

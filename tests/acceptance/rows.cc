@@ -302,10 +302,10 @@ absl::StatusOr<AcceptanceResult> PlanAndLower(const AcceptanceRow& row) {
   ASSIGN_OR_RETURN(const auto cost, CostModelOf(row, mesh));
   ASSIGN_OR_RETURN(const Step step, row.program());
   ASSIGN_OR_RETURN(out.prepared, Prepare(step));
-  ASSIGN_OR_RETURN(
-      IntraOpResult planned,
-      PlanMesh(out.prepared, mesh, *cost,
-               {.method = row.method, .limits = row.limits, .pins = row.pins, .gap = 0}));
+  ASSIGN_OR_RETURN(IntraOpResult planned,
+                   PlanMesh(out.prepared, mesh, *cost,
+                            {.method = row.method,
+                             .search = {.pins = row.pins, .limits = row.limits, .gap = 0}}));
   if (planned.stop_reason != "optimal") {
     return InternalError("the plan is not known to be the best: {}", planned.stop_reason);
   }

@@ -196,8 +196,10 @@ Step SoftmaxOfTwoLayers() {
 
 SmallProgram Accumulating(const std::string& name, const std::string& mesh, SearchLimits limits) {
   limits.no_all_to_all = true;
-  return {
-      name, LinearLayers(), {.mesh = mesh, .limits = limits, .num_micro_batches = 2}, AlpaCosts()};
+  return {name,
+          LinearLayers(),
+          {.mesh = mesh, .search = {.limits = limits}, .num_micro_batches = 2},
+          AlpaCosts()};
 }
 
 }  // namespace
@@ -210,7 +212,7 @@ std::vector<SmallProgram> SmallPrograms() {
   const Shard row = {.mesh = "a=1,b=4"}, grid = {.mesh = "data=2,model=2"};
   const auto pinned = [&](const std::vector<std::string>& pins) {
     Shard shard = grid;
-    shard.pins = pins;
+    shard.search.pins = pins;
     return shard;
   };
   SmallProgram manual = {
@@ -219,7 +221,7 @@ std::vector<SmallProgram> SmallPrograms() {
               "params/2/bias=[-]", "x=[-,data,-]", "y=[-,data,-]"}),
       AlpaCosts()};
   manual.how.num_micro_batches = 2;
-  manual.how.limits.batch_axis = "data";
+  manual.how.search.limits.batch_axis = "data";
   return {{"donate_buffer", DonatedPlusOne(), {.mesh = "a=4"}},
           {"dot_reshape_transpose", TransposedReshapedDot(), row},
           {"one_by_one_mesh", PlusOne(kMatrix), {.mesh = "a=1,b=1"}},

@@ -59,7 +59,7 @@ absl::StatusOr<Planned> PlanAndLower(const Step& step, const ParallelMethod& how
   ASSIGN_OR_RETURN(const Mesh parsed, Mesh::Parse(mesh));
   ASSIGN_OR_RETURN(PlanRequest request,
                    RequestFor(Cluster::Local(static_cast<int>(parsed.num_devices())), how, costs));
-  request.gap = 0;
+  request.search.gap = 0;
   Planned out;
   ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
   out.prepared = std::move(result.prepared);
@@ -264,7 +264,7 @@ TEST(GradientAccumulation, Zero2AccumulatesScatteredUnlessWholeFits) {
   const std::string kernel = "gradient of params/layer_0/kernel";
   EXPECT_THAT(scattered->plan.accumulators.at(kernel),
               testing::AnyOf("sum f32[16,16] [b,-]", "sum f32[16,16] [-,b]"));
-  zero2.memory_limit_bytes = int64_t{1} << 30;
+  zero2.search.memory_limit_bytes = int64_t{1} << 30;
   const auto partial = PlanAndLower(program.step, zero2, AlpaCosts(), zero2.mesh);
   ASSERT_TRUE(partial.ok()) << Message(partial.status());
   EXPECT_EQ(partial->plan.accumulators.at(kernel), "sum f32[16,16] [-,-]{partial: b}");

@@ -45,6 +45,34 @@ TEST_F(RunCommandTest, APlanFileAndOutputsOfOneRunAreInputsOfAnother) {
   EXPECT_EQ(Slurp(Path("first.safetensors")), Slurp(Path("second.safetensors")));
 }
 
+TEST_F(RunCommandTest, PinsAndLimitsHoldForEveryMethod) {
+  const std::string run =
+      "run mlp --layers 1 --mesh a=2,b=2 --random-inputs 0 --cost-model roofline --json --method ";
+  for (const char* method : {"shard", "data", "zero2", "zero3"}) {
+    const Outcome pinned = Run(fmt::format("{}{} --pin 'params/*kernel=[-,b]'", run, method));
+    EXPECT_EQ(pinned.exit_code, 0) << pinned.err;
+    const auto json = nlohmann::json::parse(pinned.out);
+    EXPECT_EQ(json["parameters"][0]["name"], "params/layer_0/kernel");
+    EXPECT_EQ(json["parameters"][0]["sharding"], "[-,b]") << method;
+    const Outcome limited = Run(fmt::format("{}{} --batch-axis c", run, method));
+    EXPECT_THAT(limited.err, HasSubstr("the batch is to lie on axis \"c\"")) << method;
+  }
+}
+
+TEST_F(RunCommandTest, PlanningFlagsBesideAPlanAreRefusedByName) {
+  Write("dot.hlo.txt", kDotModule);
+  ASSERT_EQ(Run("plan dot.hlo.txt --mesh 2x2 --out plan.json").exit_code, 0);
+  const std::string run = "run dot.hlo.txt --plan plan.json --random-inputs 3 ";
+  const Outcome refused = Run(run + "--pin '1=[-,y]' --gap 0.1 --threads 1");
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.err,
+            "minka: --plan plan.json is a plan already made; drop --pin, --gap, --threads, or drop "
+            "--plan to search for another one\n");
+  // How much the compiled program takes no plan says.
+  EXPECT_EQ(Run(run + "--memory-limit 1GiB").exit_code, 0);
+  EXPECT_THAT(Run(run + "--memory-limit 16").err, HasSubstr("raise the memory limit"));
+}
+
 TEST_F(RunCommandTest, ADyingPluginBecomesAMessageAndAReport) {
   Write("dot.hlo.txt", kDotModule);
   const Outcome run = Run(

@@ -104,7 +104,8 @@ TEST(Remat, ALimitInBetweenTakesAsMuchAsItNeedsAndThePlanReproducesIt) {
   const int64_t all =
       MustParallelize(traced, DataParallel{.remat = RematChoice{kAll}}).plan().peak_memory_bytes;
   const int64_t limit = (3 * none + all) / 4;
-  const Parallelized run = MustParallelize(traced, DataParallel{.memory_limit_bytes = limit});
+  const Parallelized run =
+      MustParallelize(traced, DataParallel{.search = {.memory_limit_bytes = limit}});
   const Plan& plan = run.plan();
   EXPECT_LE(plan.peak_memory_bytes, limit);
   EXPECT_EQ(plan.remat.size(), 6u);

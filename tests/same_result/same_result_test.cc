@@ -151,10 +151,9 @@ TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
   const auto& [model, remat, method, mesh, num_micro_batches] = GetParam();
   const MicroBatchOptions micro_batches = MicroBatchesOf(model, num_micro_batches);
   const Subject& subject = SubjectOf(model, micro_batches.per_micro_batch ? num_micro_batches : 1);
-  const ParallelMethod parallel = MakeMethod(*ParseMethod(method), mesh, std::nullopt,
+  const ParallelMethod parallel = MakeMethod(*ParseMethod(method), mesh, {.time_limit_seconds = 4},
                                              micro_batches, RematChoice{*ParseRematPolicy(remat)});
-  auto run = Parallelize(subject.traced, Cluster::Local(8), parallel,
-                         {.search_seconds = 4, .devices = Devices()});
+  auto run = Parallelize(subject.traced, Cluster::Local(8), parallel, {.devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs,
                                            kSteps, subject.one_device);

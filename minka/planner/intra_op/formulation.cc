@@ -20,7 +20,7 @@ constexpr double kHeadroom = 1e4;
 
 // Versions that every micro-batch needs cost their bytes all the time when they are made once.
 bool HoistsReshards(const IntraOpOptions& options) {
-  return options.method != Method::kZero3 && !options.memory_limit_bytes;
+  return options.method != Method::kZero3 && !options.search.memory_limit_bytes;
 }
 
 class Formulator {
@@ -48,7 +48,7 @@ class Formulator {
         AddValue({id, result});
       }
     }
-    out_.problem.set_usage_limit(options_.memory_limit_bytes);
+    out_.problem.set_usage_limit(options_.search.memory_limit_bytes);
     return std::move(out_);
   }
 
@@ -176,7 +176,7 @@ class Formulator {
   NodeId AddView(Value value, NodeId kept, PortId kept_port, TimeInterval interval) {
     const Port& shardings = ports_[kept_port];
     const size_t num_shardings = shardings.size();
-    if (!options_.memory_limit_bytes) {
+    if (!options_.search.memory_limit_bytes) {
       const NodeId view = AddSharded(kept_port);
       AddEdge(kept, kept_port, view, {kept_port}, shape(value));
       return view;

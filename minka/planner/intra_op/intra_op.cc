@@ -25,9 +25,9 @@ constexpr int kMaxMemoryRounds = 4;
 
 SolveParameters ParametersFor(const IntraOpOptions& options) {
   SolveParameters parameters;
-  parameters.gap = options.gap;
-  parameters.time_limit_seconds = options.time_limit_seconds;
-  parameters.num_threads = options.num_threads;
+  parameters.gap = options.search.gap;
+  parameters.time_limit_seconds = options.search.time_limit_seconds;
+  parameters.num_threads = options.search.num_threads;
   parameters.initial_choice = options.initial_choice;
   if (options.on_progress) {
     parameters.on_progress = [&options](const SolveProgress& progress) {
@@ -38,20 +38,20 @@ SolveParameters ParametersFor(const IntraOpOptions& options) {
 }
 
 ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
-  ReshardLimits limits{.no_all_gather = options.limits.no_all_gather,
-                       .no_all_to_all = options.limits.no_all_to_all,
+  ReshardLimits limits{.no_all_gather = options.search.limits.no_all_gather,
+                       .no_all_to_all = options.search.limits.no_all_to_all,
                        .discourages_gathers_of_activations = IsDataParallel(options.method),
                        .discourages_gathers_of_state = options.method == Method::kData,
-                       .prefers_scattered_gradients = options.limits.prefer_reduce_scatter};
-  if (const int axis = mesh.FindAxis(options.limits.batch_axis); axis >= 0) {
+                       .prefers_scattered_gradients = options.search.limits.prefer_reduce_scatter};
+  if (const int axis = mesh.FindAxis(options.search.limits.batch_axis); axis >= 0) {
     limits.batch_axes = AxisSet::Of(axis);
   }
   return limits;
 }
 
 bool SavesMemory(const IntraOpOptions& options) {
-  return options.memory_limit_bytes ||
-         (options.method == Method::kZero3 && options.limits.combine_gathers_bytes == 0);
+  return options.search.memory_limit_bytes ||
+         (options.method == Method::kZero3 && options.search.limits.combine_gathers_bytes == 0);
 }
 
 constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
@@ -117,16 +117,17 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
 
   IntraOpResult result;
   const SolveParameters parameters = ParametersFor(options);
-  std::optional<int64_t> limit = options.memory_limit_bytes;
+  std::optional<int64_t> limit = options.search.memory_limit_bytes;
   for (int round = 0;; ++round) {
     ASSIGN_OR_RETURN(const SolveResult solved, Solve(formulation.problem, parameters));
     if (solved.choice.empty()) {
-      if (limit) return DoesNotFit(*options.memory_limit_bytes, std::nullopt);
+      if (limit) return DoesNotFit(*options.search.memory_limit_bytes, std::nullopt);
       return InternalError("the solver found no plan ({})", SolveStatusName(solved.status));
     }
-    result.stage = DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
-                                 {.save_memory = SavesMemory(options),
-                                  .combine_gathers_bytes = options.limits.combine_gathers_bytes});
+    result.stage =
+        DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
+                      {.save_memory = SavesMemory(options),
+                       .combine_gathers_bytes = options.search.limits.combine_gathers_bytes});
     const MemoryEstimate memory = EstimateMemory(facts, result.stage);
     result.stage.peak_memory_bytes = memory.peak_bytes;
     result.objective = static_cast<double>(solved.cost) / formulation.units_per_cost;
@@ -138,11 +139,11 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
     const bool is_least = solved.status == SolveStatus::kInfeasible;
     result.stop_reason = is_least ? "least_memory" : std::string(SolveStatusName(solved.status));
     result.choice = solved.choice;
-    if (!limit || memory.peak_bytes <= *options.memory_limit_bytes) break;
+    if (!limit || memory.peak_bytes <= *options.search.memory_limit_bytes) break;
     if (is_least || round + 1 == kMaxMemoryRounds)
-      return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);
-    *limit -= memory.peak_bytes - *options.memory_limit_bytes;
-    if (*limit < 0) return DoesNotFit(*options.memory_limit_bytes, memory.peak_bytes);
+      return DoesNotFit(*options.search.memory_limit_bytes, memory.peak_bytes);
+    *limit -= memory.peak_bytes - *options.search.memory_limit_bytes;
+    if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, memory.peak_bytes);
     formulation.problem.set_usage_limit(limit);
   }
   result.lower_bound = std::min(result.lower_bound, result.objective);
@@ -164,13 +165,13 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
   // Data parallelism has nothing to give up for memory: it is planned as it is and said not to fit.
   // Only what micro-batches accumulate depends on the limit.
   IntraOpOptions planned = options;
-  planned.memory_limit_bytes.reset();
+  planned.search.memory_limit_bytes.reset();
   if (options.method == Method::kData || !FindMicroLoop(step.module).exists()) {
     return PlanOnce(step, mesh, cost, planned);
   }
-  if (options.memory_limit_bytes) {
+  if (options.search.memory_limit_bytes) {
     auto result = PlanOnce(step, mesh, cost, planned);
-    if (!result.ok() || result->stage.peak_memory_bytes <= *options.memory_limit_bytes) {
+    if (!result.ok() || result->stage.peak_memory_bytes <= *options.search.memory_limit_bytes) {
       return result;
     }
   }

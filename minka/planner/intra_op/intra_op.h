@@ -43,20 +43,27 @@ struct SearchLimits {
   // Weights that one phase reads are gathered together up to so many bytes of results; 0: each by
   // itself, which needs the least memory.
   int64_t combine_gathers_bytes = 0;
+  bool operator==(const SearchLimits&) const = default;
+};
+
+// What is asked of the search, by whatever method.
+struct SearchOptions {
+  std::optional<int64_t> memory_limit_bytes;  // per device; estimated tier
+  std::vector<std::string> pins;              // "GLOB=SHARDING" on names of parameters, results and
+                                              // operations
+  SearchLimits limits;
+  double gap = 0.002;              // stop the solver there
+  double time_limit_seconds = 60;  // per mesh and method
+  int num_threads = 2;
+  bool operator==(const SearchOptions&) const = default;
 };
 
 struct IntraOpOptions {
   Method method = Method::kShard;
-  SearchLimits limits;
-  std::optional<int64_t> memory_limit_bytes;  // per device; estimated tier
+  SearchOptions search;
   // Sums over micro-batches are split over as many devices as divide them.
   bool scatters_accumulators = false;
-  std::vector<std::string> pins;  // "GLOB=SHARDING" on names of parameters, results and
-                                  // operations
-  double gap = 0.002;             // stop the solver there
-  double time_limit_seconds = 60;
-  int max_choices = 128;  // per operation or value; what is cut is counted
-  int num_threads = 2;
+  int max_choices = 128;                // per operation or value; what is cut is counted
   std::vector<int32_t> initial_choice;  // of an earlier result on the same problem
   std::function<void(double seconds, double gap)> on_progress;
 };

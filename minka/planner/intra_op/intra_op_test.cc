@@ -58,8 +58,8 @@ double AllReduce(double bytes, double n) { return 1 + 2 * (n - 1) / n * bytes; }
 
 absl::StatusOr<IntraOpResult> PlanOn(const Step& step, const Mesh& mesh,
                                      IntraOpOptions options = {}) {
-  options.gap = 0;
-  options.num_threads = 1;
+  options.search.gap = 0;
+  options.search.num_threads = 1;
   return PlanMesh(step, mesh, *AlpaModel(mesh), options);
 }
 
@@ -124,7 +124,7 @@ TEST(PlanMesh, TransposedGradientsAreCombined) {
 TEST(PlanMesh, PinsHold) {
   const Mesh mesh = *Mesh::Parse("model=4");
   const Step step = TwoLayerStep(32, 256);
-  const IntraOpResult result = *PlanOn(step, mesh, {.pins = {"params/*=[model,-]"}});
+  const IntraOpResult result = *PlanOn(step, mesh, {.search = {.pins = {"params/*=[model,-]"}}});
   for (int i : {0, 1})
     EXPECT_EQ(ToString(DescribeParameters(step, result.stage)[i].sharding, mesh), "[model,-]");
   EXPECT_GT(result.objective, AllReduce(32 * 256 * 4, 4));
@@ -134,7 +134,7 @@ TEST(PlanMesh, PinsThatCannotWorkAreRefusedByName) {
   const Mesh mesh = *Mesh::Parse("model=4");
   const Step step = TwoLayerStep(32, 256);
   const auto message = [&](const std::string& pin) {
-    return Message(PlanOn(step, mesh, {.pins = {pin}}).status());
+    return Message(PlanOn(step, mesh, {.search = {.pins = {pin}}}).status());
   };
   EXPECT_EQ(
       message("nothing/*=[model,-]"),
@@ -147,8 +147,8 @@ TEST(PlanMesh, PinsThatCannotWorkAreRefusedByName) {
 
 TEST(PlanMesh, PinsThatDisagreeAreRefusedByName) {
   const Mesh mesh = *Mesh::Parse("model=4");
-  const auto planned =
-      PlanOn(TwoLayerStep(32, 256), mesh, {.pins = {"params/*=[model,-]", "params/w2=[-,model]"}});
+  const auto planned = PlanOn(TwoLayerStep(32, 256), mesh,
+                              {.search = {.pins = {"params/*=[model,-]", "params/w2=[-,model]"}}});
   EXPECT_EQ(Message(planned.status()),
             "pins \"params/*=[model,-]\" and \"params/w2=[-,model]\" want params/w2 in different "
             "shardings");
@@ -160,8 +160,8 @@ TEST(PlanMesh, APinnedOperationIsKeptSo) {
   const Computation& entry = step.module.entry_computation();
   const InstructionId first_dot = 3;
   ASSERT_EQ(entry.instructions[first_dot].opcode, Opcode::kDot);
-  const IntraOpResult result =
-      *PlanOn(step, mesh, {.pins = {entry.instructions[first_dot].name + "=[-,model]"}});
+  const IntraOpResult result = *PlanOn(
+      step, mesh, {.search = {.pins = {entry.instructions[first_dot].name + "=[-,model]"}}});
   int moved = 0;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     for (size_t i = 0; i < entry.instructions[id].operands.size(); ++i) {
@@ -187,10 +187,12 @@ TEST(PlanMesh, LimitsKeepCollectivesOut) {
   };
   const IntraOpOptions zero3 = {.method = Method::kZero3};
   EXPECT_EQ(kinds(zero3), (std::set<std::string>{"all-gather", "reduce-scatter"}));
-  EXPECT_EQ(
-      kinds({.method = Method::kZero3, .limits = {.no_all_gather = true}}).count("all-gather"), 0);
-  EXPECT_EQ(kinds({.limits = {.no_replicated_parameters = true}}).count("all-gather"), 1);
-  EXPECT_EQ(kinds({.limits = {.no_all_gather = true, .no_replicated_parameters = true}})
+  EXPECT_EQ(kinds({.method = Method::kZero3, .search = {.limits = {.no_all_gather = true}}})
+                .count("all-gather"),
+            0);
+  EXPECT_EQ(kinds({.search = {.limits = {.no_replicated_parameters = true}}}).count("all-gather"),
+            1);
+  EXPECT_EQ(kinds({.search = {.limits = {.no_all_gather = true, .no_replicated_parameters = true}}})
                 .count("all-gather"),
             0);
 }
@@ -200,7 +202,7 @@ TEST(PlanMesh, LimitsKeepCollectivesOut) {
 TEST(PlanMesh, PreferredReduceScattersMoveNoMoreBytesThanAllReduces) {
   const Mesh mesh = *Mesh::Parse("model=4");
   const auto kinds = [&](const Step& step) {
-    const auto result = PlanOn(step, mesh, {.limits = {.prefer_reduce_scatter = true}});
+    const auto result = PlanOn(step, mesh, {.search = {.limits = {.prefer_reduce_scatter = true}}});
     std::vector<std::string> found;
     for (const auto& collective : ListCollectives(step.module, result->stage)) {
       found.push_back(collective.kind);
@@ -215,9 +217,9 @@ TEST(PlanMesh, PreferredReduceScattersMoveNoMoreBytesThanAllReduces) {
 TEST(PlanMesh, ABatchAxisHoldsTheBatch) {
   const Mesh mesh = *Mesh::Parse("a=2,b=2");
   const Step step = TwoLayerStep(32, 256);
-  const IntraOpResult result = *PlanOn(step, mesh, {.limits = {.batch_axis = "a"}});
+  const IntraOpResult result = *PlanOn(step, mesh, {.search = {.limits = {.batch_axis = "a"}}});
   EXPECT_TRUE(DescribeParameters(step, result.stage)[2].sharding.dims[0].axes().contains(0));
-  EXPECT_EQ(Message(PlanOn(step, mesh, {.limits = {.batch_axis = "c"}}).status()),
+  EXPECT_EQ(Message(PlanOn(step, mesh, {.search = {.limits = {.batch_axis = "c"}}}).status()),
             "the batch is to lie on axis \"c\"; the mesh a=2,b=2 has no such axis");
 }
 
@@ -226,15 +228,16 @@ TEST(PlanMesh, AMemoryLimitMovesStateApartAndIsKept) {
   const Step step = TwoLayerStep(1024, 64);
   const IntraOpResult free = *PlanOn(step, mesh);
   const int64_t limit = free.stage.peak_memory_bytes * 9 / 10;
-  const IntraOpResult tight = *PlanOn(step, mesh, {.memory_limit_bytes = limit});
+  const IntraOpResult tight = *PlanOn(step, mesh, {.search = {.memory_limit_bytes = limit}});
   EXPECT_LE(tight.stage.peak_memory_bytes, limit);
   EXPECT_GE(tight.objective, free.objective);
   EXPECT_GE(tight.objective, tight.lower_bound);
 }
 
 TEST(PlanMesh, AnImpossibleLimitNamesOneThatWorks) {
-  const std::string message = Message(
-      PlanOn(TwoLayerStep(1024, 64), *Mesh::Parse("data=4"), {.memory_limit_bytes = 100}).status());
+  const std::string message = Message(PlanOn(TwoLayerStep(1024, 64), *Mesh::Parse("data=4"),
+                                             {.search = {.memory_limit_bytes = 100}})
+                                          .status());
   EXPECT_EQ(
       message.find("no plan fits into 100 bytes per device; the smallest limit known to work is "),
       0u)

@@ -64,18 +64,18 @@ absl::StatusOr<Restrictions> Restrictions::Create(const Step& step, const Mesh& 
                                                   const IntraOpOptions& options) {
   Restrictions out(step, mesh, options);
   RETURN_IF_ERROR(out.ParsePins());
-  if (!options.limits.batch_axis.empty()) {
-    out.batch_axis_ = mesh.FindAxis(options.limits.batch_axis);
+  if (!options.search.limits.batch_axis.empty()) {
+    out.batch_axis_ = mesh.FindAxis(options.search.limits.batch_axis);
     if (out.batch_axis_ < 0) {
       return InvalidArgument("the batch is to lie on axis \"{}\"; the mesh {} has no such axis",
-                             options.limits.batch_axis, mesh.ToString());
+                             options.search.limits.batch_axis, mesh.ToString());
     }
   }
   return out;
 }
 
 absl::Status Restrictions::ParsePins() {
-  for (const std::string& text : options_.pins) {
+  for (const std::string& text : options_.search.pins) {
     const size_t cut = text.rfind('=');
     if (cut == std::string::npos || cut == 0) {
       return InvalidArgument("pin \"{}\": expected GLOB=SHARDING, e.g. '*/kernel=[-,model]'", text);
@@ -156,7 +156,7 @@ absl::StatusOr<Restriction> Restrictions::OfBatch(const ParameterInfo& info,
 
 Restriction Restrictions::OfState(const ParameterInfo& info, bool is_optimizer_state) const {
   Restriction restriction{.tensor = info.name};
-  const SearchLimits& limits = options_.limits;
+  const SearchLimits& limits = options_.search.limits;
   const bool zero3 = options_.method == Method::kZero3;
   if (zero3 || (is_optimizer_state && options_.method == Method::kZero2)) {
     restriction.split = Restriction::Split::kMost;
