@@ -55,6 +55,7 @@ class Enumerator {
     }
     ASSIGN_OR_RETURN(tables_.pinned_values, restrictions.OfValues());
     RETURN_IF_ERROR(restrictions.CheckAllUsed());
+    restrictions.NoteExceptions();
     tables_.notes.insert(tables_.notes.end(), restrictions.notes().begin(),
                          restrictions.notes().end());
     return std::move(tables_);

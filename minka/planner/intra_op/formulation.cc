@@ -197,6 +197,7 @@ class Formulator {
     const auto size = static_cast<int32_t>(num_shardings);
     out_.problem.AddEdge(
         {.a = kept, .b = view, .table = out_.problem.AddTable(size, 2 * size, cells)});
+    out_.reshards_of_edge.push_back(AddReshards(kept_port, {out_.ports[view]}, shape(value)));
     std::vector<int64_t> bytes(num_shardings, 0);
     for (ShardingId id : ports_[kept_port]) {
       bytes.push_back(LocalBytes(shape(value), tables_.shardings[id], mesh_));
@@ -229,9 +230,19 @@ class Formulator {
                const Shape& shape) {
     if (from == to) return;
     const auto key = std::tuple(from_port, to_ports, tensor_, runs_, shape.type, shape.dims);
-    const auto [found, added] = edge_tables_.try_emplace(key, -1);
-    if (added) found->second = MakeTable(from_port, to_ports, shape);
-    out_.problem.AddEdge({.a = from, .b = to, .table = found->second});
+    const auto [found, added] = edge_tables_.try_emplace(key);
+    if (added) {
+      found->second = {MakeTable(from_port, to_ports, shape),
+                       AddReshards(from_port, to_ports, shape)};
+    }
+    out_.problem.AddEdge({.a = from, .b = to, .table = found->second.table});
+    out_.reshards_of_edge.push_back(found->second.reshards);
+  }
+
+  int32_t AddReshards(PortId from, const std::vector<PortId>& to, const Shape& shape) {
+    out_.reshards.push_back(
+        {.from = from, .to = to, .tensor = tensor_, .runs = runs_, .shape = shape});
+    return static_cast<int32_t>(out_.reshards.size()) - 1;
   }
 
   TableId MakeTable(PortId from_port, const std::vector<PortId>& to_ports, const Shape& shape) {
@@ -274,6 +285,11 @@ class Formulator {
     out_.problem.AddUsage(node, interval, out_.problem.AddUsageRow(bytes));
   }
 
+  struct EdgeTable {
+    TableId table = -1;
+    int32_t reshards = -1;
+  };
+
   const StepFacts& facts_;
   ChoiceTables& tables_;
   PortTable& ports_;
@@ -289,7 +305,7 @@ class Formulator {
   int64_t runs_ = 1;                          // per step, of the reshards being added
   std::map<std::tuple<PortId, std::vector<PortId>, TensorClass, int64_t, ElementType,
                       std::vector<int64_t>>,
-           TableId>
+           EdgeTable>
       edge_tables_;
 };
 
@@ -444,6 +460,47 @@ std::vector<User> UsersOf(const StepFacts& facts, Value value) {
 Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards,
                       const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options) {
   return Formulator(facts, tables, reshards, mesh, cost, options).Run();
+}
+
+namespace {
+
+// What the reshards of one edge take that a choice asks for.
+double TimeOf(const EdgeReshards& edge, const ChoiceTables& tables, const ReshardCosts& reshards,
+              int32_t from, int32_t to) {
+  const ShardingId source = tables.ports[edge.from][from];
+  std::set<ShardingId> wanted;
+  for (const PortId port : edge.to) wanted.insert(tables.ports[port][to]);
+  double time = 0;
+  for (const ShardingId target : wanted) {
+    if (target == source) continue;
+    time +=
+        reshards.Path(edge.shape, tables.shardings[source], tables.shardings[target], edge.tensor)
+            .cost;
+  }
+  return static_cast<double>(edge.runs) * time;
+}
+
+}  // namespace
+
+double PenaltiesOf(const Formulation& formulation, const ChoiceTables& tables,
+                   const ReshardCosts& reshards, std::span<const int32_t> choice) {
+  if (!reshards.limits().put_penalties()) return 0;
+  double penalties = 0;
+  // Equal layers ask for the same.
+  std::map<std::tuple<int32_t, int32_t, int32_t>, double> times;
+  for (size_t i = 0; i < formulation.problem.edges().size(); ++i) {
+    const ProblemEdge& edge = formulation.problem.edges()[i];
+    const int32_t from = choice[edge.a], to = choice[edge.b];
+    const int64_t units = formulation.problem.EdgeCost(edge, from, to);
+    if (units == 0) continue;
+    const int32_t asked = formulation.reshards_of_edge[i];
+    const auto [found, added] = times.try_emplace({asked, from, to}, 0);
+    if (added) {
+      found->second = TimeOf(formulation.reshards[asked], tables, reshards, from, to);
+    }
+    penalties += static_cast<double>(units) / formulation.units_per_cost - found->second;
+  }
+  return std::max(0.0, penalties);
 }
 
 }  // namespace minka

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "minka/analysis/fusion_groups.h"
@@ -84,8 +85,20 @@ struct ValueLayout {
   NodeId SourceFor(int group) const { return views[group] >= 0 ? views[group] : kept; }
 };
 
+// The reshards that an edge prices: from every sharding of one port to those of others, so often
+// per step.
+struct EdgeReshards {
+  PortId from = -1;
+  std::vector<PortId> to;  // by operand
+  TensorClass tensor = TensorClass::kState;
+  int64_t runs = 1;
+  Shape shape;
+};
+
 struct Formulation {
   SolverProblem problem;
+  std::vector<EdgeReshards> reshards;
+  std::vector<int32_t> reshards_of_edge;          // by edge of the problem
   std::vector<PortId> ports;                      // by node; operations: of result 0
   std::vector<NodeId> operations;                 // by instruction
   std::vector<std::vector<ValueLayout>> layouts;  // [instruction][result]
@@ -97,5 +110,10 @@ struct Formulation {
 // Adds the ports of kept and view nodes to `tables`.
 Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards,
                       const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options);
+
+// How much more the reshards of a choice cost in the search than they take, see ReshardLimits; in
+// units of the cost model.
+double PenaltiesOf(const Formulation& formulation, const ChoiceTables& tables,
+                   const ReshardCosts& reshards, std::span<const int32_t> choice);
 
 }  // namespace minka

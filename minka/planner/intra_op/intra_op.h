@@ -70,8 +70,10 @@ struct IntraOpOptions {
 
 struct IntraOpResult {
   StagePlan stage;
-  double objective = 0;    // of the problem solved: us, or unitless for alpa
-  double lower_bound = 0;  // no plan over the enumerated choices costs less
+  double objective = 0;  // us, or unitless for alpa; without penalties
+  // No plan over the enumerated choices costs less, nor, where the search has penalties, less with
+  // no more of them.
+  double lower_bound = 0;
   double gap = 0;
   double memory_price = 0;  // objective per byte
   std::string stop_reason;

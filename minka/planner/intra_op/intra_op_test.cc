@@ -223,6 +223,67 @@ TEST(PlanMesh, ABatchAxisHoldsTheBatch) {
             "the batch is to lie on axis \"c\"; the mesh a=2,b=2 has no such axis");
 }
 
+TEST(PlanMesh, OptionsThatContradictEachOtherAreRefusedByName) {
+  const Mesh mesh = *Mesh::Parse("a=2,b=2");
+  const Step step = TwoLayerStep(32, 256);
+  const auto message = [&](const IntraOpOptions& options) {
+    return Message(PlanOn(step, mesh, options).status());
+  };
+  EXPECT_EQ(message({.method = Method::kData, .search = {.limits = {.batch_axis = "a"}}}),
+            "method data splits the batch over all axes of the mesh a=2,b=2, --batch-axis over a "
+            "alone; drop --batch-axis, or search with method shard");
+  EXPECT_EQ(
+      message({.method = Method::kZero2, .search = {.limits = {.no_replicated_parameters = true}}}),
+      "method zero2 keeps parameters whole on every device, which --no-replicated-parameters "
+      "forbids; drop the flag, or take method zero3 or shard");
+  EXPECT_EQ(
+      message({.method = Method::kData, .search = {.limits = {.prefer_reduce_scatter = true}}}),
+      "method data keeps the optimizer's state whole, --prefer-reduce-scatter splits it; drop the "
+      "flag, or take method zero2 or shard");
+  EXPECT_EQ(message({.method = Method::kData, .search = {.pins = {"x=[a,-]"}}}),
+            "pin \"x=[a,-]\" and method data disagree: the method splits the batch over all "
+            "devices, x as [a+b,-]; drop the pin, or search with method shard");
+  for (const std::string pin : {"x=[b,-]", "x=[-,a]", "x=[a+b,-]"}) {
+    EXPECT_EQ(message({.search = {.pins = {pin}, .limits = {.batch_axis = "a"}}}),
+              "pin \"" + pin +
+                  "\" and --batch-axis a disagree: the pin does not split dimension 0 of x, which "
+                  "counts examples, over that axis and no other; drop one of them");
+  }
+  EXPECT_EQ(message({.search = {.pins = {"x=[a,b]"}, .limits = {.batch_axis = "a"}}}), "");
+  const std::string dot = step.module.entry_computation().instructions[3].name;
+  EXPECT_THAT(message({.search = {.pins = {dot + "=[b,-]"}, .limits = {.batch_axis = "a"}}}),
+              testing::HasSubstr("does not split dimension 0 of " + dot));
+  EXPECT_EQ(message({.search = {.pins = {"params/*=[-,-]"},
+                                .limits = {.no_replicated_parameters = true}}}),
+            "pin \"params/*=[-,-]\" and --no-replicated-parameters disagree: the pin keeps "
+            "params/w1 whole; drop one of them");
+  EXPECT_EQ(
+      Message(PlanOn(TwoLayerStep(33, 256), mesh, {.search = {.limits = {.batch_axis = "a"}}})
+                  .status()),
+      "--batch-axis a: its 2 devices do not divide dimension 0 of x f32[33,256], which counts "
+      "examples; change the batch, the number of micro-batches or the mesh, or drop "
+      "--batch-axis");
+}
+
+// A pin that the method would not have forces gathers on which the search puts a thousandfold
+// price.
+TEST(PlanMesh, PenaltiesAreNoPartOfObjectiveAndBound) {
+  const Mesh mesh = *Mesh::Parse("data=4");
+  const auto result = PlanOn(TwoLayerStep(1024, 32), mesh,
+                             {.method = Method::kData, .search = {.pins = {"*/w1=[-,data]"}}});
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  double collectives = 0;
+  for (const Reshard& reshard : result->stage.reshards) collectives += reshard.cost_us;
+  EXPECT_NEAR(result->objective, collectives, 0.01);
+  EXPECT_NEAR(result->lower_bound, result->objective, 0.01);
+  EXPECT_THAT(
+      result->notes,
+      testing::ElementsAre(
+          "pin \"*/w1=[-,data]\": params/w1 lies not as method data would have it",
+          "method data avoids gathers and moves that this plan cannot do without; what the search "
+          "charges for them beyond their time is in neither objective nor bound"));
+}
+
 TEST(PlanMesh, AMemoryLimitMovesStateApartAndIsKept) {
   const Mesh mesh = *Mesh::Parse("data=4");
   const Step step = TwoLayerStep(1024, 64);

@@ -29,6 +29,12 @@ struct ReshardLimits {
   // Sums on their way to new state become whole for two latencies more per axis: enough for a
   // reduce-scatter and a gather of the new state to win over an all-reduce, not for more bytes.
   bool prefers_scattered_gradients = false;
+
+  // Does any of them make a reshard dearer in the search than it is?
+  bool put_penalties() const {
+    return discourages_gathers_of_activations || discourages_gathers_of_state ||
+           prefers_scattered_gradients;
+  }
 };
 
 // Not thread-safe: prices are computed when first asked for.

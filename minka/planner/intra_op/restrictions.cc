@@ -18,6 +18,15 @@ std::optional<Sharding> OverAllAxes(const Shape& shape, int batch_dim, const Mes
   return sharding;
 }
 
+bool CanBeSplit(const Shape& shape, const Mesh& mesh) {
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    for (const int64_t size : shape.dims) {
+      if (mesh.size(axis) > 1 && size % mesh.size(axis) == 0) return true;
+    }
+  }
+  return false;
+}
+
 int64_t NumDevices(const Sharding& sharding, const Mesh& mesh) {
   return mesh.size(sharding.split_axes());
 }
@@ -51,6 +60,36 @@ bool IsDataParallel(Method method) {
   return false;
 }
 
+absl::Status CheckCompatible(const IntraOpOptions& options, const Mesh& mesh) {
+  const SearchLimits& limits = options.search.limits;
+  const std::string_view method = MethodName(options.method);
+  const int batch_axis = mesh.FindAxis(limits.batch_axis);
+  if (!limits.batch_axis.empty() && batch_axis < 0) {
+    return InvalidArgument("the batch is to lie on axis \"{}\"; the mesh {} has no such axis",
+                           limits.batch_axis, mesh.ToString());
+  }
+  if (!IsDataParallel(options.method)) return absl::OkStatus();
+  for (int axis = 0; axis < mesh.num_axes() && batch_axis >= 0; ++axis) {
+    if (axis == batch_axis || mesh.size(axis) == 1) continue;
+    return InvalidArgument(
+        "method {} splits the batch over all axes of the mesh {}, --batch-axis over {} alone; drop "
+        "--batch-axis, or search with method shard",
+        method, mesh.ToString(), limits.batch_axis);
+  }
+  if (limits.no_replicated_parameters && options.method != Method::kZero3) {
+    return InvalidArgument(
+        "method {} keeps parameters whole on every device, which --no-replicated-parameters "
+        "forbids; drop the flag, or take method zero3 or shard",
+        method);
+  }
+  if (limits.prefer_reduce_scatter && options.method == Method::kData) {
+    return InvalidArgument(
+        "method data keeps the optimizer's state whole, --prefer-reduce-scatter splits it; drop "
+        "the flag, or take method zero2 or shard");
+  }
+  return absl::OkStatus();
+}
+
 std::string Restriction::Key(const Mesh& mesh) const {
   if (empty()) return "";
   return fmt::format("{} {} {} {} ", exact ? ToString(*exact, mesh) : "", static_cast<int>(split),
@@ -62,15 +101,10 @@ Restrictions::Restrictions(const Step& step, const Mesh& mesh, const IntraOpOpti
 
 absl::StatusOr<Restrictions> Restrictions::Create(const Step& step, const Mesh& mesh,
                                                   const IntraOpOptions& options) {
+  RETURN_IF_ERROR(CheckCompatible(options, mesh));
   Restrictions out(step, mesh, options);
   RETURN_IF_ERROR(out.ParsePins());
-  if (!options.search.limits.batch_axis.empty()) {
-    out.batch_axis_ = mesh.FindAxis(options.search.limits.batch_axis);
-    if (out.batch_axis_ < 0) {
-      return InvalidArgument("the batch is to lie on axis \"{}\"; the mesh {} has no such axis",
-                             options.search.limits.batch_axis, mesh.ToString());
-    }
-  }
+  out.batch_axis_ = mesh.FindAxis(options.search.limits.batch_axis);
   return out;
 }
 
@@ -98,9 +132,9 @@ absl::Status Restrictions::ParsePins() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Sharding>> Restrictions::PinOf(const std::string& name,
-                                                            const Shape& shape) {
-  const Pin* found = nullptr;
+absl::StatusOr<Restrictions::Pin*> Restrictions::PinOf(const std::string& name,
+                                                       const Shape& shape) {
+  Pin* found = nullptr;
   for (Pin& pin : pins_) {
     if (!MatchesGlob(pin.glob, name)) continue;
     pin.used = true;
@@ -112,8 +146,51 @@ absl::StatusOr<std::optional<Sharding>> Restrictions::PinOf(const std::string& n
     if (!valid.ok()) return WithContext(valid, fmt::format("pin on {}", name));
     found = &pin;
   }
-  if (!found) return std::optional<Sharding>();
-  return std::optional(found->sharding);
+  return found;
+}
+
+// Does the pin split the dimension that counts examples as method and batch axis want it?
+absl::Status Restrictions::CheckPinOnBatch(const Pin& pin, const std::string& name,
+                                           const Shape& shape, int batch_dim) const {
+  if (batch_axis_ < 0 || shape.dims[batch_dim] % mesh_.size(batch_axis_) != 0) {
+    return absl::OkStatus();
+  }
+  AxisSet split;
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    const bool is_used = pin.sharding.dims[batch_dim].axes().contains(axis);
+    if (is_used && mesh_.size(axis) > 1) split = split.Union(AxisSet::Of(axis));
+  }
+  if (split == (mesh_.size(batch_axis_) > 1 ? AxisSet::Of(batch_axis_) : AxisSet())) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "pin \"{}\" and --batch-axis {} disagree: the pin does not split dimension {} of {}, which "
+      "counts examples, over that axis and no other; drop one of them",
+      pin.text, mesh_.axis(batch_axis_).name, batch_dim, name);
+}
+
+// Does the pin on a parameter agree with method and limits? Methods leave state to pins.
+absl::Status Restrictions::CheckPin(const Pin& pin, const ParameterInfo& info,
+                                    const Shape& shape) const {
+  if (info.role == ParameterRole::kBatch && info.batch_dim >= 0) {
+    RETURN_IF_ERROR(CheckPinOnBatch(pin, info.name, shape, info.batch_dim));
+    if (!IsDataParallel(options_.method)) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const Restriction batch, OfBatch(info, shape));
+    if (pin.sharding == *batch.exact) return absl::OkStatus();
+    return InvalidArgument(
+        "pin \"{}\" and method {} disagree: the method splits the batch over all devices, {} as "
+        "{}; drop the pin, or search with method shard",
+        pin.text, MethodName(options_.method), info.name, ToString(*batch.exact, mesh_));
+  }
+  const bool is_whole = NumDevices(pin.sharding, mesh_) == 1;
+  if (info.role != ParameterRole::kState || !is_whole || !CanBeSplit(shape, mesh_) ||
+      !options_.search.limits.no_replicated_parameters) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "pin \"{}\" and --no-replicated-parameters disagree: the pin keeps {} whole; drop one of "
+      "them",
+      pin.text, info.name);
 }
 
 absl::StatusOr<Restriction> Restrictions::OfParameter(InstructionId id) {
@@ -121,8 +198,19 @@ absl::StatusOr<Restriction> Restrictions::OfParameter(InstructionId id) {
   const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
   const ParameterInfo& info = step_.parameters[number];
   Restriction restriction{.tensor = info.name};
-  ASSIGN_OR_RETURN(restriction.exact, PinOf(info.name, instruction.shape()));
-  if (restriction.exact) return restriction;
+  ASSIGN_OR_RETURN(Pin* const pin, PinOf(info.name, instruction.shape()));
+  if (pin != nullptr) {
+    RETURN_IF_ERROR(CheckPin(*pin, info, instruction.shape()));
+    restriction.exact = pin->sharding;
+    if (info.role == ParameterRole::kState && IsDataParallel(options_.method)) {
+      const bool wants_split =
+          OfState(info, is_optimizer_state_[number]).split != Restriction::Split::kAny &&
+          CanBeSplit(instruction.shape(), mesh_);
+      const bool is_split = NumDevices(pin->sharding, mesh_) > 1;
+      if (is_split != wants_split) pin->exceptions.push_back(info.name);
+    }
+    return restriction;
+  }
   if (info.role == ParameterRole::kBatch && info.batch_dim >= 0) {
     return OfBatch(info, instruction.shape());
   }
@@ -145,6 +233,14 @@ Restriction Restrictions::OfSum(InstructionId id) const {
 absl::StatusOr<Restriction> Restrictions::OfBatch(const ParameterInfo& info,
                                                   const Shape& shape) const {
   Restriction restriction{.tensor = info.name};
+  if (batch_axis_ >= 0 && shape.dims[info.batch_dim] % mesh_.size(batch_axis_) != 0) {
+    return InvalidArgument(
+        "--batch-axis {}: its {} devices do not divide dimension {} of {} {}, which counts "
+        "examples; change the batch, the number of micro-batches or the mesh, or drop "
+        "--batch-axis",
+        mesh_.axis(batch_axis_).name, mesh_.size(batch_axis_), info.batch_dim, info.name,
+        ToString(shape));
+  }
   if (!IsDataParallel(options_.method)) return restriction;
   restriction.exact = OverAllAxes(shape, info.batch_dim, mesh_);
   if (restriction.exact) return restriction;
@@ -181,6 +277,9 @@ absl::Status Restrictions::Set(const Pin& pin, InstructionId id, const std::stri
   if (values[id] && *values[id] != pin.sharding) {
     return InvalidArgument("pin \"{}\" wants {} otherwise than another pin, in {}", pin.text, name,
                            ToString(*values[id], mesh_));
+  }
+  if (const int batch_dim = batch_dims_[id][0]; batch_dim >= 0) {
+    RETURN_IF_ERROR(CheckPinOnBatch(pin, name, instruction.shape(), batch_dim));
   }
   values[id] = pin.sharding;
   return absl::OkStatus();
@@ -231,6 +330,17 @@ absl::Status Restrictions::CheckAllUsed() const {
                     pin.glob, step_.parameters.empty() ? "" : step_.parameters.front().name);
   }
   return absl::OkStatus();
+}
+
+void Restrictions::NoteExceptions() {
+  for (const Pin& pin : pins_) {
+    if (pin.exceptions.empty()) continue;
+    notes_.push_back(fmt::format(
+        "pin \"{}\": {}{} not as method {} would have {}", pin.text, pin.exceptions.front(),
+        pin.exceptions.size() > 1 ? fmt::format(" and {} more lie", pin.exceptions.size() - 1)
+                                  : " lies",
+        MethodName(options_.method), pin.exceptions.size() > 1 ? "them" : "it"));
+  }
 }
 
 absl::Status Restrictions::Keep(const Restriction& restriction, const OpRule& rule,

@@ -13,6 +13,9 @@
 
 namespace minka {
 
+// Do method, limits and mesh agree with each other? Errors name the two that do not.
+absl::Status CheckCompatible(const IntraOpOptions& options, const Mesh& mesh);
+
 // Of result 0 of one operation.
 struct Restriction {
   enum class Split {
@@ -33,7 +36,7 @@ struct Restriction {
 
 class Restrictions {
  public:
-  // Errors name pins and axes that cannot be read.
+  // Errors name pins and axes that cannot be read, and options that disagree.
   static absl::StatusOr<Restrictions> Create(const Step& step, const Mesh& mesh,
                                              const IntraOpOptions& options);
 
@@ -48,7 +51,9 @@ class Restrictions {
   absl::StatusOr<std::vector<std::optional<Sharding>>> OfValues();
   // After the others: does every pin name something?
   absl::Status CheckAllUsed() const;
-  // Tensors that stay whole though method or limits want them split.
+  // After the others: notes which pins the method gave way to.
+  void NoteExceptions();
+  // Tensors that stay whole though method or limits want them split, and exceptions.
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Erases the strategies that do not obey; errors if none is left.
@@ -65,15 +70,20 @@ class Restrictions {
     Sharding sharding;
     bool names_parameters = false, names_results = false;
     bool used = false;
+    std::vector<std::string> exceptions;  // state that lies otherwise than the method has it
   };
 
   Restrictions(const Step& step, const Mesh& mesh, const IntraOpOptions& options);
   absl::Status ParsePins();
-  absl::StatusOr<std::optional<Sharding>> PinOf(const std::string& name, const Shape& shape);
+  // nullptr: none.
+  absl::StatusOr<Pin*> PinOf(const std::string& name, const Shape& shape);
   absl::Status PinResults(std::vector<std::optional<Sharding>>& values);
   absl::Status PinOperations(std::vector<std::optional<Sharding>>& values);
   absl::Status Set(const Pin& pin, InstructionId id, const std::string& name,
                    std::vector<std::optional<Sharding>>& values) const;
+  absl::Status CheckPin(const Pin& pin, const ParameterInfo& info, const Shape& shape) const;
+  absl::Status CheckPinOnBatch(const Pin& pin, const std::string& name, const Shape& shape,
+                               int batch_dim) const;
   absl::StatusOr<Restriction> OfBatch(const ParameterInfo& info, const Shape& shape) const;
   void KeepBatchAxis(const Restriction& restriction, std::vector<Strategy>& strategies) const;
   Restriction OfState(const ParameterInfo& info, bool is_optimizer_state) const;
