@@ -10,6 +10,7 @@
 #include "minka/driver/prepare.h"
 #include "minka/driver/remat_search.h"
 #include "minka/lowering/rematerialize.h"
+#include "minka/planner/intra_op/constraints.h"
 #include "minka/planner/intra_op/describe.h"
 
 namespace minka {
@@ -134,6 +135,29 @@ absl::StatusOr<Plan> PlanCandidateOn(PreparedSteps& steps, const RematChoice& ca
                                  .time_limit_seconds = search.time_limit_seconds});
 }
 
+bool Fits(const Plan& plan, const SearchOptions& options) {
+  return !options.memory_limit_bytes || plan.peak_memory_bytes <= *options.memory_limit_bytes;
+}
+
+// The refusal of a candidate, with the pins and limits to blame: whatever plan there is without one
+// of them will do, so that it is searched for quickly.
+absl::Status WithCulprits(const absl::Status& refusal, PreparedSteps& steps,
+                          const RematChoice& candidates, const PlanRequest& request,
+                          const PlanCandidate& candidate) {
+  constexpr double kAnyGap = 0.9, kMaxSeconds = 10;
+  const TrySearch search = [&](const SearchOptions& options) -> absl::Status {
+    PlanRequest other = request;
+    other.search = options;
+    other.search.gap = std::max(options.gap, kAnyGap);
+    other.search.time_limit_seconds = std::min(options.time_limit_seconds, kMaxSeconds);
+    other.on_progress = nullptr;
+    ASSIGN_OR_RETURN(const Plan plan,
+                     PlanCandidateOn(steps, candidates, other, candidate.mesh, candidate.method));
+    return Fits(plan, options) ? absl::OkStatus() : ResourceExhausted("the plan does not fit");
+  };
+  return NameCulprits(refusal, request.search, search);
+}
+
 }  // namespace
 
 std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links) {
@@ -166,6 +190,15 @@ bool NeedsLess(const absl::Status& a, const absl::Status& b) {
   return smallest && other && *smallest < *other;
 }
 
+absl::Status SmallestDoesNotFit(int64_t limit, int64_t smallest) {
+  absl::Status status = ResourceExhausted(
+      "no plan fits into {} bytes per device; the smallest of those tried needs {} bytes ({:.1f} "
+      "MiB)",
+      limit, smallest, static_cast<double>(smallest) / (1 << 20));
+  SetSmallestKnownLimit(smallest, status);
+  return status;
+}
+
 }  // namespace
 
 absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
@@ -180,6 +213,7 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
   }
   PlanResult out;
   absl::Status error;
+  size_t refused = 0;  // whose error it is
   for (const Mesh& mesh : meshes) {
     if (mesh.num_devices() > request.cluster.num_devices()) {
       return InvalidArgument("mesh {} has {} devices; the cluster {} has {}", mesh.ToString(),
@@ -192,10 +226,10 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
       candidate.status = plan.status();
       if (plan.ok()) {
         candidate.plan = *std::move(plan);
-        candidate.fits = !request.search.memory_limit_bytes ||
-                         candidate.plan.peak_memory_bytes <= *request.search.memory_limit_bytes;
+        candidate.fits = Fits(candidate.plan, request.search);
       } else if (error.ok() || NeedsLess(candidate.status, error)) {
         error = candidate.status;
+        refused = out.candidates.size();
       }
       out.candidates.push_back(std::move(candidate));
       const PlanCandidate& added = out.candidates.back();
@@ -210,16 +244,15 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     out.prepared = *prepared;
     return out;
   }
-  if (!error.ok()) return error;
-  int64_t smallest = INT64_MAX;
-  for (const PlanCandidate& candidate : out.candidates)
-    smallest = std::min(smallest, candidate.plan.peak_memory_bytes);
-  absl::Status status = ResourceExhausted(
-      "no plan fits into {} bytes per device; the smallest of those tried needs {} bytes ({:.1f} "
-      "MiB)",
-      *request.search.memory_limit_bytes, smallest, static_cast<double>(smallest) / (1 << 20));
-  SetSmallestKnownLimit(smallest, status);
-  return status;
+  if (error.ok()) {
+    const auto smallest = std::ranges::min_element(
+        out.candidates, {},
+        [](const PlanCandidate& candidate) { return candidate.plan.peak_memory_bytes; });
+    refused = smallest - out.candidates.begin();
+    error =
+        SmallestDoesNotFit(*request.search.memory_limit_bytes, smallest->plan.peak_memory_bytes);
+  }
+  return WithCulprits(error, steps, remat, request, out.candidates[refused]);
 }
 
 }  // namespace minka

@@ -83,6 +83,25 @@ TEST_F(BadInputTest, AMemoryLimitThatNothingFitsIn) {
             "minka: --memory-limit much is not a size; write for example 2GiB, 500MB or 4096\n");
 }
 
+TEST_F(BadInputTest, PinsAndLimitsThatLeaveNoPlan) {
+  const std::string plan = "plan mlp --layers 1 --mesh a=2,b=2 ";
+  EXPECT_EQ(ErrorOf(plan + "--method zero3 --no-all-gather"),
+            "minka: no plan on the mesh a=2,b=2 obeys all that is asked: method zero3, "
+            "--no-all-gather; there is one without --no-all-gather: drop it\n");
+  // Also under a limit, when it is not memory that is short.
+  const std::string pins = "--pin 'params/*kernel=[-,-]' --pin 'optimizer/m/*kernel=[-,a+b]' ";
+  for (const char* limit : {"", "--memory-limit 1GiB"}) {
+    EXPECT_EQ(ErrorOf(plan + pins + "--no-all-gather --no-all-to-all " + limit),
+              "minka: no plan on the mesh a=2,b=2 obeys all that is asked: method shard, --pin "
+              "params/*kernel=[-,-], --pin optimizer/m/*kernel=[-,a+b], --no-all-gather, "
+              "--no-all-to-all; there is one without --pin params/*kernel=[-,-] or without --pin "
+              "optimizer/m/*kernel=[-,a+b] or without --no-all-gather: drop one of them\n");
+  }
+  EXPECT_EQ(ErrorOf(plan + "--memory-limit 6MiB --pin 'params/*kernel=[-,-]'"),
+            "minka: no plan fits into 6291456 bytes per device; the smallest limit known to work "
+            "is 11014160 bytes (10.5 MiB); one fits without --pin params/*kernel=[-,-]: drop it\n");
+}
+
 TEST_F(BadInputTest, NoPluginOrAFileThatIsNone) {
   Write("dot.hlo.txt", kDotModule);
   Write("plugin.so", "no plugin");

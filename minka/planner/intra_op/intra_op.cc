@@ -9,6 +9,7 @@
 #include "minka/base/status.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/planner/intra_op/choices.h"
+#include "minka/planner/intra_op/constraints.h"
 #include "minka/planner/intra_op/decode.h"
 #include "minka/planner/intra_op/formulation.h"
 #include "minka/planner/intra_op/memory_estimate.h"
@@ -56,18 +57,35 @@ bool SavesMemory(const IntraOpOptions& options) {
 
 constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
 
-absl::Status DoesNotFit(int64_t limit, std::optional<int64_t> smallest) {
-  if (!smallest) {
-    return ResourceExhausted(
-        "no plan fits into {} bytes per device, and none was found for a larger limit either",
-        limit);
-  }
+absl::Status DoesNotFit(int64_t limit, int64_t smallest) {
   absl::Status status = ResourceExhausted(
       "no plan fits into {} bytes per device; the smallest limit known to work is {} bytes ({:.1f} "
       "MiB)",
-      limit, *smallest, static_cast<double>(*smallest) / (1 << 20));
-  SetSmallestKnownLimit(*smallest, status);
+      limit, smallest, static_cast<double>(smallest) / (1 << 20));
+  SetSmallestKnownLimit(smallest, status);
   return status;
+}
+
+// Why the solver has no choice, where memory is not the reason.
+absl::Status FoundNothing(SolveStatus status, const Mesh& mesh, const IntraOpOptions& options) {
+  if (status != SolveStatus::kInfeasible) {
+    const std::optional<int64_t> limit = options.search.memory_limit_bytes;
+    return ResourceExhausted(
+        "no plan{} was found within {} s; raise --time-limit{}",
+        limit ? fmt::format(" that fits into {} bytes per device", *limit) : "",
+        options.search.time_limit_seconds, limit ? " or --memory-limit" : "");
+  }
+  std::string asked = fmt::format("method {}", MethodName(options.method));
+  for (const Constraint& constraint : ConstraintsOf(options.search)) {
+    asked += fmt::format(", {}", constraint.flag);
+  }
+  return FailedPrecondition("no plan on the mesh {} obeys all that is asked: {}", mesh.ToString(),
+                            asked);
+}
+
+// Does the solver, for want of a choice, leave open whether the limit is the reason?
+bool MayLackMemory(const SolveResult& solved) {
+  return solved.choice.empty() && solved.infeasibility && !solved.infeasibility->without_limit;
 }
 
 }  // namespace
@@ -119,12 +137,19 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   const SolveParameters parameters = ParametersFor(options);
   std::optional<int64_t> limit = options.search.memory_limit_bytes;
   double search_bound = 0, penalties = 0;
+  std::optional<int64_t> smallest;  // limit known to work
   for (int round = 0;; ++round) {
-    ASSIGN_OR_RETURN(const SolveResult solved, Solve(formulation.problem, parameters));
-    if (solved.choice.empty()) {
-      if (limit) return DoesNotFit(*options.search.memory_limit_bytes, std::nullopt);
-      return InternalError("the solver found no plan ({})", SolveStatusName(solved.status));
+    ASSIGN_OR_RETURN(SolveResult solved, Solve(formulation.problem, parameters));
+    // The choice of a problem without an answer is the one that needs least.
+    const bool is_least = solved.status == SolveStatus::kInfeasible;
+    if (solved.choice.empty() && smallest) {
+      return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
     }
+    if (limit && MayLackMemory(solved)) {
+      formulation.problem.set_usage_limit(std::nullopt);
+      ASSIGN_OR_RETURN(solved, Solve(formulation.problem, parameters));
+    }
+    if (solved.choice.empty()) return FoundNothing(solved.status, mesh, options);
     result.stage =
         DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
                       {.save_memory = SavesMemory(options),
@@ -139,15 +164,14 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
       search_bound = static_cast<double>(solved.lower_bound) / formulation.units_per_cost;
     result.lower_bound = std::max(0.0, search_bound - penalties);
     result.memory_price = solved.memory_price / formulation.units_per_cost;
-    // The choice of a problem without an answer is the one that needs least.
-    const bool is_least = solved.status == SolveStatus::kInfeasible;
     result.stop_reason = is_least ? "least_memory" : std::string(SolveStatusName(solved.status));
     result.choice = solved.choice;
     if (!limit || memory.peak_bytes <= *options.search.memory_limit_bytes) break;
+    smallest = std::min(smallest.value_or(INT64_MAX), memory.peak_bytes);
     if (is_least || round + 1 == kMaxMemoryRounds)
-      return DoesNotFit(*options.search.memory_limit_bytes, memory.peak_bytes);
+      return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
     *limit -= memory.peak_bytes - *options.search.memory_limit_bytes;
-    if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, memory.peak_bytes);
+    if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
     formulation.problem.set_usage_limit(limit);
   }
   result.lower_bound = std::min(result.lower_bound, result.objective);
