@@ -12,6 +12,7 @@
 #include "minka/lowering/rematerialize.h"
 #include "minka/planner/intra_op/constraints.h"
 #include "minka/planner/intra_op/describe.h"
+#include "minka/planner/intra_op/restrictions.h"
 
 namespace minka {
 namespace {
@@ -183,6 +184,21 @@ std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links) {
 
 namespace {
 
+// Without a batch input, a method or limit that splits the batch would have nothing to split.
+absl::Status CheckBatchIsKnown(const Step& step, Method method, const SearchLimits& limits) {
+  const bool is_known = std::ranges::any_of(step.parameters, [](const ParameterInfo& info) {
+    return info.role == ParameterRole::kBatch && info.batch_dim >= 0;
+  });
+  if (is_known || (!IsDataParallel(method) && limits.batch_axis.empty())) return absl::OkStatus();
+  const bool by_method = IsDataParallel(method);
+  return InvalidArgument(
+      "{} splits the batch, but nothing says which inputs of {} are batches; name them with "
+      "--batch-input PARAM[:DIM], or {}",
+      by_method ? fmt::format("method {}", MethodName(method))
+                : fmt::format("--batch-axis {}", limits.batch_axis),
+      step.module.name, by_method ? "search with method shard" : "drop --batch-axis");
+}
+
 // Does the first say that a smaller limit than the second's would do?
 bool NeedsLess(const absl::Status& a, const absl::Status& b) {
   const std::optional<int64_t> smallest = SmallestKnownLimit(a);
@@ -222,7 +238,9 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     }
     for (Method method : request.methods) {
       PlanCandidate candidate{.mesh = mesh, .method = method};
-      auto plan = PlanCandidateOn(steps, remat, request, mesh, method);
+      const absl::Status batch = CheckBatchIsKnown(step, method, request.search.limits);
+      absl::StatusOr<Plan> plan =
+          batch.ok() ? PlanCandidateOn(steps, remat, request, mesh, method) : batch;
       candidate.status = plan.status();
       if (plan.ok()) {
         candidate.plan = *std::move(plan);

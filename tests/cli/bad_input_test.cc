@@ -102,6 +102,21 @@ TEST_F(BadInputTest, PinsAndLimitsThatLeaveNoPlan) {
             "is 11014160 bytes (10.5 MiB); one fits without --pin params/*kernel=[-,-]: drop it\n");
 }
 
+TEST_F(BadInputTest, NoBatchToSplit) {
+  Write("dot.hlo.txt", kDotModule);
+  for (const char* method : {"data", "zero2", "zero3"}) {
+    EXPECT_EQ(ErrorOf(fmt::format("plan dot.hlo.txt --mesh a=2,b=2 --method {}", method)),
+              fmt::format("minka: method {} splits the batch, but nothing says which inputs of dot "
+                          "are batches; name them with --batch-input PARAM[:DIM], or search with "
+                          "method shard\n",
+                          method));
+  }
+  EXPECT_EQ(ErrorOf("plan dot.hlo.txt --mesh a=2,b=2 --batch-axis a"),
+            "minka: --batch-axis a splits the batch, but nothing says which inputs of dot are "
+            "batches; name them with --batch-input PARAM[:DIM], or drop --batch-axis\n");
+  EXPECT_EQ(Run("plan dot.hlo.txt --mesh a=2,b=2 --method data --batch-input 0").exit_code, 0);
+}
+
 TEST_F(BadInputTest, NoPluginOrAFileThatIsNone) {
   Write("dot.hlo.txt", kDotModule);
   Write("plugin.so", "no plugin");
