@@ -56,6 +56,7 @@ class Enumerator {
     ASSIGN_OR_RETURN(tables_.pinned_values, restrictions.OfValues());
     RETURN_IF_ERROR(restrictions.CheckAllUsed());
     restrictions.NoteExceptions();
+    restrictions.NoteUndivided();
     tables_.notes.insert(tables_.notes.end(), restrictions.notes().begin(),
                          restrictions.notes().end());
     return std::move(tables_);

@@ -265,6 +265,17 @@ TEST(PlanMesh, OptionsThatContradictEachOtherAreRefusedByName) {
       "--batch-axis");
 }
 
+TEST(PlanMesh, NotesNameDimensionsThatAnAxisDoesNotDivide) {
+  const Step step = TwoLayerStep(33, 30);
+  EXPECT_THAT(
+      PlanOn(step, *Mesh::Parse("a=2,b=4"))->notes,
+      testing::ElementsAre(
+          "dimension 0 of params/w1 f32[30,30] stays whole along b=4: 30 is not divisible; nor are "
+          "4 more of that size",
+          "dimension 0 of x f32[33,30] stays whole along a=2 and b=4: 33 is not divisible"));
+  EXPECT_THAT(PlanOn(step, *Mesh::Parse("a=3,b=1"))->notes, testing::IsEmpty());
+}
+
 // A pin that the method would not have forces gathers on which the search puts a thousandfold
 // price.
 TEST(PlanMesh, PenaltiesAreNoPartOfObjectiveAndBound) {

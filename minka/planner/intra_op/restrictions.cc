@@ -1,7 +1,9 @@
 #include "minka/planner/intra_op/restrictions.h"
 
 #include <algorithm>
+#include <map>
 
+#include "fmt/ranges.h"
 #include "minka/analysis/phases.h"
 #include "minka/base/status.h"
 
@@ -25,6 +27,16 @@ bool CanBeSplit(const Shape& shape, const Mesh& mesh) {
     }
   }
   return false;
+}
+
+// As "model=4".
+std::vector<std::string> UndividedAxes(int64_t size, const Mesh& mesh) {
+  std::vector<std::string> axes;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (size % mesh.size(axis) == 0) continue;
+    axes.push_back(fmt::format("{}={}", mesh.axis(axis).name, mesh.size(axis)));
+  }
+  return axes;
 }
 
 int64_t NumDevices(const Sharding& sharding, const Mesh& mesh) {
@@ -340,6 +352,36 @@ void Restrictions::NoteExceptions() {
         pin.exceptions.size() > 1 ? fmt::format(" and {} more lie", pin.exceptions.size() - 1)
                                   : " lies",
         MethodName(options_.method), pin.exceptions.size() > 1 ? "them" : "it"));
+  }
+}
+
+void Restrictions::NoteUndivided() {
+  if (IsDataParallel(options_.method)) return;
+  struct Undivided {
+    std::string first;
+    int num_more = 0;
+  };
+  std::map<int64_t, Undivided> by_size;
+  const Computation& entry = step_.module.entry_computation();
+  for (size_t i = 0; i < step_.parameters.size(); ++i) {
+    const Shape& shape = entry.instructions[entry.parameters[i]].shape();
+    for (int dim = 0; dim < shape.rank(); ++dim) {
+      if (shape.dims[dim] == 1 || UndividedAxes(shape.dims[dim], mesh_).empty()) continue;
+      const auto [found, added] = by_size.try_emplace(shape.dims[dim]);
+      if (added) {
+        found->second.first =
+            fmt::format("dimension {} of {} {}", dim, step_.parameters[i].name, ToString(shape));
+      } else {
+        ++found->second.num_more;
+      }
+    }
+  }
+  for (const auto& [size, undivided] : by_size) {
+    notes_.push_back(fmt::format(
+        "{} stays whole along {}: {} is not divisible{}", undivided.first,
+        fmt::join(UndividedAxes(size, mesh_), " and "), size,
+        undivided.num_more > 0 ? fmt::format("; nor are {} more of that size", undivided.num_more)
+                               : ""));
   }
 }
 

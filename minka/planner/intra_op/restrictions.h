@@ -53,7 +53,11 @@ class Restrictions {
   absl::Status CheckAllUsed() const;
   // After the others: notes which pins the method gave way to.
   void NoteExceptions();
-  // Tensors that stay whole though method or limits want them split, and exceptions.
+  // For methods that may split every dimension: notes those of parameters that an axis of the mesh
+  // does not divide, one note for each size.
+  void NoteUndivided();
+  // Tensors that stay whole though method or limits want them split, dimensions that cannot be
+  // split, and exceptions.
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Erases the strategies that do not obey; errors if none is left.
