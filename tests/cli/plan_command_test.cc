@@ -99,6 +99,18 @@ TEST_F(PlanCommandTest, ExplainPricesEveryShardingOfAParameter) {
   EXPECT_THAT(explain.out, HasSubstr("[-,x]"));
 }
 
+TEST_F(PlanCommandTest, ExplainPlansWithTheLimitsOfThePlan) {
+  const std::string plan = "plan mlp --layers 2 --mesh x=4 --out plan.json ";
+  ASSERT_EQ(Run(plan + "--no-replicated-parameters --pin 'params/*kernel=[-,x]'").exit_code, 0);
+  const Outcome explain = Run("explain plan.json 'params/layer_0/kernel'");
+  EXPECT_EQ(explain.exit_code, 0) << explain.err;
+  EXPECT_THAT(
+      explain.out,
+      HasSubstr("pin \"params/layer_0/kernel=[-,-]\" and --no-replicated-parameters disagree"));
+  // The pin on the parameter itself is left out.
+  EXPECT_THAT(explain.out, Not(HasSubstr("want params/layer_0/kernel in different")));
+}
+
 TEST_F(PlanCommandTest, AMemoryLimitIsMetByRecomputingSomeLayers) {
   const std::string plan = "plan gpt-tiny --layers 4 --global-batch 64 --mesh data=4 ";
   const auto json = [&](const std::string& flags) {
