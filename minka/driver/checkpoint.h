@@ -13,8 +13,8 @@
 namespace minka {
 
 // Writes all state below `folder`, one parameter after the other, and returns the checkpoint's
-// folder. `about` gives the manifest's model, options and data; step and seed are the state's. The
-// newest `keep` checkpoints stay.
+// folder. `about` gives the manifest's run, model, options and data; step and seed are the state's.
+// Of the run's checkpoints the newest `keep` stay.
 absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, int keep,
                                            CheckpointManifest about, const StepRunner& runner,
                                            const State& state);

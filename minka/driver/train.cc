@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <utility>
 
 #include "minka/base/file.h"
@@ -30,6 +32,11 @@ using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string NewRunId() {
+  std::random_device device;
+  return HashText((uint64_t{device()} << 32) | device());
 }
 
 bool ReadsTokens(const Model& model) {
@@ -115,12 +122,30 @@ class Training {
     const Checkpoints& checkpoints = options_.checkpoints;
     if (!checkpoints.resume_dir.empty()) RETURN_IF_ERROR(Resume(checkpoints.resume_dir));
     if (checkpoints.save_dir.empty()) return absl::OkStatus();
-    const std::vector<std::string> others = ListCheckpoints(checkpoints.save_dir);
-    if (others.empty() || resumed_) return absl::OkStatus();
-    return FailedPrecondition(
-        "{} is the checkpoint of another run, and this one would mix with it; resume it, or save "
-        "to another folder",
-        others.back());
+    return JoinFolder(ListCheckpoints(checkpoints.save_dir));
+  }
+
+  // `present`: what the folder to save to holds.
+  absl::Status JoinFolder(const std::vector<ListedCheckpoint>& present) {
+    about_.run = NewRunId();
+    if (present.empty()) return absl::OkStatus();
+    const ListedCheckpoint& newest = present.back();
+    if (!resumed_) {
+      return FailedPrecondition(
+          "{} is the checkpoint of another run, and this one would mix with it; resume it, or save "
+          "to another folder",
+          newest.path);
+    }
+    if (newest.step > report_.first_step) {
+      return FailedPrecondition(
+          "{} has more steps behind it than {}, which is resumed, and what is saved would mix with "
+          "it; resume it, save to another folder, or move it away",
+          newest.path, resumed_->path());
+    }
+    std::error_code ignored;
+    const bool goes_on = std::filesystem::equivalent(newest.path, resumed_->path(), ignored);
+    if (goes_on && !resumed_->manifest().run.empty()) about_.run = resumed_->manifest().run;
+    return absl::OkStatus();
   }
 
   absl::Status Resume(const std::string& path) {

@@ -32,11 +32,13 @@ struct TrainingLength {
 };
 
 // A run that resumes goes on as the one that saved would have: with the same batches and random
-// keys, on any mesh and by any method.
+// keys, on any mesh and by any method. It is the same run where it also saves to the folder that it
+// resumes from. What it saves must be the newest of its folder: a folder with checkpoints of more
+// steps than the one resumed is refused.
 struct Checkpoints {
   std::string save_dir;    // empty: none are saved
   int64_t save_every = 0;  // steps; 0: at the end only, where one is saved always
-  int keep = 3;            // the newest ones
+  int keep = 3;            // the newest ones of this run; other runs' are left alone
   std::string resume_dir;  // a checkpoint, or a folder of them, of which the newest is resumed
 };
 

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -24,10 +26,14 @@ constexpr std::string_view kPartialPrefix = ".partial_", kRemovedPrefix = ".remo
 
 std::string CheckpointName(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
-bool IsCheckpointName(const std::string& name) {
-  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
-         std::ranges::all_of(name.substr(kPrefix.size()),
-                             [](char c) { return c >= '0' && c <= '9'; });
+// nullopt: no checkpoint's name.
+std::optional<int64_t> StepOfName(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  uint64_t step = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (error != std::errc() || stop != end || step > INT64_MAX) return std::nullopt;
+  return static_cast<int64_t>(step);
 }
 
 bool IsLeftOver(const std::string& name) {
@@ -55,24 +61,52 @@ std::vector<std::string> NamesIn(const std::string& folder) {
   return names;
 }
 
-// First under a name that nobody takes for a checkpoint, because removing takes a while.
-absl::Status RemoveCheckpoint(const std::string& folder, const std::string& path) {
-  const std::string removed =
-      (fs::path(folder) / fmt::format("{}{}", kRemovedPrefix, fs::path(path).filename().string()))
-          .string();
-  RETURN_IF_ERROR(Rename(path, removed));
+// Under a name that nobody takes for a checkpoint, because removing takes a while.
+std::string NameOfRemoved(const std::string& path) {
+  const fs::path checkpoint(path);
+  return (checkpoint.parent_path() /
+          fmt::format("{}{}", kRemovedPrefix, checkpoint.filename().string()))
+      .string();
+}
+
+absl::Status RemoveAll(const std::string& path) {
   std::error_code error;
-  fs::remove_all(removed, error);
-  return error ? Failed("remove", removed, error) : absl::OkStatus();
+  fs::remove_all(path, error);
+  return error ? Failed("remove", path, error) : absl::OkStatus();
 }
 
 absl::Status RemoveLeftOvers(const std::string& folder) {
   for (const std::string& name : NamesIn(folder)) {
-    if (!IsLeftOver(name)) continue;
-    const fs::path path = fs::path(folder) / name;
-    std::error_code error;
-    fs::remove_all(path, error);
-    if (error) return Failed("remove", path.string(), error);
+    if (IsLeftOver(name)) RETURN_IF_ERROR(RemoveAll((fs::path(folder) / name).string()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& checkpoint) {
+  const std::string path = (fs::path(checkpoint) / kManifestName).string();
+  ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
+  auto manifest = ParseManifest(json);
+  if (!manifest.ok()) return WithContext(manifest.status(), path);
+  return manifest;
+}
+
+// One whose manifest cannot be read is of no run.
+bool IsOfRun(const std::string& checkpoint, const std::string& run) {
+  const auto manifest = ReadManifest(checkpoint);
+  return manifest.ok() && manifest->run == run;
+}
+
+absl::Status Prune(const std::string& folder, const CheckpointManifest& newest, int keep) {
+  std::vector<std::string> of_run;
+  for (const ListedCheckpoint& listed : ListCheckpoints(folder)) {
+    if (listed.step <= newest.step && IsOfRun(listed.path, newest.run)) {
+      of_run.push_back(listed.path);
+    }
+  }
+  for (size_t i = 0; i + static_cast<size_t>(keep) < of_run.size(); ++i) {
+    const std::string removed = NameOfRemoved(of_run[i]);
+    RETURN_IF_ERROR(Rename(of_run[i], removed));
+    RETURN_IF_ERROR(RemoveAll(removed));
   }
   return absl::OkStatus();
 }
@@ -142,15 +176,14 @@ absl::StatusOr<std::string> CheckpointWriter::Commit(int keep) {
   RETURN_IF_ERROR(SyncToDisk(manifest));
   RETURN_IF_ERROR(SyncToDisk(partial_));
   std::string path = (fs::path(folder_) / CheckpointName(manifest_.step)).string();
+  const std::string replaced = NameOfRemoved(path);
   std::error_code error;
-  if (fs::exists(path, error)) RETURN_IF_ERROR(RemoveCheckpoint(folder_, path));
+  if (fs::exists(path, error)) RETURN_IF_ERROR(Rename(path, replaced));
   RETURN_IF_ERROR(Rename(partial_, path));
   partial_.clear();
   RETURN_IF_ERROR(SyncToDisk(folder_));
-  const std::vector<std::string> all = ListCheckpoints(folder_);
-  for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) {
-    RETURN_IF_ERROR(RemoveCheckpoint(folder_, all[i]));
-  }
+  RETURN_IF_ERROR(RemoveAll(replaced));
+  RETURN_IF_ERROR(Prune(folder_, manifest_, keep));
   return path;
 }
 
@@ -161,18 +194,15 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path)
   std::error_code ignored;
   std::string checkpoint = path;
   if (!fs::exists(fs::path(path) / kManifestName, ignored)) {
-    const std::vector<std::string> all = ListCheckpoints(path);
+    const std::vector<ListedCheckpoint> all = ListCheckpoints(path);
     if (all.empty()) {
       return NotFound("{} is no checkpoint ({} is not there) and holds none (step_...)", path,
                       kManifestName);
     }
-    checkpoint = all.back();
+    checkpoint = all.back().path;
   }
-  const std::string manifest_path = (fs::path(checkpoint) / kManifestName).string();
-  ASSIGN_OR_RETURN(const std::string json, ReadFile(manifest_path));
-  auto manifest = ParseManifest(json);
-  if (!manifest.ok()) return WithContext(manifest.status(), manifest_path);
-  return CheckpointReader(checkpoint, *std::move(manifest));
+  ASSIGN_OR_RETURN(CheckpointManifest manifest, ReadManifest(checkpoint));
+  return CheckpointReader(checkpoint, std::move(manifest));
 }
 
 absl::StatusOr<TensorFile> CheckpointReader::ReadTensorFile(int file) const {
@@ -200,16 +230,14 @@ absl::StatusOr<TensorFile> CheckpointReader::ReadTensorFile(int file) const {
   return tensors;
 }
 
-std::vector<std::string> ListCheckpoints(const std::string& folder) {
-  std::vector<std::string> names;
-  for (std::string& name : NamesIn(folder)) {
-    if (IsCheckpointName(name)) names.push_back(std::move(name));
+std::vector<ListedCheckpoint> ListCheckpoints(const std::string& folder) {
+  std::vector<ListedCheckpoint> checkpoints;
+  for (const std::string& name : NamesIn(folder)) {
+    const std::optional<int64_t> step = StepOfName(name);
+    if (step) checkpoints.push_back({(fs::path(folder) / name).string(), *step});
   }
-  // By number: beyond 99999999 steps names grow longer.
-  std::ranges::sort(names, {},
-                    [](const std::string& name) { return std::pair(name.size(), name); });
-  for (std::string& name : names) name = (fs::path(folder) / name).string();
-  return names;
+  std::ranges::stable_sort(checkpoints, {}, &ListedCheckpoint::step);
+  return checkpoints;
 }
 
 }  // namespace minka

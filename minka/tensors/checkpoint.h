@@ -31,7 +31,8 @@ class CheckpointWriter {
   // Tensors are held until a file is full (1 GiB).
   absl::Status Add(const std::string& name, HostTensor tensor);
   // Gives the checkpoint its name; returns its folder. A checkpoint of the same step is replaced.
-  // Afterwards at most `keep` checkpoints of the folder remain, the newest ones.
+  // Then the run's oldest checkpoints in the folder are removed, so that at most `keep` remain of
+  // those up to this one; precondition: keep > 0. Other runs' stay, and those with more steps.
   absl::StatusOr<std::string> Commit(int keep);
 
  private:
@@ -63,7 +64,11 @@ class CheckpointReader {
   CheckpointManifest manifest_;
 };
 
-// The checkpoints of a folder, oldest first; none if there is no such folder.
-std::vector<std::string> ListCheckpoints(const std::string& folder);
+struct ListedCheckpoint {
+  std::string path;
+  int64_t step = 0;  // as its name says
+};
+// The checkpoints of a folder by step; none if there is no such folder.
+std::vector<ListedCheckpoint> ListCheckpoints(const std::string& folder);
 
 }  // namespace minka

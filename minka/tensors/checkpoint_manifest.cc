@@ -161,6 +161,7 @@ std::string ManifestToJson(const CheckpointManifest& manifest) {
                {"schema_version", static_cast<uint64_t>(kSchemaVersion)},
                {"step", static_cast<uint64_t>(manifest.step)},
                {"seed", fmt::format("{}", manifest.seed)},
+               {"run", manifest.run},
                {"model", manifest.model},
                {"options", manifest.options},
                {"data", manifest.data},
@@ -192,6 +193,9 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view json) {
   const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), manifest.seed);
   if (error != std::errc() || end != seed.data() + seed.size()) {
     return InvalidArgument("the seed '{}' is no number below 2^64", seed);
+  }
+  if (document.contains("run")) {
+    ASSIGN_OR_RETURN(manifest.run, Text(document, "run", "the manifest"));
   }
   ASSIGN_OR_RETURN(manifest.model, Text(document, "model", "the manifest"));
   ASSIGN_OR_RETURN(manifest.options, Texts(document, "options"));

@@ -1,9 +1,9 @@
 // What a checkpoint says of itself: which tensors lie in which files, and where the run stood.
 //
-// manifest.json: format "minka-checkpoint", schema_version 1, step, seed (decimal text), model,
-// options and data (texts by name), files (name, bytes, hash), tensors (name, shape, file: a number
-// in files), and last checksum, the hash of the object without it as it is printed here. Hashes are
-// those of base/hash.h.
+// manifest.json: format "minka-checkpoint", schema_version 1, step, seed (decimal text), run (text;
+// may be left out), model, options and data (texts by name), files (name, bytes, hash), tensors
+// (name, shape, file: a number in files), and last checksum, the hash of the object without it as
+// it is printed here. Hashes are those of base/hash.h.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,9 @@ struct CheckpointTensor {
 struct CheckpointManifest {
   int64_t step = 0;   // steps done; the next one reads the data at this position
   uint64_t seed = 0;  // of batches and random keys
+  // Equal in the checkpoints that one run, however often resumed, saves to one folder; empty: not
+  // known.
+  std::string run;
   std::string model;
   std::map<std::string, std::string> options, data;
   std::vector<CheckpointFile> files;

@@ -15,9 +15,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-CheckpointManifest About(int64_t step) {
+CheckpointManifest About(int64_t step, const std::string& run = "first") {
   return {.step = step,
           .seed = UINT64_MAX,
+          .run = run,
           .model = "mlp",
           .options = {{"layers", "2"}},
           .data = {{"source", "verses"}}};
@@ -33,8 +34,8 @@ class CheckpointTest : public ::testing::Test {
   }
 
   // A tensor "w" of two bytes; returns the checkpoint's folder.
-  std::string Save(int64_t step, int keep = 9) const {
-    auto writer = CheckpointWriter::Create(folder_.string(), About(step));
+  std::string Save(int64_t step, int keep = 9, const std::string& run = "first") const {
+    auto writer = CheckpointWriter::Create(folder_.string(), About(step, run));
     EXPECT_TRUE(writer.ok()) << writer.status();
     EXPECT_TRUE(writer->Add("w", {{ElementType::kU8, {2}}, "ab"}).ok());
     EXPECT_TRUE(writer->Add("empty", {{ElementType::kF32, {0, 3}}, ""}).ok());
@@ -69,6 +70,7 @@ TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
     EXPECT_EQ(reader->path(), path);
     EXPECT_EQ(reader->manifest().seed, UINT64_MAX);
     EXPECT_EQ(reader->manifest().step, 100);
+    EXPECT_EQ(reader->manifest().run, "first");
     EXPECT_EQ(reader->manifest().options, About(0).options);
     const auto tensors = reader->ReadTensorFile(0);
     ASSERT_TRUE(tensors.ok()) << tensors.status();
@@ -78,9 +80,24 @@ TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
 }
 
 TEST_F(CheckpointTest, KeepsTheNewestByNumber) {
-  for (const int64_t step : {5, 100'000'000, 20, 99'999'999}) Save(step, 3);
+  for (const int64_t step : {5, 20, 99'999'999, 100'000'000}) Save(step, 3);
   EXPECT_THAT(Names(), ElementsAre("step_00000020", "step_100000000", "step_99999999"));
   EXPECT_EQ(CheckpointReader::Open(folder_.string())->manifest().step, 100'000'000);
+}
+
+TEST_F(CheckpointTest, KeepsWhatIsOfOtherRunsOrUnreadable) {
+  for (const int64_t step : {1, 2, 8}) Save(step, 9, "second");
+  Save(3);
+  ASSERT_TRUE(WriteFile((folder_ / "step_00000003" / "manifest.json").string(), "{").ok());
+  for (const int64_t step : {4, 5, 6}) Save(step, 1);
+  EXPECT_THAT(Names(), ElementsAre("step_00000001", "step_00000002", "step_00000003",
+                                   "step_00000006", "step_00000008"));
+}
+
+TEST_F(CheckpointTest, WhatWasJustSavedStaysBelowOlderSavesOfMoreSteps) {
+  for (const int64_t step : {1, 2, 8, 9}) Save(step);
+  EXPECT_EQ(Save(3, 1), (folder_ / "step_00000003").string());
+  EXPECT_THAT(Names(), ElementsAre("step_00000003", "step_00000008", "step_00000009"));
 }
 
 TEST_F(CheckpointTest, ASecondSaveOfAStepReplacesTheFirst) {
@@ -150,6 +167,10 @@ TEST(CheckpointManifest, RefusesWhatDoesNotFit) {
   const std::string json = ManifestToJson(manifest);
   ASSERT_TRUE(ParseManifest(json).ok()) << ParseManifest(json).status();
   EXPECT_EQ(*ParseManifest(json), manifest);
+  // Earlier versions wrote no run, under a checksum without it.
+  const auto of_earlier_version =
+      ReadFile(MINKA_TESTDATA "/checkpoint_manifest_fuzzer_corpus/two_tensors");
+  EXPECT_EQ(ParseManifest(*of_earlier_version)->run, "");
   const auto refusal = [&](const std::string& from, const std::string& to) {
     std::string changed = json;
     const size_t at = changed.find(from);

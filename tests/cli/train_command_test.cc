@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "command_test.h"
@@ -13,6 +14,7 @@ namespace minka {
 namespace {
 
 using nlohmann::json;
+using testing::ElementsAre;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -20,6 +22,10 @@ namespace fs = std::filesystem;
 constexpr const char* kSmall =
     "train gpt-tiny --layers 1 --sequence 16 --global-batch 8 --optimizer lion --dtype bf16 "
     "--loss-scale dynamic --cost-model roofline --data text.txt --sample 0 --json --out plan.json";
+
+// Takes a moment to compile and reads random inputs.
+constexpr const char* kSmallest =
+    "train mlp --layers 1 --global-batch 8 --mesh 1 --cost-model roofline --json --out plan.json";
 
 class TrainCommand : public CommandTest {
  protected:
@@ -29,8 +35,10 @@ class TrainCommand : public CommandTest {
     Write("text.txt", text);
   }
 
-  json Trained(const std::string& flags) const {
-    const Outcome outcome = Run(fmt::format("{} {}", kSmall, flags));
+  json Trained(const std::string& flags) const { return JsonOf(kSmall, flags); }
+
+  json JsonOf(const char* training, const std::string& flags) const {
+    const Outcome outcome = Run(fmt::format("{} {}", training, flags));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return json::parse(outcome.out, nullptr, false);
   }
@@ -81,6 +89,33 @@ TEST_F(TrainCommand, AKilledRunResumesToTheSameLossCurve) {
   for (int step = 35; step < 40; ++step)
     EXPECT_NEAR(other["losses"][step - 35].get<double>(), whole["losses"][step].get<double>(),
                 0.02);
+}
+
+TEST_F(TrainCommand, AResumedRunPrunesItsOwnCheckpointsAlone) {
+  JsonOf(kSmallest, "--steps 2 --save other --every 1");
+  JsonOf(kSmallest, "--steps 3 --save run --every 1");
+  const auto names = [this](const std::string& folder) {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(Path(folder))) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  };
+  // In the folder of another run.
+  JsonOf(kSmallest, "--steps 5 --resume run --save other --every 1 --keep 1");
+  EXPECT_THAT(names("other"), ElementsAre("step_00000001", "step_00000002", "step_00000005"));
+  // In its own: what the run saved before it was resumed goes, too.
+  JsonOf(kSmallest, "--steps 5 --resume run --save run --every 1 --keep 2");
+  EXPECT_THAT(names("run"), ElementsAre("step_00000004", "step_00000005"));
+  // From a checkpoint that is not its newest: nobody could tell afterwards which is.
+  const Outcome refused =
+      Run(fmt::format("{} --steps 6 --resume run/step_00000004 --save run --keep 1", kSmallest));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.err,
+            "minka: run/step_00000005 has more steps behind it than run/step_00000004, which is "
+            "resumed, and what is saved would mix with it; resume it, save to another folder, or "
+            "move it away\n");
+  EXPECT_THAT(names("run"), ElementsAre("step_00000004", "step_00000005"));
 }
 
 TEST_F(TrainCommand, CheckpointsThatDoNotFitAreRefused) {
