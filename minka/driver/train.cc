@@ -122,7 +122,8 @@ class Training {
     const Checkpoints& checkpoints = options_.checkpoints;
     if (!checkpoints.resume_dir.empty()) RETURN_IF_ERROR(Resume(checkpoints.resume_dir));
     if (checkpoints.save_dir.empty()) return absl::OkStatus();
-    return JoinFolder(ListCheckpoints(checkpoints.save_dir));
+    RETURN_IF_ERROR(JoinFolder(ListCheckpoints(checkpoints.save_dir)));
+    return CheckCanSave(checkpoints.save_dir);
   }
 
   // `present`: what the folder to save to holds.

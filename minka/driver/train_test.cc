@@ -73,6 +73,16 @@ TEST(Train, ImageNetworksLearnFromDigits) {
   }
 }
 
+TEST(Train, AFolderThatCannotBeWrittenIsNoticedBeforePlanning) {
+  TrainOptions options = SmallTraining();
+  options.checkpoints.save_dir = options.data.path + "/run";
+  std::vector<std::string> phases;
+  const TrainEvents events{.on_phase = [&](std::string_view phase) { phases.emplace_back(phase); }};
+  EXPECT_EQ(Message(Train(options, events).status()),
+            "cannot make the folder " + options.checkpoints.save_dir + ": Not a directory");
+  EXPECT_THAT(phases, testing::ElementsAre("data"));
+}
+
 TEST(Train, NeedsALength) {
   TrainOptions options = SmallTraining();
   options.length = {};

@@ -82,6 +82,12 @@ absl::Status RemoveLeftOvers(const std::string& folder) {
   return absl::OkStatus();
 }
 
+absl::Status MakeFolder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  return error ? Failed("make the folder", folder, error) : absl::OkStatus();
+}
+
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& checkpoint) {
   const std::string path = (fs::path(checkpoint) / kManifestName).string();
   ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
@@ -131,14 +137,11 @@ CheckpointWriter::~CheckpointWriter() {
 
 absl::StatusOr<CheckpointWriter> CheckpointWriter::Create(const std::string& folder,
                                                           CheckpointManifest about) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) return Failed("make the folder", folder, error);
+  RETURN_IF_ERROR(MakeFolder(folder));
   RETURN_IF_ERROR(RemoveLeftOvers(folder));
   const std::string partial =
       (fs::path(folder) / fmt::format("{}{}", kPartialPrefix, CheckpointName(about.step))).string();
-  fs::create_directory(partial, error);
-  if (error) return Failed("make the folder", partial, error);
+  RETURN_IF_ERROR(MakeFolder(partial));
   about.files.clear();
   about.tensors.clear();
   return CheckpointWriter(folder, partial, std::move(about));
@@ -228,6 +231,17 @@ absl::StatusOr<TensorFile> CheckpointReader::ReadTensorFile(int file) const {
     }
   }
   return tensors;
+}
+
+absl::Status CheckCanSave(const std::string& folder) {
+  RETURN_IF_ERROR(MakeFolder(folder));
+  // Named as what the next save removes, should the process die here.
+  const std::string probe = (fs::path(folder) / fmt::format("{}probe", kPartialPrefix)).string();
+  const absl::Status written = WriteFile(probe, "probe");
+  if (!written.ok()) {
+    return WithContext(written, fmt::format("no checkpoint can be saved to {}", folder));
+  }
+  return RemoveAll(probe);
 }
 
 std::vector<ListedCheckpoint> ListCheckpoints(const std::string& folder) {

@@ -64,6 +64,10 @@ class CheckpointReader {
   CheckpointManifest manifest_;
 };
 
+// Makes the folder where needed, and a file in it that it removes again: Unavailable names the
+// folder where a save to it would fail.
+absl::Status CheckCanSave(const std::string& folder);
+
 struct ListedCheckpoint {
   std::string path;
   int64_t step = 0;  // as its name says

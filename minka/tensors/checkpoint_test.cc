@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 CheckpointManifest About(int64_t step, const std::string& run = "first") {
   return {.step = step,
@@ -122,6 +123,19 @@ TEST_F(CheckpointTest, ASaveThatIsGivenUpLeavesNothing) {
     EXPECT_THAT(Names(), ElementsAre(".partial_step_00000001"));
   }
   EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(CheckpointTest, FoldersThatCannotBeWrittenAreRefusedByName) {
+  EXPECT_TRUE(CheckCanSave((folder_ / "new" / "run").string()).ok());
+  EXPECT_TRUE(fs::is_empty(folder_ / "new" / "run"));
+  ASSERT_TRUE(WriteFile((folder_ / "file").string(), "").ok());
+  const std::string below_file = (folder_ / "file" / "run").string();
+  EXPECT_EQ(Message(CheckCanSave(below_file)),
+            "cannot make the folder " + below_file + ": Not a directory");
+  // Nobody, not even root, makes files there.
+  EXPECT_THAT(
+      Message(CheckCanSave("/proc")),
+      StartsWith("no checkpoint can be saved to /proc: cannot write /proc/.partial_probe: "));
 }
 
 TEST_F(CheckpointTest, DamagedFilesAreRefusedByName) {
