@@ -18,6 +18,7 @@
 #include "minka/tools/command.h"
 #include "minka/tools/measured_costs.h"
 #include "minka/tools/planning_flags.h"
+#include "minka/tools/quantities.h"
 #include "minka/tools/run_report.h"
 #include "minka/tools/step_source.h"
 
@@ -264,8 +265,10 @@ void AddRunCommand(CLI::App& app, CommandLine& line) {
                       "Run by this plan.json. Default: the fastest plan that is found");
   command->add_option("--inputs", flags->inputs,
                       "Parameters as safetensors named 0, 1, ...; - is standard input");
-  command->add_option("--random-inputs", flags->random_inputs,
-                      "Draw the parameters with this seed instead");
+  command
+      ->add_option("--random-inputs", flags->random_inputs,
+                   "Draw the parameters with this seed instead")
+      ->check(WholeNumberFrom<uint64_t>(0));
   command->add_option("--outputs", flags->outputs,
                       "Write the results as safetensors named 0, 1, ...; - is standard output. "
                       "Default: not written");

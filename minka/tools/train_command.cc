@@ -52,7 +52,8 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
     return InvalidArgument("train takes a named model; minka run runs module files such as {}",
                            flags.source.model);
   }
-  if (flags.steps <= 0 && flags.minutes <= 0) {
+  if (flags.minutes < 0) return InvalidArgument("--minutes {} is below 0", flags.minutes);
+  if (flags.steps == 0 && flags.minutes == 0) {
     return InvalidArgument("how long to train? Give --steps 100 or --minutes 2");
   }
   TrainOptions options{.model = flags.source.model,
@@ -253,16 +254,21 @@ namespace {
 
 void AddCheckpointFlags(CLI::App& command, Checkpoints& checkpoints) {
   const char* const group = "Checkpoints";
-  command
-      .add_option("--save", checkpoints.save_dir,
-                  "Folder to save checkpoints to, one at the end. Default: none are saved")
-      ->group(group);
+  CLI::Option* const save =
+      command
+          .add_option("--save", checkpoints.save_dir,
+                      "Folder to save checkpoints to, one at the end. Default: none are saved")
+          ->group(group);
   command
       .add_option("--every", checkpoints.save_every,
                   "Save after each so many steps, too. Default: only at the end")
+      ->check(WholeNumberFrom<int64_t>(1))
+      ->needs(save)
       ->group(group);
-  command.add_option("--keep", checkpoints.keep, "Checkpoints that stay, the newest ones")
+  command.add_option("--keep", checkpoints.keep, "Checkpoints of this run that stay, the newest")
       ->capture_default_str()
+      ->check(WholeNumberFrom(1))
+      ->needs(save)
       ->group(group);
   command
       .add_option(
@@ -287,21 +293,27 @@ void AddTrainCommand(CLI::App& app, CommandLine& line) {
                       "File to train on: bytes for models of text, lines of 64 pixels and a digit "
                       "for models of images. Default: the King James text of the Debian package "
                       "bible-kjv, the digits of the Python package scikit-learn");
-  command->add_option("--steps", flags->steps, "Steps to train. Default: as --minutes says");
+  command->add_option("--steps", flags->steps, "Steps to train. Default: as --minutes says")
+      ->check(WholeNumberFrom<int64_t>(1));
   command->add_option("--minutes", flags->minutes, "Minutes to train. Default: as --steps says");
-  command->add_option("--evaluate-every", flags->evaluate_every,
-                      "Steps between two evaluations on held-out text. Default: ten times in all");
+  command
+      ->add_option("--evaluate-every", flags->evaluate_every,
+                   "Steps between two evaluations on held-out text. Default: ten times in all")
+      ->check(WholeNumberFrom<int64_t>(1));
   command
       ->add_option("--check", flags->check_steps,
                    "Compare so many steps with one device first; differences beyond what rounding "
                    "explains are an error")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(WholeNumberFrom(0));
   command->add_option("--sample", flags->sample_bytes, "Bytes of text to generate at the end")
-      ->capture_default_str();
-  command->add_option(
-      "--seed", flags->seed,
-      "Seed of parameters, batches and dropout. Default: that of the checkpoint to resume, "
-      "else 1");
+      ->capture_default_str()
+      ->check(WholeNumberFrom(0));
+  command
+      ->add_option("--seed", flags->seed,
+                   "Seed of parameters, batches and dropout. Default: that of the checkpoint to "
+                   "resume, else 1")
+      ->check(WholeNumberFrom<uint64_t>(0));
   AddCheckpointFlags(*command, flags->checkpoints);
   AddPlanningFlags(*command, flags->planning,
                    ", or a part of what data parallelism needs, such as 60%. Default: no limit");

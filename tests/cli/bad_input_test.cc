@@ -190,5 +190,40 @@ TEST_F(BadInputTest, FlagsThatAreWrong) {
             "minka: how long to train? Give --steps 100 or --minutes 2\n");
 }
 
+TEST_F(BadInputTest, FlagsThatSayNothingWithoutAnother) {
+  EXPECT_EQ(ErrorOf("train mlp --steps 1 --every 5"),
+            "minka: --every requires --save; minka train --help lists what can be given\n");
+  EXPECT_EQ(ErrorOf("train mlp --steps 1 --keep 3"),
+            "minka: --keep requires --save; minka train --help lists what can be given\n");
+}
+
+TEST_F(BadInputTest, NumbersOutOfRange) {
+  const auto number_error = [this](const std::string& command, const std::string& flag) {
+    const std::string error = ErrorOf(command + " " + flag);
+    const std::string end = fmt::format("; minka {} --help lists what can be given\n",
+                                        command.substr(0, command.find(' ')));
+    EXPECT_THAT(error, testing::EndsWith(end));
+    return error.substr(0, error.size() - end.size());
+  };
+  const std::string train = "train mlp --steps 1 --save run";
+  EXPECT_EQ(number_error(train, "--check -1"),
+            "minka: --check: -1 is no whole number in [0, 2147483647]");
+  EXPECT_EQ(number_error(train, "--sample -1"),
+            "minka: --sample: -1 is no whole number in [0, 2147483647]");
+  EXPECT_EQ(number_error(train, "--seed -1"),
+            "minka: --seed: -1 is no whole number in [0, 18446744073709551615]");
+  EXPECT_EQ(number_error(train, "--evaluate-every -2"),
+            "minka: --evaluate-every: -2 is no whole number in [1, 9223372036854775807]");
+  EXPECT_EQ(number_error(train, "--every 0"),
+            "minka: --every: 0 is no whole number in [1, 9223372036854775807]");
+  EXPECT_EQ(number_error(train, "--keep 0"),
+            "minka: --keep: 0 is no whole number in [1, 2147483647]");
+  EXPECT_EQ(number_error("train mlp", "--steps -5"),
+            "minka: --steps: -5 is no whole number in [1, 9223372036854775807]");
+  EXPECT_EQ(number_error("run mlp --mesh 1", "--random-inputs -1"),
+            "minka: --random-inputs: -1 is no whole number in [0, 18446744073709551615]");
+  EXPECT_EQ(ErrorOf("train mlp --steps 1 --minutes -1"), "minka: --minutes -1 is below 0\n");
+}
+
 }  // namespace
 }  // namespace minka
