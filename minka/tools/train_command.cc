@@ -100,8 +100,8 @@ std::string MinutesText(double seconds) {
 class ProgressPrinter {
  public:
   void Print(const TrainProgress& progress) {
-    const double weight = std::max(1.0 / kMeanOfLosses, 1.0 / static_cast<double>(progress.step));
-    mean_ += weight * (progress.loss - mean_);
+    num_losses_ = std::min(num_losses_ + 1, kMeanOfLosses);
+    mean_ += (progress.loss - mean_) / static_cast<double>(num_losses_);
     if (progress.held_out_loss) held_out_ = progress.held_out_loss;
     ReportPart(fmt::format("step {}", progress.step + 1));
     std::string line = fmt::format("{} {}  step {}  loss {:.3f}", Bar(progress.fraction),
@@ -114,7 +114,9 @@ class ProgressPrinter {
   }
 
  private:
+  // Of this run's last steps, older ones fading; those before a resumed checkpoint are not known.
   double mean_ = 0;
+  size_t num_losses_ = 0;
   std::optional<double> held_out_;
 };
 

@@ -118,6 +118,13 @@ TEST_F(TrainCommand, AResumedRunPrunesItsOwnCheckpointsAlone) {
   EXPECT_THAT(names("run"), ElementsAre("step_00000004", "step_00000005"));
 }
 
+TEST_F(TrainCommand, AResumedRunShowsTheMeanOfItsOwnLosses) {
+  JsonOf(kSmallest, "--steps 3 --save run");
+  const Outcome resumed = Run(fmt::format("{} --steps 4 --resume run", kSmallest));
+  const double loss = json::parse(resumed.out)["losses"][0];
+  EXPECT_THAT(resumed.err, HasSubstr(fmt::format("step 4  loss {:.3f}  ", loss)));
+}
+
 TEST_F(TrainCommand, CheckpointsThatDoNotFitAreRefused) {
   const json first = Trained("--mesh 2 --steps 3 --save run --every 1 --keep 2");
   EXPECT_FALSE(fs::exists(Path("run/step_00000001")));
