@@ -178,12 +178,12 @@ class Training {
           report_.data_source,
           manifest.data.contains("source") ? manifest.data.at("source") : std::string("unnamed")));
     }
-    for (const char* flag :
-         {"global-batch", "dropout", "dtype", "optimizer", "learning-rate", "weight-decay",
-          "schedule", "warmup", "decay-steps", "clip-norm", "loss-scale"}) {
+    for (const char* flag : {"global-batch", "dropout", "dtype", "optimizer", "learning-rate",
+                             "weight-decay", "schedule", "warmup", "decay-steps", "clip-norm",
+                             "loss-scale", "micro-batches", "per-micro-batch"}) {
       const auto text = [&](const std::map<std::string, std::string>& options) {
         const auto found = options.find(flag);
-        return found == options.end() ? std::string("not given") : found->second;
+        return found == options.end() ? std::string("the default") : found->second;
       };
       const std::string now = text(about_.options), then = text(manifest.options);
       if (now != then) {

@@ -125,6 +125,17 @@ TEST_F(TrainCommand, AResumedRunShowsTheMeanOfItsOwnLosses) {
   EXPECT_THAT(resumed.err, HasSubstr(fmt::format("step 4  loss {:.3f}  ", loss)));
 }
 
+TEST_F(TrainCommand, AResumedRunSaysWhatDiffers) {
+  JsonOf(kSmallest, "--steps 1 --save run --micro-batches 2");
+  const json same = JsonOf(kSmallest, "--steps 2 --resume run --micro-batches 2");
+  EXPECT_TRUE(same["resume_notes"].empty()) << same["resume_notes"];
+  const json other = JsonOf(kSmallest, "--steps 2 --resume run --clip-norm 1 --per-micro-batch");
+  EXPECT_THAT(other["resume_notes"].get<std::vector<std::string>>(),
+              ElementsAre("--clip-norm is 1, the checkpoint was made with the default",
+                          "--micro-batches is the default, the checkpoint was made with 2",
+                          "--per-micro-batch is true, the checkpoint was made with the default"));
+}
+
 TEST_F(TrainCommand, CheckpointsThatDoNotFitAreRefused) {
   const json first = Trained("--mesh 2 --steps 3 --save run --every 1 --keep 2");
   EXPECT_FALSE(fs::exists(Path("run/step_00000001")));
