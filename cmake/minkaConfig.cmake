@@ -1,4 +1,4 @@
-# find_package(minka) gives one target per module, minka::base to minka::driver; the last brings all that a program needs.
+# find_package(minka) gives minka::minka, all that minka/minka.h declares, and one target per module of it.
 include(CMakeFindDependencyMacro)
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 find_dependency(Threads)

@@ -1,6 +1,6 @@
 // From a model, an optimizer and the shapes of a batch to a step: one training step of one device.
 //
-//   ASSIGN_OR_RETURN(TracedStep traced, Trace(model, batch, AdamW()));
+//   ASSIGN_OR_RETURN(TracedStep traced, Trace(model, AdamW()));
 //
 // Parameters of the step, in this order: "params/<path>" of every parameter in order of first use,
 // "optimizer/<slot>/<path>" per slot, "optimizer/count", "loss_scale/{scale,good_updates}",

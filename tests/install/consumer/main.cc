@@ -3,10 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "minka/base/status.h"
-#include "minka/driver/inputs.h"
-#include "minka/driver/parallelize.h"
-#include "minka/frontend/nn.h"
+#include "minka/minka.h"
 
 namespace {
 
