@@ -13,6 +13,7 @@
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 #include "minka/planner/intra_op/intra_op.h"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 namespace {
@@ -57,8 +58,7 @@ TEST(Compile, StopsWhereItIsToldTo) {
 }
 
 TEST(Compile, WritesEveryStepOfTheCompiler) {
-  const std::string folder = testing::TempDir() + "/minka_dump";
-  std::filesystem::remove_all(folder);
+  const std::string folder = TemporaryPath("dump");
   const auto compiled = Compile(SmallMlp().step, Planned(Shard{.mesh = "2x4"}), Devices().client,
                                 {.dump_dir = folder, .configuration = {{"mesh", "2x4"}}});
   ASSERT_TRUE(compiled.ok()) << Message(compiled.status());

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 namespace {
@@ -86,7 +87,7 @@ TEST(Digits, NoiseAndSignalAddUpToTheImage) {
 }
 
 TEST(Digits, OtherFilesAreRefusedByLine) {
-  const std::string path = testing::TempDir() + "/minka_digits.csv";
+  const std::string path = TemporaryPath("digits.csv");
   std::string line;
   for (int i = 0; i < 64; ++i) line += "16,";
   ASSERT_TRUE(WriteFile(path, line + "9\n" + line + "10\n").ok());

@@ -6,12 +6,13 @@
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 namespace {
 
 std::string TextFile() {
-  const std::string path = testing::TempDir() + "/minka_text.txt";
+  const std::string path = TemporaryPath("text.txt");
   std::string text;
   while (text.size() < 20000) text += "the quick brown fox jumps over the lazy dog. ";
   EXPECT_TRUE(WriteFile(path, text).ok());
@@ -32,7 +33,7 @@ TEST(Train, LearnsUnderTheMemoryLimitAndSaysWhatItDid) {
   options.memory_limit_of_data = 0.6;
   options.check_steps = 1;
   options.sample_bytes = 3;
-  options.plan_path = testing::TempDir() + "/minka_train_plan.json";
+  options.plan_path = TemporaryPath("train_plan.json");
   int64_t last_step = 0;
   size_t num_candidates = 0;
   TrainEvents events;

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 namespace {
@@ -27,12 +28,7 @@ CheckpointManifest About(int64_t step, const std::string& run = "first") {
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  CheckpointTest() {
-    folder_ =
-        fs::path(::testing::TempDir()) /
-        fmt::format("minka_{}", ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-  }
+  CheckpointTest() { fs::remove_all(folder_); }  // of an earlier repetition
 
   // A tensor "w" of two bytes; returns the checkpoint's folder.
   std::string Save(int64_t step, int keep = 9, const std::string& run = "first") const {
@@ -59,7 +55,8 @@ class CheckpointTest : public ::testing::Test {
     return Message(reader->ReadTensorFile(0).status());
   }
 
-  fs::path folder_;
+  const fs::path folder_ =
+      TemporaryPath(::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
 TEST_F(CheckpointTest, GivesBackWhatWasSaved) {

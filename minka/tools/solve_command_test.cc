@@ -12,6 +12,7 @@
 
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 namespace {
@@ -39,9 +40,7 @@ std::string Slurp(const std::string& path) {
 
 class SolveCommandTest : public testing::Test {
  protected:
-  std::string Path(const std::string& name) const {
-    return testing::TempDir() + "/solve_command_" + name;
-  }
+  std::string Path(const std::string& name) const { return TemporaryPath(name); }
 
   std::string Write(const std::string& name, const std::string& contents) const {
     std::ofstream(Path(name)) << contents;

@@ -12,6 +12,7 @@
 #include "minka/driver/oracle.h"
 #include "minka/driver/parallelize.h"
 #include "tests/acceptance/small_programs.h"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 namespace {
@@ -66,8 +67,7 @@ TEST(FastCall, TheExecutorReturnsAnArrayOnAllDevices) {
   EXPECT_EQ(executor.Get(0, results->front())->shape,
             program.step.module.entry_computation().shape({2, 0}));
 
-  const std::string folder = testing::TempDir() + "/minka_fast_call";
-  std::filesystem::remove_all(folder);
+  const std::string folder = TemporaryPath("fast_call");
   ASSERT_TRUE(run->Dump(folder).ok());
   EXPECT_TRUE(std::filesystem::exists(folder + "/05-optimized.hlo.txt"));
 }

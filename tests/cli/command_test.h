@@ -11,6 +11,7 @@
 #include <string>
 
 #include "fmt/format.h"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 
@@ -32,9 +33,8 @@ class CommandTest : public testing::Test {
  protected:
   CommandTest() {
     const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(testing::TempDir()) /
-              fmt::format("minka_{}_{}", test->test_suite_name(), test->name());
-    std::filesystem::remove_all(folder_);
+    folder_ = TemporaryPath(fmt::format("{}_{}", test->test_suite_name(), test->name()));
+    std::filesystem::remove_all(folder_);  // of an earlier repetition
     std::filesystem::create_directories(folder_);
   }
 

@@ -15,6 +15,7 @@
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 #include "minka/models/unet.h"
+#include "tests/support/temporary_folder.h"
 
 namespace minka {
 namespace {
@@ -112,7 +113,7 @@ TEST(Remat, ALimitInBetweenTakesAsMuchAsItNeedsAndThePlanReproducesIt) {
   EXPECT_NE(plan.remat, (RematChoice{kAll, kAll, kAll, kAll, kAll, kNone})) << "less is enough";
   EXPECT_FALSE(plan.gap.has_value());
 
-  const std::string path = ::testing::TempDir() + "/remat_plan.json";
+  const std::string path = TemporaryPath("remat_plan.json");
   ASSERT_TRUE(run.SavePlan(path).ok());
   EXPECT_THAT(ReadFile(path).value(), HasSubstr("\"gap\": null"));
   const Parallelized again = MustParallelize(traced, DataParallel{}, path);
