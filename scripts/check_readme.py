@@ -3,6 +3,7 @@
   - `make x` in a console block: the target must exist.
   - `build/minka ...` in a console block: is run and must exit with 0 (continued lines end in a backslash).
   - a cpp block: its lines must stand, one after the other, in a program under examples/ or tests/install/, indentation apart.
+  - `--flag` in the text, where a command of minka has it: one of the console blocks must use it.
 
 Exit code 1 if anything fails.
 """
@@ -14,7 +15,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIME_LIMIT_SECONDS = 600
-PAGES = ["README.md", "docs/guides/coming-from-alpa.md", "docs/guides/inspecting.md", "docs/guides/training.md", "docs/guides/tuning.md"]
+PAGES = ["README.md", "docs/guides/coming-from-alpa.md", "docs/guides/inspecting.md", "docs/guides/solver.md", "docs/guides/training.md",
+         "docs/guides/tuning.md"]
+FLAG = r"(?<![\w-])--[a-z][a-z-]*"
 
 
 def blocks(text, language):
@@ -57,10 +60,24 @@ def is_in_a_program(block):
     return False
 
 
+def help_of(*command):
+    return subprocess.run(["build/minka", *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def flags_never_shown(texts):
+    """(page, flag) for every flag of minka that a page's text names and no console block uses; texts by page."""
+    subcommands = re.findall(r"^  (\w+) ", help_of().partition("Subcommands:")[2], re.MULTILINE)
+    existing = {flag for subcommand in subcommands for flag in re.findall(rf"^  ({FLAG})", help_of(subcommand), re.MULTILINE)}
+    shown = {flag for text in texts.values() for command in commands(text) for flag in re.findall(FLAG, command)}
+    for page, text in texts.items():
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        yield from ((page, flag) for flag in sorted(set(re.findall(FLAG, prose)) & existing - shown))
+
+
 def main():
-    problems = []
-    for page in PAGES:
-        text = (ROOT / page).read_text()
+    texts = {page: (ROOT / page).read_text() for page in PAGES}
+    problems = [f"{page}: no console block uses {flag}" for page, flag in flags_never_shown(texts)]
+    for page, text in texts.items():
         for command in commands(text):
             print(f"{page}: {command}", flush=True)
             problems.append(check_command(command))

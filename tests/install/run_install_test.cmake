@@ -11,3 +11,4 @@ run(${CMAKE_COMMAND} -G Ninja -S ${CONSUMER_DIR} -B ${WORK_DIR}/consumer_build
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/consumer_build)
 run(${WORK_DIR}/consumer_build/consumer)
 run(${WORK_DIR}/consumer_build/plan_and_run)
+run(${WORK_DIR}/consumer_build/solve)
