@@ -1,6 +1,6 @@
 // `minka explain`: what a parameter's sharding is worth, by planning again with every other one.
 #include <memory>
-#include <sstream>
+#include <set>
 
 #include "fmt/format.h"
 #include "minka/base/status.h"
@@ -48,57 +48,53 @@ absl::StatusOr<int> FindParameter(const Plan& plan, const std::string& path,
   return found;
 }
 
-// Pins as a plan's options record them, separated by spaces, without those on the parameter.
-std::vector<std::string> OtherPins(const std::string& recorded, const std::string& parameter) {
-  std::vector<std::string> pins;
-  std::istringstream words(recorded);
-  for (std::string pin; words >> pin;) {
-    if (!MatchesGlob(pin.substr(0, pin.rfind('=')), parameter)) pins.push_back(pin);
-  }
-  return pins;
-}
-
-// The request that the plan's options record, on its own mesh, with the parameter's pins left out.
-absl::StatusOr<PlanRequest> RequestOfPlan(const Plan& plan, const std::string& parameter) {
-  PlanningFlags flags;
-  const auto get = [&plan](const char* flag, std::string& out) {
-    const auto found = plan.options.find(flag);
-    if (found != plan.options.end()) out = found->second;
-  };
-  get("cluster", flags.cluster);
-  get("alpha", flags.alpha);
-  get("beta", flags.beta);
-  get("batch-axis", flags.limits.batch_axis);
-  get("combine-gathers", flags.combine_gathers);
-  get("time-limit", flags.time_limit);
-  std::string pins;
-  get("pin", pins);
-  flags.pins = OtherPins(pins, parameter);
-  const auto is_given = [&plan](const char* flag) { return plan.options.contains(flag); };
-  flags.limits.no_all_gather = is_given("no-all-gather");
-  flags.limits.no_all_to_all = is_given("no-all-to-all");
-  flags.limits.no_replicated_parameters = is_given("no-replicated-parameters");
-  flags.limits.prefer_reduce_scatter = is_given("prefer-reduce-scatter");
-  flags.allow_replicated_dots = is_given("allow-replicated-dots");
-  flags.cost_model = plan.cost_model == "alpa" ? "alpa" : "roofline";
+// The request that the plan's options record, on its own mesh.
+absl::StatusOr<PlanRequest> RequestOfPlan(const Plan& plan) {
+  ASSIGN_OR_RETURN(PlanningFlags flags, PlanningFromOptions(plan.options));
+  if (plan.cost_model != "alpa") flags.cost_model = "roofline";
   flags.meshes = {plan.stages.front().mesh.ToString()};
+  flags.num_devices.reset();
   flags.method = plan.method;
-  std::string limit;
-  get("memory-limit", limit);
-  if (!limit.ends_with('%')) flags.memory_limit = limit;
+  // A part of what data parallelism needs was met on the compiled program, which is not at hand.
+  if (flags.memory_limit.ends_with('%')) flags.memory_limit.clear();
   ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags));
   request.micro_batches = PreparationOf(plan).micro_batches;
   request.remat = plan.remat;
   return request;
 }
 
+// The plan's pins on everything but the parameter: one that names others, too, is written out.
+std::vector<std::string> PinsOnOthers(const Step& step, const std::string& parameter,
+                                      const std::vector<std::string>& pins) {
+  std::vector<std::string> others;
+  for (const std::string& pin : pins) {
+    const size_t cut = pin.rfind('=');
+    const std::string glob = pin.substr(0, cut);
+    if (!MatchesGlob(glob, parameter)) {
+      others.push_back(pin);
+      continue;
+    }
+    std::set<std::string> names;
+    for (const ParameterInfo& info : step.parameters) names.insert(info.name);
+    for (const ResultInfo& info : step.results) {
+      if (info.role != ResultRole::kState) names.insert(info.name);
+    }
+    names.erase(parameter);
+    for (const std::string& name : names) {
+      if (MatchesGlob(glob, name)) others.push_back(name + pin.substr(cut));
+    }
+  }
+  return others;
+}
+
 absl::Status RunExplain(const ExplainFlags& flags) {
   ASSIGN_OR_RETURN(const PlanOfStep loaded, ReadPlan(flags.plan, flags.module));
+  ASSIGN_OR_RETURN(PlanRequest request, RequestOfPlan(loaded.plan));
   ASSIGN_OR_RETURN(const int number, FindParameter(loaded.plan, flags.plan, flags.tensor));
   const ParameterPlan& parameter = loaded.plan.parameters[number];
-  ASSIGN_OR_RETURN(const PlanRequest asked, RequestOfPlan(loaded.plan, parameter.name));
-  PlanRequest request = asked;
   const Mesh& mesh = request.meshes.front();
+  const std::vector<std::string> other_pins =
+      PinsOnOthers(loaded.step, parameter.name, request.search.pins);
   std::vector<Sharding> shardings;
   AddShardings(parameter.shape, mesh, 0, Sharding::Replicated(parameter.shape.rank()), shardings);
   Table table({{""},
@@ -110,7 +106,7 @@ absl::Status RunExplain(const ExplainFlags& flags) {
   for (const Sharding& sharding : shardings) {
     const std::string text = ToString(sharding, mesh);
     ShowStatus(fmt::format("plan with {} = {}", parameter.name, text));
-    request.search.pins = asked.search.pins;
+    request.search.pins = other_pins;
     request.search.pins.push_back(fmt::format("{}={}", parameter.name, text));
     const auto result = PlanStep(loaded.step, request);
     const std::string mark = sharding == parameter.sharding ? "*" : "";

@@ -24,6 +24,18 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
   return items;
 }
 
+// What was joined by spaces; items end in `end`, which those with spaces inside are told by.
+std::vector<std::string> SplitAfter(const std::string& text, const std::string& end) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t found = text.find(end + " ", begin);
+    const size_t size = found == std::string::npos ? text.size() : found + end.size();
+    items.push_back(text.substr(begin, size - begin));
+    begin = size + 1;
+  }
+  return items;
+}
+
 absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const std::string& text) {
   std::vector<double> numbers;
   for (const std::string& item : SplitAtCommas(text)) {
@@ -303,6 +315,49 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   put_flag("no-replicated-parameters", flags.limits.no_replicated_parameters);
   put_flag("prefer-reduce-scatter", flags.limits.prefer_reduce_scatter);
   return options;
+}
+
+absl::StatusOr<PlanningFlags> PlanningFromOptions(
+    const std::map<std::string, std::string>& options) {
+  PlanningFlags flags;
+  const auto get = [&options](const char* flag, std::string& value) {
+    const auto found = options.find(flag);
+    if (found != options.end()) value = found->second;
+  };
+  const auto get_number = [&options](const char* flag, auto& value) -> absl::Status {
+    const auto found = options.find(flag);
+    if (found == options.end() || CLI::detail::lexical_cast(found->second, value)) {
+      return absl::OkStatus();
+    }
+    return InvalidArgument("the plan's option {} is \"{}\", no number", flag, found->second);
+  };
+  get("cluster", flags.cluster);
+  get("method", flags.method);
+  get("cost-model", flags.cost_model);
+  get("time-limit", flags.time_limit);
+  get("memory-limit", flags.memory_limit);
+  get("alpha", flags.alpha);
+  get("beta", flags.beta);
+  get("batch-axis", flags.limits.batch_axis);
+  get("combine-gathers", flags.combine_gathers);
+  get("remat", flags.remat);
+  RETURN_IF_ERROR(get_number("gap", flags.gap));
+  RETURN_IF_ERROR(get_number("micro-batches", flags.micro_batches.num_micro_batches));
+  if (options.contains("num-devices")) {
+    RETURN_IF_ERROR(get_number("num-devices", flags.num_devices.emplace()));
+  }
+  flags.allow_replicated_dots = options.contains("allow-replicated-dots");
+  flags.micro_batches.per_micro_batch = options.contains("per-micro-batch");
+  flags.limits.no_all_gather = options.contains("no-all-gather");
+  flags.limits.no_all_to_all = options.contains("no-all-to-all");
+  flags.limits.no_replicated_parameters = options.contains("no-replicated-parameters");
+  flags.limits.prefer_reduce_scatter = options.contains("prefer-reduce-scatter");
+  std::string meshes, pins;
+  get("mesh", meshes);
+  get("pin", pins);
+  flags.meshes = SplitAfter(meshes, "");
+  flags.pins = SplitAfter(pins, "]");
+  return flags;
 }
 
 std::string DescribeCandidates(const PlanResult& result) {

@@ -41,8 +41,10 @@ std::vector<std::string> GivenPlanningFlags(const CLI::App& command);
 
 // Without options; a measured cost model still lacks its calibration.
 absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags);
-// For a plan's options.
+// For a plan's options, and from them.
 std::map<std::string, std::string> ToOptions(const PlanningFlags& flags);
+absl::StatusOr<PlanningFlags> PlanningFromOptions(
+    const std::map<std::string, std::string>& options);
 
 // The comparison of everything considered where that is more than one plan, else "".
 std::string DescribeCandidates(const PlanResult& result);

@@ -111,6 +111,31 @@ TEST_F(PlanCommandTest, ExplainPlansWithTheLimitsOfThePlan) {
   EXPECT_THAT(explain.out, Not(HasSubstr("want params/layer_0/kernel in different")));
 }
 
+TEST_F(PlanCommandTest, ExplainKeepsWhatElseThePlanWasAskedFor) {
+  // The row of the sharding that the plan has is the plan again, pins on other parameters, limits
+  // and gap included.
+  const auto explains_itself = [&](const std::string& flags, const std::string& parameter) {
+    const Outcome plan = Run("plan mlp --layers 2 --mesh x=4 --gap 0 --out plan.json " + flags);
+    EXPECT_EQ(plan.exit_code, 0) << plan.err;
+    const size_t time = plan.out.find("step time    ") + 13;
+    const size_t size = plan.out.find(" predicted") - time;
+    const Outcome explain = Run("explain plan.json " + parameter);
+    EXPECT_EQ(explain.exit_code, 0) << explain.err;
+    const size_t row = explain.out.find("\n*");
+    EXPECT_NE(row, std::string::npos) << explain.out;
+    EXPECT_THAT(explain.out.substr(row, explain.out.find('\n', row + 1) - row),
+                HasSubstr(plan.out.substr(time, size)));
+    return explain.out;
+  };
+  const std::string kernel = "params/layer_0/kernel";
+  explains_itself("--pin 'params/layer_1/kernel=[-,-]' --pin 'x=[-,-]'", kernel);
+  explains_itself("--no-replicated-parameters --no-all-gather", kernel);
+  // A pin on the parameter itself gives way.
+  const std::string out = explains_itself("--pin 'params/*kernel=[x,-]'", kernel);
+  EXPECT_THAT(out, HasSubstr("[-,x]"));
+  EXPECT_THAT(out, Not(HasSubstr("different shardings")));
+}
+
 TEST_F(PlanCommandTest, AMemoryLimitIsMetByRecomputingSomeLayers) {
   const std::string plan = "plan gpt-tiny --layers 4 --global-batch 64 --mesh data=4 ";
   const auto json = [&](const std::string& flags) {
