@@ -22,16 +22,35 @@ class Labeller {
 
   std::vector<std::string> Labels(int parameter) {
     const Value value = {entry_.parameters[parameter], 0};
+    const ParameterInfo& info = step_.parameters[parameter];
+    const bool is_batch = info.role == ParameterRole::kBatch && info.batch_dim >= 0;
     readers_.clear();
     visited_.clear();
     CollectReaders(value);
     const Sharding stored = VersionSharding(step_.module, stage_, value, 0);
     std::vector<std::string> labels;
-    for (int axis = 0; axis < stage_.mesh.num_axes(); ++axis) labels.push_back(Label(axis, stored));
+    for (int axis = 0; axis < stage_.mesh.num_axes(); ++axis) {
+      labels.push_back(is_batch ? BatchLabel(axis, value, info.batch_dim) : Label(axis, stored));
+    }
     return labels;
   }
 
  private:
+  // As it is stored; where it is whole, as it is first cut for those that read it.
+  std::string BatchLabel(int axis, Value value, int batch_dim) const {
+    std::vector<Sharding> versions = {VersionSharding(step_.module, stage_, value, 0)};
+    for (const Reshard& reshard : stage_.reshards) {
+      if (reshard.value == value) versions.push_back(reshard.to);
+    }
+    for (const Sharding& version : versions) {
+      for (size_t dim = 0; dim < version.dims.size(); ++dim) {
+        if (!version.dims[dim].axes().contains(axis)) continue;
+        return static_cast<int>(dim) == batch_dim ? "data" : "operator";
+      }
+    }
+    return "idle";
+  }
+
   // One dimension that survives on the way through conversions and reshapes keeps its axis, so it
   // is enough to look at what the axis does at the operations that do work.
   void CollectReaders(Value value) {

@@ -10,11 +10,16 @@ namespace minka {
 
 // Per parameter its sharding and per mesh axis a label, from how the operations that read it are
 // split:
-//   data      they split a factor that does not index the parameter (batch); the parameter is whole
-//   there operator  they split a factor that indexes the parameter zero      stored split, gathered
-//   before use idle      none of these
+//
+//   data      they split a factor that does not index the parameter (batch), which is whole there
+//   operator  they split a factor that indexes the parameter
+//   zero      it is stored split and gathered before use
+//   idle      none of these
+//
 // Conversions, reshapes and the like are looked through to the first operation that does work with
-// the value.
+// the value. Batch inputs are labelled as activations are, by their own dimensions: `data` splits
+// the one that counts examples, `operator` another one, where the input is stored or in front of
+// those that read it.
 std::vector<ParameterPlan> DescribeParameters(const Step& step, const StagePlan& stage);
 
 // Fills what follows from the plan's stages: parameters, collectives, bytes, notes on operations

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/planner/intra_op/describe.h"
@@ -93,6 +94,38 @@ TEST(PlanMesh, DataParallelKeepsStateWholeAndCombinesTheGradients) {
   const std::vector<ParameterPlan> parameters = DescribeParameters(step, result.stage);
   EXPECT_EQ(parameters[0].labels, std::vector<std::string>{"data"});
   EXPECT_EQ(ToString(parameters[2].sharding, mesh), "[data,-]");
+  EXPECT_EQ(parameters[2].labels, std::vector<std::string>{"data"});
+}
+
+// y = x . w with the rows of x over one axis and the contraction or the columns over the other.
+TEST(DescribeParameters, BatchInputsAreLabelledByTheirOwnDimensions) {
+  ModuleBuilder module("dot");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({ElementType::kF32, {8, 16}}, "x");
+  const Value w = b.Parameter({ElementType::kF32, {16, 32}}, "w");
+  b.SetResults({b.Dot(x, w, {.lhs_contracting = {1}, .rhs_contracting = {0}})});
+  const Step step = {.module = *std::move(module).Finish(),
+                     .parameters = {{ParameterRole::kBatch, "x", -1, 0}, {.name = "w"}},
+                     .results = {{.name = "y"}}};
+  const Mesh mesh = *Mesh::Parse("data=2,model=4");
+  const auto labels = [&](const std::vector<std::string>& pins) {
+    const auto result = PlanOn(step, mesh, {.pins = pins});
+    MINKA_CHECK(result.ok(), "{}", Message(result.status()));
+    std::vector<std::vector<std::string>> all;
+    for (const ParameterPlan& parameter : DescribeParameters(step, result->stage)) {
+      all.push_back(parameter.labels);
+    }
+    return all;
+  };
+  using Labels = std::vector<std::vector<std::string>>;
+  EXPECT_EQ(labels({"x=[data,model]", "w=[model,-]"}),
+            (Labels{{"data", "operator"}, {"data", "operator"}}));
+  // What splits the columns of w does nothing to x.
+  EXPECT_EQ(labels({"x=[data,-]", "w=[-,model]"}),
+            (Labels{{"data", "idle"}, {"data", "operator"}}));
+  // A whole input is cut where it is read.
+  EXPECT_EQ(labels({"x=[-,-]", "y=[data,model]", "w=[-,model]"}),
+            (Labels{{"data", "idle"}, {"data", "operator"}}));
 }
 
 // As JAX writes it: the dot gives the transposed gradient, which is transposed on the way to the
