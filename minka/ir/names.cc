@@ -42,4 +42,9 @@ std::string UniqueNames::Take(const std::string& wanted) {
   }
 }
 
+std::string ValueName(std::string_view name, size_t num_results, int32_t result) {
+  if (num_results == 1 || name.empty()) return std::string(name);
+  return fmt::format("{}#{}", name, result);
+}
+
 }  // namespace minka

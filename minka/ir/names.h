@@ -1,6 +1,8 @@
 // Unique HLO names.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -10,6 +12,10 @@ namespace minka {
 
 // Characters that HLO names may not have replaced by '_'.
 std::string SanitizedName(std::string_view name);
+
+// "loop#1": result 1 of the operation `loop`, which has several. Of an operation with one result,
+// and where there is no name: the name.
+std::string ValueName(std::string_view name, size_t num_results, int32_t result);
 
 // Hands out names that were not taken before: "add", then "add.1", "add.2".
 class UniqueNames {

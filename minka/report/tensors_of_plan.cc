@@ -5,6 +5,7 @@
 #include "fmt/ranges.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/ir/names.h"
 #include "minka/plan/reshard_text.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
@@ -119,7 +120,8 @@ class Collector {
         kept = kept || (stage_.ops[use.user].phase == Phase::kBackward &&
                         stage_.ops[id].phase == Phase::kForward);
       }
-      TensorOnMesh& tensor = Add(TensorKind::kActivation, instruction.name, value, version);
+      const std::string name = ValueName(instruction.name, instruction.results.size(), result);
+      TensorOnMesh& tensor = Add(TensorKind::kActivation, name, value, version);
       tensor.path = instruction.op_name;
       tensor.phase = stage_.ops[id].phase;
       tensor.kept = kept;

@@ -218,7 +218,7 @@ std::vector<SmallProgram> SmallPrograms() {
   SmallProgram manual = {
       "manual_accumulation", SoftmaxOfTwoLayers(),
       pinned({"params/1/kernel=[-,model]", "params/1/bias=[model]", "params/2/kernel=[model,-]",
-              "params/2/bias=[-]", "x=[-,data,-]", "y=[-,data,-]"}),
+              "params/2/bias=[-]", "x=[data,-]", "y=[data,-]"}),
       AlpaCosts()};
   manual.how.num_micro_batches = 2;
   manual.how.search.limits.batch_axis = "data";

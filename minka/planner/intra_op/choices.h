@@ -56,8 +56,8 @@ struct ChoiceTables {
   ShardingTable shardings;
   PortTable ports;
   std::vector<OpChoices> op_choices;
-  std::vector<int32_t> of_instruction;                 // instruction -> op_choices
-  std::vector<std::optional<Sharding>> pinned_values;  // by instruction: of result 0
+  std::vector<int32_t> of_instruction;      // instruction -> op_choices
+  std::map<Value, Sharding> pinned_values;  // of parameters: none, they have fewer choices
   int64_t num_cut = 0;
   std::vector<std::string> notes;
 };

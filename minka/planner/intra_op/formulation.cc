@@ -88,14 +88,13 @@ class Formulator {
     const PortId producer_port = choices(value.instruction).results[value.result];
     ValueLayout layout{.kept = producer};
     const bool is_parameter = facts_.entry.instruction(value).opcode == Opcode::kParameter;
-    const std::optional<Sharding>* pinned =
-        value.result == 0 ? &tables_.pinned_values[value.instruction] : nullptr;
-    const bool is_pinned = pinned && pinned->has_value();
+    const auto pinned = tables_.pinned_values.find(value);
+    const bool is_pinned = pinned != tables_.pinned_values.end();
     const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value) || is_pinned);
     PortId kept_port = producer_port;
     tensor_ = facts_.ClassOf(value);
     if (is_kept) {
-      kept_port = is_pinned ? ports_.Intern({tables_.shardings.Intern(**pinned)})
+      kept_port = is_pinned ? ports_.Intern({tables_.shardings.Intern(pinned->second)})
                             : KeptPort(value, producer_port, users);
       layout.kept = AddSharded(kept_port);
       runs_ = facts_.loop.IsTransient(value.instruction) ? facts_.loop.num_micro_batches : 1;

@@ -9,6 +9,7 @@
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/hlo_proto.h"
 #include "minka/planner/intra_op/describe.h"
 #include "minka/planner/intra_op/formulation.h"
 #include "minka/solver/evaluate.h"
@@ -205,6 +206,51 @@ TEST(PlanMesh, APinnedOperationIsKeptSo) {
     }
   }
   EXPECT_GT(moved, 0);
+}
+
+TEST(PlanMesh, EachResultOfAnOperationIsPinnedByItsNumber) {
+  const Step step = *MakeStep(*ParseHloText(R"(HloModule sorted
+
+less {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  r = s32[] parameter(2)
+  s = s32[] parameter(3)
+  ROOT c = pred[] compare(p, q), direction=LT
+}
+
+ENTRY main {
+  keys = f32[8,64] parameter(0)
+  values = s32[8,64] parameter(1)
+  sorted = (f32[8,64], s32[8,64]) sort(keys, values), dimensions={1}, to_apply=less
+  first = f32[8,64] get-tuple-element(sorted), index=0
+  second = s32[8,64] get-tuple-element(sorted), index=1
+  ROOT results = (f32[8,64], s32[8,64]) tuple(first, second)
+}
+)"),
+                              {});
+  const Mesh mesh = *Mesh::Parse("x=4");
+  const Computation& entry = step.module.entry_computation();
+  const auto lie = [&](std::vector<std::string> pins) {
+    const auto result = PlanOn(step, mesh, {.pins = std::move(pins)});
+    MINKA_CHECK(result.ok(), "{}", Message(result.status()));
+    std::vector<std::string> shardings;
+    for (size_t i = 0; i < entry.results.size(); ++i) {
+      shardings.push_back(ToString(VersionSharding(step.module, result->stage, entry.results[i],
+                                                   result->stage.result_versions[i]),
+                                   mesh));
+    }
+    return shardings;
+  };
+  using Shardings = std::vector<std::string>;
+  EXPECT_EQ(lie({"sorted#0=[x,-]", "sorted#1=[-,x]"}), (Shardings{"[x,-]", "[-,x]"}));
+  EXPECT_EQ(lie({"sorted#*=[-,x]"}), (Shardings{"[-,x]", "[-,x]"}));
+  EXPECT_EQ(lie({"result.0=[-,x]", "result.1=[x,-]"}), (Shardings{"[-,x]", "[x,-]"}));
+  EXPECT_EQ(
+      Message(PlanOn(step, mesh, {.pins = {"sorted#2=[x,-]"}}).status()),
+      "pin \"sorted#2\" names no parameter, result or operation; names look like \"parameter.0\"");
+  EXPECT_EQ(Message(PlanOn(step, mesh, {.pins = {"sorted#1=[x,-]", "result.1=[-,x]"}}).status()),
+            "pin \"sorted#1=[x,-]\" wants sorted#1 otherwise than another pin, in [-,x]");
 }
 
 TEST(PlanMesh, LimitsKeepCollectivesOut) {

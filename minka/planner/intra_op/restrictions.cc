@@ -6,6 +6,8 @@
 #include "fmt/ranges.h"
 #include "minka/analysis/phases.h"
 #include "minka/base/status.h"
+#include "minka/ir/micro_loop.h"
+#include "minka/ir/names.h"
 
 namespace minka {
 namespace {
@@ -109,7 +111,11 @@ std::string Restriction::Key(const Mesh& mesh) const {
 }
 
 Restrictions::Restrictions(const Step& step, const Mesh& mesh, const IntraOpOptions& options)
-    : step_(step), mesh_(mesh), options_(options), is_optimizer_state_(FindOptimizerState(step)) {}
+    : step_(step),
+      mesh_(mesh),
+      options_(options),
+      has_micro_batches_(FindMicroLoop(step.module).exists()),
+      is_optimizer_state_(FindOptimizerState(step)) {}
 
 absl::StatusOr<Restrictions> Restrictions::Create(const Step& step, const Mesh& mesh,
                                                   const IntraOpOptions& options) {
@@ -144,32 +150,39 @@ absl::Status Restrictions::ParsePins() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Restrictions::Pin*> Restrictions::PinOf(const std::string& name,
-                                                       const Shape& shape) {
-  Pin* found = nullptr;
+absl::StatusOr<std::optional<Restrictions::Wanted>> Restrictions::PinOf(const ParameterInfo& info,
+                                                                        const Shape& shape) {
+  std::optional<Wanted> found;
   for (Pin& pin : pins_) {
-    if (!MatchesGlob(pin.glob, name)) continue;
+    if (!MatchesGlob(pin.glob, info.name)) continue;
     pin.used = true;
-    if (found && found->sharding != pin.sharding) {
-      return InvalidArgument("pins \"{}\" and \"{}\" want {} in different shardings", found->text,
-                             pin.text, name);
+    Sharding wanted = pin.sharding;
+    const bool is_split = has_micro_batches_ && info.role == ParameterRole::kBatch;
+    if (is_split && info.batch_dim > 0 && wanted.dims.size() + 1 == shape.dims.size()) {
+      // The module's own shape: what counts micro-batches stands in front of the batch.
+      wanted.dims.insert(wanted.dims.begin() + info.batch_dim - 1, AxisList());
     }
-    const absl::Status valid = Validate(pin.sharding, shape, mesh_);
-    if (!valid.ok()) return WithContext(valid, fmt::format("pin on {}", name));
-    found = &pin;
+    if (found && found->sharding != wanted) {
+      return InvalidArgument("pins \"{}\" and \"{}\" want {} in different shardings",
+                             found->pin->text, pin.text, info.name);
+    }
+    const absl::Status valid = Validate(wanted, shape, mesh_);
+    if (!valid.ok()) return WithContext(valid, fmt::format("pin on {}", info.name));
+    found = {&pin, std::move(wanted)};
   }
   return found;
 }
 
 // Does the pin split the dimension that counts examples as method and batch axis want it?
-absl::Status Restrictions::CheckPinOnBatch(const Pin& pin, const std::string& name,
-                                           const Shape& shape, int batch_dim) const {
+absl::Status Restrictions::CheckPinOnBatch(const Pin& pin, const Sharding& sharding,
+                                           const std::string& name, const Shape& shape,
+                                           int batch_dim) const {
   if (batch_axis_ < 0 || shape.dims[batch_dim] % mesh_.size(batch_axis_) != 0) {
     return absl::OkStatus();
   }
   AxisSet split;
   for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-    const bool is_used = pin.sharding.dims[batch_dim].axes().contains(axis);
+    const bool is_used = sharding.dims[batch_dim].axes().contains(axis);
     if (is_used && mesh_.size(axis) > 1) split = split.Union(AxisSet::Of(axis));
   }
   if (split == (mesh_.size(batch_axis_) > 1 ? AxisSet::Of(batch_axis_) : AxisSet())) {
@@ -182,19 +195,20 @@ absl::Status Restrictions::CheckPinOnBatch(const Pin& pin, const std::string& na
 }
 
 // Does the pin on a parameter agree with method and limits? Methods leave state to pins.
-absl::Status Restrictions::CheckPin(const Pin& pin, const ParameterInfo& info,
+absl::Status Restrictions::CheckPin(const Wanted& wanted, const ParameterInfo& info,
                                     const Shape& shape) const {
   if (info.role == ParameterRole::kBatch && info.batch_dim >= 0) {
-    RETURN_IF_ERROR(CheckPinOnBatch(pin, info.name, shape, info.batch_dim));
+    RETURN_IF_ERROR(
+        CheckPinOnBatch(*wanted.pin, wanted.sharding, info.name, shape, info.batch_dim));
     if (!IsDataParallel(options_.method)) return absl::OkStatus();
     ASSIGN_OR_RETURN(const Restriction batch, OfBatch(info, shape));
-    if (pin.sharding == *batch.exact) return absl::OkStatus();
+    if (wanted.sharding == *batch.exact) return absl::OkStatus();
     return InvalidArgument(
         "pin \"{}\" and method {} disagree: the method splits the batch over all devices, {} as "
         "{}; drop the pin, or search with method shard",
-        pin.text, MethodName(options_.method), info.name, ToString(*batch.exact, mesh_));
+        wanted.pin->text, MethodName(options_.method), info.name, ToString(*batch.exact, mesh_));
   }
-  const bool is_whole = NumDevices(pin.sharding, mesh_) == 1;
+  const bool is_whole = NumDevices(wanted.sharding, mesh_) == 1;
   if (info.role != ParameterRole::kState || !is_whole || !CanBeSplit(shape, mesh_) ||
       !options_.search.limits.no_replicated_parameters) {
     return absl::OkStatus();
@@ -202,7 +216,7 @@ absl::Status Restrictions::CheckPin(const Pin& pin, const ParameterInfo& info,
   return InvalidArgument(
       "pin \"{}\" and --no-replicated-parameters disagree: the pin keeps {} whole; drop one of "
       "them",
-      pin.text, info.name);
+      wanted.pin->text, info.name);
 }
 
 absl::StatusOr<Restriction> Restrictions::OfParameter(InstructionId id) {
@@ -210,16 +224,16 @@ absl::StatusOr<Restriction> Restrictions::OfParameter(InstructionId id) {
   const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
   const ParameterInfo& info = step_.parameters[number];
   Restriction restriction{.tensor = info.name};
-  ASSIGN_OR_RETURN(Pin* const pin, PinOf(info.name, instruction.shape()));
-  if (pin != nullptr) {
-    RETURN_IF_ERROR(CheckPin(*pin, info, instruction.shape()));
-    restriction.exact = pin->sharding;
+  ASSIGN_OR_RETURN(const std::optional<Wanted> wanted, PinOf(info, instruction.shape()));
+  if (wanted) {
+    RETURN_IF_ERROR(CheckPin(*wanted, info, instruction.shape()));
+    restriction.exact = wanted->sharding;
     if (info.role == ParameterRole::kState && IsDataParallel(options_.method)) {
       const bool wants_split =
           OfState(info, is_optimizer_state_[number]).split != Restriction::Split::kAny &&
           CanBeSplit(instruction.shape(), mesh_);
-      const bool is_split = NumDevices(pin->sharding, mesh_) > 1;
-      if (is_split != wants_split) pin->exceptions.push_back(info.name);
+      const bool is_split = NumDevices(wanted->sharding, mesh_) > 1;
+      if (is_split != wants_split) wanted->pin->exceptions.push_back(info.name);
     }
     return restriction;
   }
@@ -274,62 +288,66 @@ Restriction Restrictions::OfState(const ParameterInfo& info, bool is_optimizer_s
   return restriction;
 }
 
-absl::StatusOr<std::vector<std::optional<Sharding>>> Restrictions::OfValues() {
-  std::vector<std::optional<Sharding>> values(step_.module.entry_computation().instructions.size());
+absl::StatusOr<std::map<Value, Sharding>> Restrictions::OfValues() {
+  std::map<Value, Sharding> values;
   RETURN_IF_ERROR(PinResults(values));
   RETURN_IF_ERROR(PinOperations(values));
   return values;
 }
 
-absl::Status Restrictions::Set(const Pin& pin, InstructionId id, const std::string& name,
-                               std::vector<std::optional<Sharding>>& values) const {
-  const Instruction& instruction = step_.module.entry_computation().instructions[id];
-  const absl::Status valid = Validate(pin.sharding, instruction.shape(), mesh_);
+absl::Status Restrictions::Set(const Pin& pin, Value value, const std::string& name,
+                               std::map<Value, Sharding>& values) const {
+  const Shape& shape = step_.module.entry_computation().shape(value);
+  const absl::Status valid = Validate(pin.sharding, shape, mesh_);
   if (!valid.ok()) return WithContext(valid, fmt::format("pin on {}", name));
-  if (values[id] && *values[id] != pin.sharding) {
+  const auto [found, added] = values.try_emplace(value, pin.sharding);
+  if (!added && found->second != pin.sharding) {
     return InvalidArgument("pin \"{}\" wants {} otherwise than another pin, in {}", pin.text, name,
-                           ToString(*values[id], mesh_));
+                           ToString(found->second, mesh_));
   }
-  if (const int batch_dim = batch_dims_[id][0]; batch_dim >= 0) {
-    RETURN_IF_ERROR(CheckPinOnBatch(pin, name, instruction.shape(), batch_dim));
+  if (const int batch_dim = batch_dims_[value.instruction][value.result]; batch_dim >= 0) {
+    RETURN_IF_ERROR(CheckPinOnBatch(pin, pin.sharding, name, shape, batch_dim));
   }
-  values[id] = pin.sharding;
   return absl::OkStatus();
 }
 
-absl::Status Restrictions::PinResults(std::vector<std::optional<Sharding>>& values) {
+absl::Status Restrictions::PinResults(std::map<Value, Sharding>& values) {
   const Computation& entry = step_.module.entry_computation();
   for (Pin& pin : pins_) {
     for (size_t i = 0; pin.names_results && i < step_.results.size(); ++i) {
       const ResultInfo& result = step_.results[i];
       if (result.role == ResultRole::kState || !MatchesGlob(pin.glob, result.name)) continue;
       const Value value = entry.results[i];
-      if (value.result != 0 || entry.instruction(value).opcode == Opcode::kParameter) {
+      if (entry.instruction(value).opcode == Opcode::kParameter) {
         return InvalidArgument("pin \"{}\": the result {} is {}; pin that", pin.text, result.name,
                                entry.instruction(value).name);
       }
       pin.used = true;
-      RETURN_IF_ERROR(Set(pin, value.instruction, result.name, values));
+      RETURN_IF_ERROR(Set(pin, value, result.name, values));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Restrictions::PinOperations(std::vector<std::optional<Sharding>>& values) {
+absl::Status Restrictions::PinOperations(std::map<Value, Sharding>& values) {
   const Computation& entry = step_.module.entry_computation();
   for (Pin& pin : pins_) {
     if (pin.names_parameters || pin.names_results) continue;
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
       const Instruction& instruction = entry.instructions[id];
-      if (instruction.opcode == Opcode::kParameter || instruction.results.size() != 1) continue;
-      const bool by_name = MatchesGlob(pin.glob, instruction.name);
-      // Many operations share a frontend's name: those that can lie so do.
-      const bool by_op_name = MatchesGlob(pin.glob, instruction.op_name) &&
-                              instruction.opcode != Opcode::kConstant &&
-                              Validate(pin.sharding, instruction.shape(), mesh_).ok();
-      if (!by_name && !by_op_name) continue;
-      pin.used = true;
-      RETURN_IF_ERROR(Set(pin, id, instruction.name, values));
+      if (instruction.opcode == Opcode::kParameter) continue;
+      const size_t num_results = instruction.results.size();
+      for (int32_t result = 0; result < static_cast<int32_t>(num_results); ++result) {
+        const std::string name = ValueName(instruction.name, num_results, result);
+        // Many operations share a frontend's name: those that can lie so do.
+        const bool by_op_name =
+            MatchesGlob(pin.glob, ValueName(instruction.op_name, num_results, result)) &&
+            instruction.opcode != Opcode::kConstant &&
+            Validate(pin.sharding, instruction.results[result], mesh_).ok();
+        if (!by_op_name && !MatchesGlob(pin.glob, name)) continue;
+        pin.used = true;
+        RETURN_IF_ERROR(Set(pin, {id, result}, name, values));
+      }
     }
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // What method, limits and pins leave of the strategies of single operations.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,9 +47,10 @@ class Restrictions {
   void AddBatchAxis(InstructionId id, const OpRule& rule, Restriction& restriction);
   // Of a sum over micro-batches.
   Restriction OfSum(InstructionId id) const;
-  // By instruction: the sharding in which its result 0 is kept, where a pin names the result of the
-  // step or, if it names no parameter and no result, the operation (by its name or its op_name).
-  absl::StatusOr<std::vector<std::optional<Sharding>>> OfValues();
+  // The shardings in which values are kept, where a pin names the result of the step or, if it
+  // names no parameter and no result, the operation (by its name or its op_name; result 1 of an
+  // operation with several is its name with "#1").
+  absl::StatusOr<std::map<Value, Sharding>> OfValues();
   // After the others: does every pin name something?
   absl::Status CheckAllUsed() const;
   // After the others: notes which pins the method gave way to.
@@ -79,15 +81,19 @@ class Restrictions {
 
   Restrictions(const Step& step, const Mesh& mesh, const IntraOpOptions& options);
   absl::Status ParsePins();
-  // nullptr: none.
-  absl::StatusOr<Pin*> PinOf(const std::string& name, const Shape& shape);
-  absl::Status PinResults(std::vector<std::optional<Sharding>>& values);
-  absl::Status PinOperations(std::vector<std::optional<Sharding>>& values);
-  absl::Status Set(const Pin& pin, InstructionId id, const std::string& name,
-                   std::vector<std::optional<Sharding>>& values) const;
-  absl::Status CheckPin(const Pin& pin, const ParameterInfo& info, const Shape& shape) const;
-  absl::Status CheckPinOnBatch(const Pin& pin, const std::string& name, const Shape& shape,
-                               int batch_dim) const;
+  // A pin and what it wants of a tensor.
+  struct Wanted {
+    Pin* pin = nullptr;
+    Sharding sharding;
+  };
+  absl::StatusOr<std::optional<Wanted>> PinOf(const ParameterInfo& info, const Shape& shape);
+  absl::Status PinResults(std::map<Value, Sharding>& values);
+  absl::Status PinOperations(std::map<Value, Sharding>& values);
+  absl::Status Set(const Pin& pin, Value value, const std::string& name,
+                   std::map<Value, Sharding>& values) const;
+  absl::Status CheckPin(const Wanted& wanted, const ParameterInfo& info, const Shape& shape) const;
+  absl::Status CheckPinOnBatch(const Pin& pin, const Sharding& sharding, const std::string& name,
+                               const Shape& shape, int batch_dim) const;
   absl::StatusOr<Restriction> OfBatch(const ParameterInfo& info, const Shape& shape) const;
   void KeepBatchAxis(const Restriction& restriction, std::vector<Strategy>& strategies) const;
   Restriction OfState(const ParameterInfo& info, bool is_optimizer_state) const;
@@ -95,6 +101,7 @@ class Restrictions {
   const Step& step_;
   const Mesh& mesh_;
   const IntraOpOptions& options_;
+  const bool has_micro_batches_;
   int batch_axis_ = -1;
   std::vector<Pin> pins_;
   std::vector<bool> is_optimizer_state_;      // by parameter
