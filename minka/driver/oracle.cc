@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "minka/analysis/widen.h"
 #include "minka/base/check.h"
@@ -22,26 +23,40 @@ Literal AsReals(const Literal& literal) {
   return real;
 }
 
-Literal Widened(const Literal& literal, uint64_t) {
+Literal Widened(const Literal& literal) {
   const ElementType type = WidenedType(literal.shape.type);
   if (type == literal.shape.type) return literal;
   const Literal wide = ConvertLiteral(AsReals(literal), ElementType::kF64);
   return {{type, literal.shape.dims}, wide.bytes};
 }
 
-// Distance from 1 to the next larger number.
+// Distance from 1 to the next larger number; 0 for what is not a float or only holds powers of two.
 double Epsilon(ElementType type) {
   switch (type) {
     case ElementType::kF64:
+    case ElementType::kC128:
       return std::ldexp(1, -52);
     case ElementType::kF32:
+    case ElementType::kC64:
       return std::ldexp(1, -23);
     case ElementType::kF16:
       return std::ldexp(1, -10);
     case ElementType::kBF16:
       return std::ldexp(1, -7);
-    default:  // eight bits and fewer: at least one bit of mantissa
-      return 0.5;
+    case ElementType::kF8E3M4:
+      return std::ldexp(1, -4);
+    case ElementType::kF8E4M3:
+    case ElementType::kF8E4M3FN:
+    case ElementType::kF8E4M3FNUZ:
+    case ElementType::kF8E4M3B11FNUZ:
+      return std::ldexp(1, -3);
+    case ElementType::kF8E5M2:
+    case ElementType::kF8E5M2FNUZ:
+      return std::ldexp(1, -2);
+    case ElementType::kF4E2M1FN:
+      return std::ldexp(1, -1);
+    default:
+      return 0;
   }
 }
 
@@ -67,31 +82,52 @@ double LargestDifference(const std::vector<double>& x, const std::vector<double>
   return largest;
 }
 
-void CompareNorms(const std::vector<double>& minka, const std::vector<double>& single,
-                  const std::vector<double>& nudged, const std::vector<double>& reference,
-                  double epsilon, OutputComparison& out) {
-  double error = 0, single_error = 0, nudged_error = 0, norm = 0;
+// The elements of one result in all runs. `before` and `nudged_before` are zeros where it is not
+// state.
+struct ResultElements {
+  std::vector<double> minka, single, nudged, reference, before, nudged_before;
+};
+
+struct ResultEpsilons {
+  double own = 0, path = 0;
+  bool is_state = false;
+};
+
+// Where the sign of a sum decides, as in Adam's first steps, the part of the elements that a
+// rounding turns over is proportional to eps, so the norm of what they do is to its root.
+double Roundings(const ResultEpsilons& epsilons, const OutputComparison& out) {
+  if (!epsilons.is_state) return 16 * epsilons.path * out.reference_norm;
+  const double own = 16 * epsilons.own * out.reference_norm;
+  if (epsilons.path <= epsilons.own) return own;
+  return std::max(own, 4 * std::sqrt(epsilons.path) * out.change_norm);
+}
+
+void CompareNorms(const ResultElements& x, const ResultEpsilons& epsilons, OutputComparison& out) {
+  double error = 0, single_error = 0, nudged_error = 0, norm = 0, change_norm = 0;
   bool all_finite = true;
-  for (size_t i = 0; i < minka.size(); ++i) {
-    if (!std::isfinite(single[i]) || !std::isfinite(reference[i])) {
+  for (size_t i = 0; i < x.minka.size(); ++i) {
+    if (!std::isfinite(x.single[i]) || !std::isfinite(x.reference[i])) {
       // One device overflows here, too: then so may minka.
-      all_finite = all_finite && (!std::isfinite(minka[i]) || std::isfinite(reference[i]));
+      all_finite = all_finite && (!std::isfinite(x.minka[i]) || std::isfinite(x.reference[i]));
       continue;
     }
-    all_finite = all_finite && std::isfinite(minka[i]);
-    error += (minka[i] - reference[i]) * (minka[i] - reference[i]);
-    single_error += (single[i] - reference[i]) * (single[i] - reference[i]);
-    if (std::isfinite(nudged[i])) {
-      nudged_error += (nudged[i] - reference[i]) * (nudged[i] - reference[i]);
+    all_finite = all_finite && std::isfinite(x.minka[i]);
+    error += (x.minka[i] - x.reference[i]) * (x.minka[i] - x.reference[i]);
+    single_error += (x.single[i] - x.reference[i]) * (x.single[i] - x.reference[i]);
+    const double change = x.reference[i] - x.before[i];
+    const double nudged_change = x.nudged[i] - x.nudged_before[i];
+    if (std::isfinite(nudged_change)) {
+      nudged_error += (nudged_change - change) * (nudged_change - change);
     }
-    norm += reference[i] * reference[i];
+    norm += x.reference[i] * x.reference[i];
+    change_norm += change * change;
   }
   out.error = std::sqrt(error);
   out.single_error = std::sqrt(single_error);
   out.nudged_error = std::sqrt(nudged_error);
   out.reference_norm = std::sqrt(norm);
-  out.allowed_error =
-      4 * std::max(out.single_error, out.nudged_error) + 16 * epsilon * out.reference_norm;
+  out.change_norm = std::sqrt(change_norm);
+  out.allowed_error = 4 * std::max(out.single_error, out.nudged_error) + Roundings(epsilons, out);
   out.ok = all_finite && out.error <= out.allowed_error;
 }
 
@@ -104,20 +140,34 @@ void CompareRange(const std::vector<double>& minka, const std::vector<double>& s
       std::ranges::all_of(minka, [&](double x) { return x >= low - margin && x <= high + margin; });
 }
 
-OutputComparison Compare(const ResultInfo& info, int result, bool is_random, const Literal& minka,
-                         const Literal& single, const Literal& nudged, const Literal& reference) {
-  OutputComparison out{.result = result, .name = info.name, .shape = minka.shape};
+// Zeros where there is no such array.
+std::vector<double> ElementsOr0(const std::vector<Literal>& literals, size_t index, size_t count) {
+  if (index >= literals.size() || !literals[index].bytes) return std::vector<double>(count);
+  return Elements(literals[index]);
+}
+
+OutputComparison Compare(const ResultInfo& info, size_t result, bool is_random, double path_epsilon,
+                         const Literal& minka, const OneDeviceResults& one_device) {
+  OutputComparison out{.result = static_cast<int>(result), .name = info.name, .shape = minka.shape};
+  const Literal& single = one_device.single[result];
   if (minka.shape != single.shape) {
     out.ok = false;
     return out;
   }
-  const std::vector<double> x = Elements(minka), y = Elements(single);
-  out.largest_difference = LargestDifference(x, y);
+  ResultElements x{.minka = Elements(minka), .single = Elements(single)};
+  out.largest_difference = LargestDifference(x.minka, x.single);
   if (is_random) {
     out.rule = ComparisonRule::kRange;
-    CompareRange(x, y, out);
+    CompareRange(x.minka, x.single, out);
   } else if (IsFloat(minka.shape.type) || IsComplex(minka.shape.type)) {
-    CompareNorms(x, y, Elements(nudged), Elements(reference), Epsilon(AsReals(minka).shape.type),
+    x.nudged = Elements(one_device.nudged[result]);
+    x.reference = Elements(one_device.reference[result]);
+    x.before = ElementsOr0(one_device.before, result, x.minka.size());
+    x.nudged_before = ElementsOr0(one_device.nudged_before, result, x.minka.size());
+    CompareNorms(x,
+                 {.own = Epsilon(minka.shape.type),
+                  .path = path_epsilon,
+                  .is_state = info.role == ResultRole::kState},
                  out);
   } else {
     out.rule = ComparisonRule::kExact;
@@ -147,16 +197,28 @@ absl::StatusOr<std::vector<Literal>> RunSteps(const Step& step, StepRunner& runn
   return output.results;
 }
 
-// The inputs with a function of (value, some number) over each value.
+// The inputs with a function of (parameter, value, some number) over each value.
 template <typename Function>
 StepInputs WithEach(const StepInputs& inputs, const Function& function) {
   return [&inputs, &function](int step) -> absl::StatusOr<ParameterValues> {
     ASSIGN_OR_RETURN(ParameterValues values, inputs(step));
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = function(values[i], values.size() * static_cast<uint64_t>(step) + i);
+      values[i] = function(i, values[i], values.size() * static_cast<uint64_t>(step) + i);
     }
     return values;
   };
+}
+
+// The state that the first step reads, by result.
+absl::StatusOr<std::vector<Literal>> StateBefore(const Step& step, const StepInputs& inputs) {
+  std::vector<Literal> before(step.results.size());
+  ASSIGN_OR_RETURN(const ParameterValues values, inputs(0));
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    const int result = step.parameters[i].state_result;
+    if (step.parameters[i].role != ParameterRole::kState || result < 0) continue;
+    before[result] = values[i];
+  }
+  return before;
 }
 
 bool CallsRng(const Module& module, const Instruction& instruction) {
@@ -167,11 +229,83 @@ bool CallsRng(const Module& module, const Instruction& instruction) {
   });
 }
 
+// The largest epsilon of a computation's values, by computation, called ones included.
+class ValueEpsilons {
+ public:
+  explicit ValueEpsilons(const Module& module)
+      : module_(module), of_computations_(module.computations.size()) {}
+
+  double Of(const Instruction& instruction) {
+    double epsilon = 0;
+    for (const Shape& shape : instruction.results) {
+      epsilon = std::max(epsilon, Epsilon(shape.type));
+    }
+    if (instruction.opcode == Opcode::kReducePrecision) {
+      const auto& precision = instruction.As<ReducePrecisionAttributes>();
+      epsilon = std::max(epsilon, std::ldexp(1, -precision.mantissa_bits));
+    }
+    for (const ComputationId id : instruction.called) epsilon = std::max(epsilon, Of(id));
+    return epsilon;
+  }
+
+ private:
+  double Of(ComputationId id) {
+    std::optional<double>& known = of_computations_[id];
+    if (known) return *known;
+    double epsilon = 0;
+    for (const Instruction& instruction : module_.computations[id].instructions) {
+      epsilon = std::max(epsilon, Of(instruction));
+    }
+    known = epsilon;
+    return epsilon;
+  }
+
+  const Module& module_;
+  std::vector<std::optional<double>> of_computations_;
+};
+
 }  // namespace
 
-Literal Nudged(const Literal& literal, uint64_t seed) {
-  const double epsilon = Epsilon(literal.shape.type);
-  if (!IsFloat(literal.shape.type) || epsilon >= 0.5) return literal;
+PathEpsilons FindPathEpsilons(const Step& step) {
+  const Computation& entry = step.module.entry_computation();
+  ValueEpsilons values(step.module);
+  // Of the values that each instruction is computed from, and of those that are computed from it.
+  std::vector<double> above, below;
+  for (const Instruction& instruction : entry.instructions) above.push_back(values.Of(instruction));
+  below = above;
+  const auto raise = [](double& epsilon, double to) {
+    const bool raises = to > epsilon;
+    if (raises) epsilon = to;
+    return raises;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      for (const Value operand : entry.instructions[id].operands) {
+        changed |= raise(above[id], above[operand.instruction]);
+      }
+    }
+    for (InstructionId id = entry.num_instructions() - 1; id >= 0; --id) {
+      for (const Value operand : entry.instructions[id].operands) {
+        changed |= raise(below[operand.instruction], below[id]);
+      }
+    }
+    for (size_t i = 0; i < step.parameters.size(); ++i) {
+      const int result = step.parameters[i].state_result;
+      if (result < 0) continue;
+      const InstructionId from = entry.results[result].instruction, to = entry.parameters[i];
+      changed |= raise(above[to], above[from]);
+      changed |= raise(below[from], below[to]);
+    }
+  }
+  PathEpsilons epsilons;
+  for (const Value result : entry.results) epsilons.of_results.push_back(above[result.instruction]);
+  for (const InstructionId id : entry.parameters) epsilons.of_parameters.push_back(below[id]);
+  return epsilons;
+}
+
+Literal Nudged(const Literal& literal, double epsilon, uint64_t seed) {
+  if (!IsFloat(literal.shape.type) || ElementBytes(literal.shape.type) < 2) return literal;
   std::string wide(literal.shape.num_elements() * sizeof(double), '\0');
   uint64_t bits = 0;
   for (int64_t i = 0; i < literal.shape.num_elements(); ++i) {
@@ -222,9 +356,10 @@ std::string OracleReport::Failures() const {
     if (output.ok) continue;
     text += fmt::format(
         "result {} ({}, {}): error {:.3g}, allowed {:.3g} (one device's {:.3g}, from nudged inputs "
-        "{:.3g}, norm {:.3g}); largest difference {:.3g}\n",
+        "{:.3g}, norm {:.3g}, of the change {:.3g}); largest difference {:.3g}\n",
         output.result, output.name, ToString(output.shape), output.error, output.allowed_error,
-        output.single_error, output.nudged_error, output.reference_norm, output.largest_difference);
+        output.single_error, output.nudged_error, output.reference_norm, output.change_norm,
+        output.largest_difference);
   }
   return text;
 }
@@ -232,11 +367,11 @@ std::string OracleReport::Failures() const {
 OracleReport CompareResults(const Step& step, const std::vector<Literal>& minka,
                             const OneDeviceResults& one_device) {
   const std::vector<bool> is_random = DependsOnRng(step);
+  const PathEpsilons epsilons = FindPathEpsilons(step);
   OracleReport report;
   for (size_t i = 0; i < step.results.size(); ++i) {
-    report.outputs.push_back(Compare(step.results[i], static_cast<int>(i), is_random[i], minka[i],
-                                     one_device.single[i], one_device.nudged[i],
-                                     one_device.reference[i]));
+    report.outputs.push_back(
+        Compare(step.results[i], i, is_random[i], epsilons.of_results[i], minka[i], one_device));
   }
   return report;
 }
@@ -244,15 +379,23 @@ OracleReport CompareResults(const Step& step, const std::vector<Literal>& minka,
 absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Client& client,
                                                 const StepInputs& inputs, int num_steps) {
   OneDeviceResults results;
+  const PathEpsilons epsilons = FindPathEpsilons(step);
+  const auto nudge = [&](size_t parameter, const Literal& value, uint64_t seed) {
+    return Nudged(value, epsilons.of_parameters[parameter], seed);
+  };
+  const auto widen = [](size_t, const Literal& value, uint64_t) { return Widened(value); };
+  const StepInputs nudged_inputs = WithEach(inputs, nudge);
+  const StepInputs wide_inputs = WithEach(inputs, widen);
+  ASSIGN_OR_RETURN(results.before, StateBefore(step, inputs));
+  ASSIGN_OR_RETURN(results.nudged_before, StateBefore(step, nudged_inputs));
   ASSIGN_OR_RETURN(MeshExecutor single_executor, CompileForOneDevice(step.module, client));
   StepRunner single(step, std::move(single_executor));
   ASSIGN_OR_RETURN(results.single, RunSteps(step, single, inputs, num_steps));
-  ASSIGN_OR_RETURN(results.nudged, RunSteps(step, single, WithEach(inputs, Nudged), num_steps));
+  ASSIGN_OR_RETURN(results.nudged, RunSteps(step, single, nudged_inputs, num_steps));
   ASSIGN_OR_RETURN(MeshExecutor reference_executor,
                    CompileForOneDevice(WidenFloats(step.module), client));
   StepRunner reference(step, std::move(reference_executor));
-  ASSIGN_OR_RETURN(results.reference,
-                   RunSteps(step, reference, WithEach(inputs, Widened), num_steps));
+  ASSIGN_OR_RETURN(results.reference, RunSteps(step, reference, wide_inputs, num_steps));
   return results;
 }
 

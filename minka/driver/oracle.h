@@ -1,9 +1,13 @@
 // Every plan must compute what one device computes. Four runs of the same step: the plan's on its
 // mesh, the step on one device, the same with inputs nudged by one rounding, and the step on one
-// device with all floats widened to f64 (the reference). For every output, in the 2-norm and with
-// eps of the output's type,
+// device with all floats widened to f64 (the reference). For every output, in the 2-norm,
 //
 //   |minka - ref| <= 4 max(|single - ref|, |nudged - ref|) + 16 eps |ref|
+//
+// with eps of the narrowest type among the values that the output is computed from, of which the
+// nudge is one, too. State that is wider than that type keeps its own eps and may differ by the
+// narrow roundings of what the steps add to it, 4 sqrt(eps_path) |ref - before|; the nudged run's
+// error is that of its change, too.
 //
 // Integers and predicates must equal the single run's. What the `rng` opcode reaches is compared by
 // shape and range only. (A plain tolerance cannot work: an attention key's bias has a
@@ -30,8 +34,10 @@ struct OutputComparison {
   Shape shape;
   ComparisonRule rule = ComparisonRule::kNorm;
   double largest_difference = 0;  // of an element, minka's run against the single one
-  // kNorm: |minka - ref|, |single - ref|, |nudged - ref|, |ref| and what the first may be.
-  double error = 0, single_error = 0, nudged_error = 0, reference_norm = 0, allowed_error = 0;
+  // kNorm: |minka - ref|, |single - ref|, |nudged - ref|, |ref|, |ref - before| and what the first
+  // may be.
+  double error = 0, single_error = 0, nudged_error = 0;
+  double reference_norm = 0, change_norm = 0, allowed_error = 0;
   bool ok = true;
 };
 
@@ -49,9 +55,11 @@ struct OracleReport {
 using StepInputs = std::function<absl::StatusOr<ParameterValues>(int step)>;
 
 // Results of the last step on one device, by result number: as it is, from nudged inputs, and
-// widened to f64.
+// widened to f64. And the state that the first step read, as it is and nudged, by the number of the
+// result that replaces it; without bytes, or empty, where a result is not state.
 struct OneDeviceResults {
   std::vector<Literal> single, nudged, reference;
+  std::vector<Literal> before, nudged_before;
 };
 absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Client& client,
                                                 const StepInputs& inputs, int num_steps);
@@ -65,9 +73,17 @@ absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& 
                                                   const StepInputs& inputs, int num_steps,
                                                   const OneDeviceResults& one_device);
 
-// Every element of a float array of 16 bits or more times 1 + eps or 1 - eps, by the seed's bits.
-// Whole numbers stay, because they may be counters, masks or indices.
-Literal Nudged(const Literal& literal, uint64_t seed);
+// Every element of a float array of 16 bits or more times 1 + epsilon or 1 - epsilon, by the seed's
+// bits. Whole numbers stay, because they may be counters, masks or indices.
+Literal Nudged(const Literal& literal, double epsilon, uint64_t seed);
+
+// The distance from 1 to the next larger number in the narrowest float type among the values that a
+// result is computed from, and among those that a parameter reaches; through fed-back state and
+// called computations, too. 0 where there is no float.
+struct PathEpsilons {
+  std::vector<double> of_results, of_parameters;
+};
+PathEpsilons FindPathEpsilons(const Step& step);
 
 // The comparison alone: results of the runs by result number, the reference's in f64.
 OracleReport CompareResults(const Step& step, const std::vector<Literal>& minka,

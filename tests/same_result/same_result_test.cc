@@ -220,6 +220,69 @@ INSTANTIATE_TEST_SUITE_P(Updates, SameResult,
                                           testing::Values("8", "2x4"), testing::Values(1)),
                          CaseName);
 
+Optimizer OptimizerOf(const std::string& name) {
+  if (name == "lamb") return Lamb({.weight_decay = 0.01});
+  if (name == "lion") return Lion();
+  if (name == "nesterov") return Sgd({.momentum = 0.9, .nesterov = true});
+  return AdamW({.weight_decay = 0.01});
+}
+
+// Model, type to compute in (state stays f32), optimizer, method, micro-batches.
+using TypesCase = std::tuple<std::string, ElementType, std::string, std::string, int>;
+
+class SameResultInTypes : public testing::TestWithParam<TypesCase> {};
+
+TEST_P(SameResultInTypes, AsOneDeviceToRounding) {
+  const auto& [model, type, optimizer, method, num_micro_batches] = GetParam();
+  static std::map<std::string, Subject> subjects;
+  auto [it, is_new] =
+      subjects.try_emplace(fmt::format("{} {} {}", model, TypeName(type), optimizer));
+  Subject& subject = it->second;
+  if (is_new) {
+    subject.traced =
+        Trace(SmallModel(model), OptimizerOf(optimizer), {.dtype = {.compute = type}}).value();
+    subject.inputs = InputsOf(subject.traced);
+    subject.one_device =
+        RunOnOneDevice(subject.traced.step, Devices().client, subject.inputs, kSteps).value();
+  }
+  auto run = Parallelize(subject.traced, Cluster::Local(8),
+                         MakeMethod(*ParseMethod(method), "2x4", std::nullopt,
+                                    {.num_micro_batches = num_micro_batches}),
+                         {.search_seconds = 4, .devices = Devices()});
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs,
+                                           kSteps, subject.one_device);
+  ASSERT_TRUE(report.ok()) << Message(report.status());
+  EXPECT_EQ(report->Failures(), "");
+}
+
+std::string TypesCaseName(const testing::TestParamInfo<TypesCase>& info) {
+  const auto& [model, type, optimizer, method, num_micro_batches] = info.param;
+  return fmt::format("{}_{}_{}_{}{}", model, TypeName(type), optimizer, method,
+                     num_micro_batches > 1 ? "_micro" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, SameResultInTypes,
+                         testing::Combine(testing::Values("mlp"),
+                                          testing::Values(ElementType::kF32, ElementType::kBF16),
+                                          testing::Values("lamb", "lion", "nesterov"),
+                                          testing::Values("shard"), testing::Values(1, 4)),
+                         TypesCaseName);
+
+INSTANTIATE_TEST_SUITE_P(NarrowTypes, SameResultInTypes,
+                         testing::Combine(testing::Values("gpt"),
+                                          testing::Values(ElementType::kBF16, ElementType::kF16),
+                                          testing::Values("adamw"), testing::Values("shard"),
+                                          testing::Values(1)),
+                         TypesCaseName);
+
+INSTANTIATE_TEST_SUITE_P(NarrowBert, SameResultInTypes,
+                         testing::Combine(testing::Values("bert"),
+                                          testing::Values(ElementType::kF16),
+                                          testing::Values("adamw"), testing::Values("data"),
+                                          testing::Values(4)),
+                         TypesCaseName);
+
 TEST(BatchStatistics, AreRefusedInMicroBatchesUnlessTakenOverEach) {
   const auto run = Parallelize(TraceSmall("wresnet"), Cluster::Local(8),
                                DataParallel{.num_micro_batches = 4}, {.devices = Devices()});
