@@ -10,6 +10,9 @@
 #include "minka/base/check.h"
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/driver/plan_step.h"
+#include "minka/driver/prepare.h"
+#include "minka/lowering/spmd.h"
 
 namespace minka {
 namespace {
@@ -376,6 +379,21 @@ OracleReport CompareResults(const Step& step, const std::vector<Literal>& minka,
   return report;
 }
 
+absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan) {
+  if (!plan.per_micro_batch) return step;
+  ASSIGN_OR_RETURN(const PlanResult planned,
+                   PlanStep(step, {.cluster = Cluster::Local(1),
+                                   .micro_batches = PreparationOf(plan).micro_batches,
+                                   .remat = RematChoice{},
+                                   .methods = {Method::kData}}));
+  ASSIGN_OR_RETURN(
+      SpmdProgram program,
+      LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stages.front()));
+  return Step{.module = std::move(program.module),
+              .parameters = planned.prepared.parameters,
+              .results = planned.prepared.results};
+}
+
 absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Client& client,
                                                 const StepInputs& inputs, int num_steps) {
   OneDeviceResults results;
@@ -397,13 +415,6 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Cl
   StepRunner reference(step, std::move(reference_executor));
   ASSIGN_OR_RETURN(results.reference, RunSteps(step, reference, wide_inputs, num_steps));
   return results;
-}
-
-absl::Status CheckComparable(const Plan& plan) {
-  if (!plan.per_micro_batch) return absl::OkStatus();
-  return FailedPrecondition(
-      "the check compares with the full batch on one device, which a plan with --per-micro-batch "
-      "does not compute; leave out one of the two");
 }
 
 absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,

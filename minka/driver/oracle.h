@@ -54,6 +54,11 @@ struct OracleReport {
 // fed back from then on, in each run its own.
 using StepInputs = std::function<absl::StatusOr<ParameterValues>(int step)>;
 
+// The step that one device runs to say what the plan must compute: `step` itself, or, where the
+// plan takes sums over the batch over each micro-batch instead, the step rewritten so, loop and
+// all.
+absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan);
+
 // Results of the last step on one device, by result number: as it is, from nudged inputs, and
 // widened to f64. And the state that the first step read, as it is and nudged, by the number of the
 // result that replaces it; without bytes, or empty, where a result is not state.
@@ -63,10 +68,6 @@ struct OneDeviceResults {
 };
 absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Client& client,
                                                 const StepInputs& inputs, int num_steps);
-
-// Whether one device's full batch tells if the plan is right: not where sums over the batch are
-// taken over each micro-batch instead.
-absl::Status CheckComparable(const Plan& plan);
 
 // Runs `minka`, which runs `step` by some plan, as often and compares.
 absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,

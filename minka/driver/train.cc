@@ -322,7 +322,6 @@ class Training {
   absl::Status Check() {
     if (options_.check_steps <= 0) return absl::OkStatus();
     Phase("check against one device");
-    RETURN_IF_ERROR(CheckComparable(run_->plan()));
     const uint64_t seed = seed_;
     const StepInputs inputs = [&](int step) -> absl::StatusOr<ParameterValues> {
       ParameterValues values = InitialValues(traced_.step, traced_.initializers, seed);
@@ -333,9 +332,10 @@ class Training {
       }
       return values;
     };
+    ASSIGN_OR_RETURN(const Step one_device_step, OneDeviceStep(traced_.step, run_->plan()));
     ASSIGN_OR_RETURN(
         const OneDeviceResults one_device,
-        RunOnOneDevice(traced_.step, run_->devices().client, inputs, options_.check_steps));
+        RunOnOneDevice(one_device_step, run_->devices().client, inputs, options_.check_steps));
     ASSIGN_OR_RETURN(report_.check, CompareWithOneDevice(traced_.step, run_->runner(), inputs,
                                                          options_.check_steps, one_device));
     if (report_.check->ok()) return absl::OkStatus();

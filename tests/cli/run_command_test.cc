@@ -26,6 +26,27 @@ TEST_F(RunCommandTest, RunsAModuleAndComparesWithOneDevice) {
   }
 }
 
+TEST_F(RunCommandTest, ChecksStatisticsOfEachMicroBatch) {
+  Write("norm.hlo.txt", R"(HloModule norm
+
+ENTRY main {
+  x = f32[16,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  scale = f32[8] parameter(2)
+  offset = f32[8] parameter(3)
+  dot = f32[16,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  norm = (f32[16,8], f32[8], f32[8]) batch-norm-training(dot, scale, offset), epsilon=0.001, feature_index=1
+  y = f32[16,8] get-tuple-element(norm), index=0
+  ROOT results = (f32[16,8], f32[8,8]) tuple(y, w)
+}
+)");
+  const Outcome run =
+      Run("run norm.hlo.txt --mesh 2 --batch-input 0 --state 1:1 --random-inputs 7 --check "
+          "--cost-model roofline --micro-batches 4 --per-micro-batch");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("compared with one device after 1 step, 2 results:\n"));
+}
+
 TEST_F(RunCommandTest, APlanFileAndOutputsOfOneRunAreInputsOfAnother) {
   Write("dot.hlo.txt", kDotModule);
   ASSERT_EQ(Run("plan dot.hlo.txt --mesh 2x2 --out plan.json").exit_code, 0);

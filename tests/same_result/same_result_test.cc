@@ -289,6 +289,34 @@ TEST(BatchStatistics, AreRefusedInMicroBatchesUnlessTakenOverEach) {
   EXPECT_THAT(Message(run.status()), testing::HasSubstr("--per-micro-batch"));
 }
 
+TEST(BatchStatistics, OfEachMicroBatchAreComparedWithOneDeviceThatTakesThemSo) {
+  const TracedStep traced = Trace(WideResNet({.batch = 32,
+                                              .image_size = 4,
+                                              .num_classes = 16,
+                                              .width = 4,
+                                              .blocks_per_stage = {1},
+                                              .small_images = true}),
+                                  Sgd({.momentum = 0.9}))
+                                .value();
+  const StepInputs inputs = InputsOf(traced);
+  auto run = Parallelize(traced, Cluster::Local(8),
+                         DataParallel{.num_micro_batches = 2, .per_micro_batch = true},
+                         {.devices = Devices()});
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto failures = [&](const Step& step) {
+    const auto one_device = RunOnOneDevice(step, Devices().client, inputs, /*num_steps=*/1);
+    MINKA_CHECK(one_device.ok(), "{}", Message(one_device.status()));
+    const auto report =
+        CompareWithOneDevice(traced.step, run->runner(), inputs, /*num_steps=*/1, *one_device);
+    MINKA_CHECK(report.ok(), "{}", Message(report.status()));
+    return report->Failures();
+  };
+  const auto step = OneDeviceStep(traced.step, run->plan());
+  ASSERT_TRUE(step.ok()) << Message(step.status());
+  EXPECT_EQ(failures(*step), "");
+  EXPECT_NE(failures(traced.step), "") << "statistics of the full batch are others";
+}
+
 // State and temporary bytes of one device, with every weight and moment divided by 8.
 struct DeviceBytes {
   int64_t state = 0, temporary = 0;
