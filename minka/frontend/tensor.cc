@@ -292,7 +292,7 @@ Tensor Mean(Tensor x) { return Mean(x, AllDims(x.rank())); }
 Tensor ReduceMax(Tensor x, Dims dims) {
   const double lowest = IsFloat(x.type()) ? -std::numeric_limits<double>::infinity()
                         : IsSigned(x.type())
-                            ? -std::ldexp(1.0, 8 * static_cast<int>(ElementBytes(x.type())) - 1)
+                            ? -std::ldexp(1.0, static_cast<int>(ElementBits(x.type())) - 1)
                             : 0.0;
   return Reduce(Opcode::kMaximum, x, lowest, std::move(dims));
 }

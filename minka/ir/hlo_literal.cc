@@ -14,22 +14,9 @@
 namespace minka {
 namespace {
 
-// Bits that an element of a sub-byte integer type uses; 8 for the rest.
-int UsedBits(ElementType type) {
-  switch (type) {
-    case ElementType::kS1:
-    case ElementType::kU1:
-      return 1;
-    case ElementType::kS2:
-    case ElementType::kU2:
-      return 2;
-    case ElementType::kS4:
-    case ElementType::kU4:
-    case ElementType::kF4E2M1FN:
-      return 4;
-    default:
-      return 8;
-  }
+// Bits of an element's bytes that hold nothing.
+int UnusedBits(ElementType type) {
+  return static_cast<int>(8 * ElementBytes(type) - ElementBits(type));
 }
 
 // The field of types that XLA stores as bytes; nullptr for the others.
@@ -121,7 +108,7 @@ bool VisitRepeatedField(Proto& proto, ElementType type, Visit visit) {
 
 // XLA masks the sign bits of sub-byte integers; in memory they are extended.
 void ExtendSigns(ElementType type, std::string& bytes) {
-  const int unused = 8 - UsedBits(type);
+  const int unused = UnusedBits(type);
   if (unused == 0) return;
   for (char& c : bytes) {
     const auto shifted = static_cast<uint8_t>(static_cast<uint8_t>(c) << unused);
@@ -131,7 +118,7 @@ void ExtendSigns(ElementType type, std::string& bytes) {
 }
 
 void MaskSigns(ElementType type, std::string& bytes) {
-  const int unused = 8 - UsedBits(type);
+  const int unused = UnusedBits(type);
   for (char& c : bytes) c = static_cast<char>(static_cast<uint8_t>(c) & (0xff >> unused));
 }
 

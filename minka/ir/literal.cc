@@ -140,22 +140,6 @@ double DecodeF4(uint8_t bits) {
   return (bits & 8) != 0 ? -magnitude : magnitude;
 }
 
-int IntegerBits(ElementType type) {
-  switch (type) {
-    case ElementType::kS1:
-    case ElementType::kU1:
-      return 1;
-    case ElementType::kS2:
-    case ElementType::kU2:
-      return 2;
-    case ElementType::kS4:
-    case ElementType::kU4:
-      return 4;
-    default:
-      return static_cast<int>(8 * ElementBytes(type));
-  }
-}
-
 template <typename T>
 T Load(const char* bytes) {
   T value;
@@ -170,7 +154,7 @@ std::string Store(T value) {
 
 // Integers beyond 2^53 lose low bits on the way through double; the ends of the range saturate.
 uint64_t EncodeInteger(ElementType type, double value) {
-  const int bits = IntegerBits(type);
+  const int bits = static_cast<int>(ElementBits(type));
   if (std::isnan(value)) return 0;
   const bool is_signed = IsSigned(type);
   const double low = is_signed ? -std::ldexp(1.0, bits - 1) : 0;
@@ -212,7 +196,7 @@ std::string EncodeElement(ElementType type, double value) {
 double DecodeInteger(ElementType type, const char* bytes) {
   uint64_t raw = 0;
   std::memcpy(&raw, bytes, ElementBytes(type));
-  const int unused = 64 - IntegerBits(type);
+  const int unused = 64 - static_cast<int>(ElementBits(type));
   raw <<= unused;
   if (!IsSigned(type)) return static_cast<double>(raw >> unused);
   return static_cast<double>(static_cast<int64_t>(raw) >> unused);

@@ -1,7 +1,9 @@
 #include "minka/ir/literal.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "gtest/gtest.h"
 
@@ -84,6 +86,22 @@ TEST(Shape, TextAndTypesParseBack) {
     EXPECT_EQ(ParseType(TypeName(type)), type) << number;
   }
   EXPECT_EQ(ParseType("f33"), std::nullopt);
+}
+
+// "s4", "bf16" and "f8e5m2" name their bits first; the bytes are the fewest that hold them.
+TEST(Shape, TypesHaveTheBitsThatTheirNamesSay) {
+  for (int number = 1; number <= 33; ++number) {
+    const auto type = static_cast<ElementType>(number);
+    const std::string name(TypeName(type));
+    const size_t digit = name.find_first_of("0123456789");
+    if (digit == std::string::npos) continue;
+    const int64_t bits = std::stoi(name.substr(digit));
+    EXPECT_EQ(ElementBits(type), bits) << name;
+    EXPECT_EQ(ElementBytes(type), std::max<int64_t>(1, bits / 8)) << name;
+  }
+  EXPECT_EQ(ElementBits(ElementType::kPred), 8);
+  EXPECT_EQ(ElementBits(ElementType::kToken), 0);
+  EXPECT_EQ(ElementBytes(ElementType::kToken), 0);
 }
 
 }  // namespace

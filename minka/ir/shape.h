@@ -53,6 +53,8 @@ bool IsSigned(ElementType type);   // signed integers
 bool IsComplex(ElementType type);
 // Bytes that one element takes in memory (sub-byte types take one); 0 for tokens and opaque values.
 int64_t ElementBytes(ElementType type);
+// Bits of it that hold the value: fewer than those bytes have for sub-byte types alone.
+int64_t ElementBits(ElementType type);
 // HLO's names: "f32", "pred", "bf16".
 std::string_view TypeName(ElementType type);
 std::optional<ElementType> ParseType(std::string_view name);

@@ -6,23 +6,6 @@
 namespace minka {
 namespace {
 
-int64_t ElementBits(ElementType type) {
-  switch (type) {
-    case ElementType::kS1:
-    case ElementType::kU1:
-      return 1;
-    case ElementType::kS2:
-    case ElementType::kU2:
-      return 2;
-    case ElementType::kS4:
-    case ElementType::kU4:
-    case ElementType::kF4E2M1FN:
-      return 4;
-    default:
-      return 8 * ElementBytes(type);
-  }
-}
-
 bool Contains(std::span<const int64_t> dims, int64_t dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
