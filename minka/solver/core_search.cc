@@ -8,7 +8,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "minka/base/check.h"
 #include "minka/solver/repeated_change.h"
-#include "minka/solver/variable_elimination.h"
 
 namespace minka {
 namespace {
@@ -33,28 +32,15 @@ constexpr double kRise = 2e-4;
 constexpr int kRoundsAtRest = 8;
 constexpr int64_t kMostWorkToBranch = 10'000'000'000;
 constexpr int64_t kMostWorkToProbeAll = 10'000'000'000;
-// Of likely choices per node, to search by elimination.
-constexpr double kFirstEliminated = 6;
-constexpr double kEliminatedGrowth = 1.08;
-constexpr int kEliminationTries = 3;
-constexpr double kFocus = 2;  // the farthest choices count as less likely by that power of two
-constexpr int kPlainElimination = 4;     // of so many in vain, one is without focus
-constexpr int kDecodedFromAnywhere = 2;  // choices, when in vain before
-constexpr int64_t kWorkPerEliminatedCell = 4;
+// With a rise of so many rounds times as much the bound would still not meet the answer.
+constexpr size_t kRoundsOfRise = 8;
+constexpr double kManyRises = 4;
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
 int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
   int64_t count = 0;
   for (const auto& of_node : choices) count += static_cast<int64_t>(of_node.size());
   return count;
-}
-
-// Adds an answer's choices to those given.
-void Include(std::span<const int32_t> answer, std::vector<std::vector<int64_t>>& choices) {
-  for (size_t node = 0; node < answer.size(); ++node) {
-    const auto at = std::ranges::lower_bound(choices[node], answer[node]);
-    if (at == choices[node].end() || *at != answer[node]) choices[node].insert(at, answer[node]);
-  }
 }
 
 // The messages of a core restricted to one pruned from it; zero on edges that reductions made.
@@ -100,7 +86,8 @@ CoreSearch::CoreSearch(const Core& core, uint64_t seed)
       graph_(core),
       ascent_(graph_),
       primal_(graph_, seed),
-      random_(seed) {}
+      eliminations_{LikelyElimination(graph_, seed),
+                    LikelyElimination(graph_, seed + kSeedOfHelper)} {}
 
 void CoreSearch::StartFrom(std::span<const int32_t> choice) {
   primal_.StartFrom(choice);
@@ -149,13 +136,17 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
       RefreshExcess(kRise);
     }
   };
-  if (!raise_bound) prepare();
+  const bool both_eliminate = eliminate && raise_bound && BoundIsSlow(options.gap);
+  const bool prepare_first = !raise_bound || both_eliminate;
+  if (prepare_first) prepare();
   const auto first = [&] {
-    if (raise_bound) prepare();
+    if (!prepare_first) prepare();
     LookForChoices(options, eliminate, stop);
   };
   const auto second = [&] {
-    if (raise_bound)
+    if (both_eliminate)
+      EliminateLikely(eliminations_[1], options.work);
+    else if (raise_bound)
       ascent_.Run(options.work, bound_stop);
     else
       HelpLook(options, stop);
@@ -169,6 +160,7 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
     second();
   }
   ++round_;
+  estimates_.push_back(ascent_.estimate());
   other_work_ += kWorkPerRound;
   const std::optional<CoreAnswer> before = best_;
   Collect();
@@ -186,87 +178,18 @@ bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
   return MayEliminate(options) && round_ % 2 == 1;
 }
 
-// All nodes, breadth first from one chosen at random; those that it does not lead to come last.
-std::vector<int32_t> CoreSearch::DrawOrder() {
-  const int32_t num_nodes = graph_.num_nodes();
-  std::vector<int32_t> order = {random_.Below(num_nodes)};
-  std::vector<char> is_reached(num_nodes, 0);
-  is_reached[order[0]] = 1;
-  for (size_t i = 0; i < order.size(); ++i) {
-    for (const CoreGraph::Arc& arc : graph_.arcs(order[i]))
-      if (std::exchange(is_reached[arc.other], 1) == 0) order.push_back(arc.other);
-  }
-  for (int32_t node = 0; node < num_nodes; ++node)
-    if (is_reached[node] == 0) order.push_back(node);
-  return order;
-}
-
-// Around a node chosen at random more choices count as likely than far from it.
-std::vector<double> CoreSearch::DrawFocus() {
-  const std::vector<int32_t> order = DrawOrder();
-  std::vector<double> focus(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    const double distance = static_cast<double>(i) / static_cast<double>(order.size());
-    focus[order[i]] = std::exp2(kFocus * (2 * distance - 1));
-  }
-  return focus;
-}
-
-// Choices that messages lead to from nodes chosen at random. They are not good, but parts of them
-// are other than the answer's.
-std::vector<std::vector<int32_t>> CoreSearch::DecodeFromAnywhere() {
-  std::vector<std::vector<int32_t>> choices;
-  for (int i = 0; i < kDecodedFromAnywhere; ++i) {
-    Decoded decoded = Decode(input_->messages, {.order = DrawOrder()}, random_);
-    elimination_work_ += decoded.work;
-    if (decoded.failed.empty()) choices.push_back(std::move(decoded.choice));
-  }
-  return choices;
-}
-
-// The cheapest answer among the likely choices, of as many as `work` is enough for.
-void CoreSearch::EliminateLikely(int64_t work) {
-  const int32_t num_nodes = graph_.num_nodes();
-  const bool focused = eliminations_in_vain_ > 0 && eliminations_in_vain_ % kPlainElimination != 0;
-  const std::vector<double> focus = focused ? DrawFocus() : std::vector<double>();
-  double& per_node = eliminated_per_node_[focused ? 1 : 0];
-  if (per_node == 0) per_node = focused ? eliminated_per_node_[0] : kFirstEliminated;
-  const std::vector<std::vector<int32_t>> others =
-      eliminations_in_vain_ > 0 ? DecodeFromAnywhere() : std::vector<std::vector<int32_t>>();
-  ++eliminations_in_vain_;
-  for (int i = 0; i < kEliminationTries; ++i) {
-    const double count = std::min<double>(graph_.total_choices(), per_node * num_nodes);
-    std::vector<std::vector<int64_t>> choices = excess_->Likely(
-        static_cast<int64_t>(count), best_ ? best_->choice : std::span<const int32_t>(), focus);
-    Include(primal_.constructed(), choices);
-    if (helper_) Include(helper_->constructed(), choices);
-    for (const std::vector<int32_t>& other : others) Include(other, choices);
-    const Reduction reduction = ReduceFurther(core_, choices);
-    elimination_work_ += reduction.core.algebra.work() + Count(choices);
-    if (reduction.core.infeasible) {
-      per_node *= kEliminatedGrowth;
-      continue;
-    }
-    const Eliminated found = SolveByElimination(reduction.core, work / kWorkPerEliminatedCell);
-    elimination_work_ += kWorkPerEliminatedCell * found.work;
-    if (!found.complete) {
-      per_node /= kEliminatedGrowth;
-      continue;
-    }
-    per_node *= kEliminatedGrowth;
-    if (!found.answer) continue;
-    CoreAnswer answer = {Expand(reduction, found.answer->choice), 0};
-    answer.cost = *CoreCost(core_, answer.choice);
-    if (!best_ || answer.cost < best_->cost) eliminations_in_vain_ = 0;
-    if (!eliminated_ || answer.cost < eliminated_->cost) eliminated_ = std::move(answer);
-    return;
-  }
+// The likely choices, those that messages led to among them.
+void CoreSearch::EliminateLikely(LikelyElimination& elimination, int64_t work) {
+  std::vector<std::span<const int32_t>> others = {primal_.constructed()};
+  if (helper_) others.push_back(helper_->constructed());
+  elimination.Run(
+      {.messages = input_->messages, .excess = *excess_, .best = best_, .others = others}, work);
 }
 
 void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
                                 const std::function<bool()>& stop) {
   if (eliminate) {
-    EliminateLikely(options.work);
+    EliminateLikely(eliminations_[0], options.work);
     return;
   }
   if (!pruned_) {
@@ -280,7 +203,7 @@ void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
                          stop);
   // Few likely choices are searched in no time.
   if (MayEliminate(options) && !pruned_->has_all && IsSolved(*pruned_->search))
-    EliminateLikely(options.work);
+    EliminateLikely(eliminations_[0], options.work);
 }
 
 void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool()>& stop) {
@@ -324,6 +247,15 @@ bool CoreSearch::WorthSearchingRegions(const RoundOptions& options) const {
 void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) {
   if (!regions_) regions_.emplace(graph_, seed_ + kSeedOfHelper);
   regions_->Run(*best_, excess_->Within(best_->cost), MakeSearch(), work, stop);
+}
+
+// Better answers do more then.
+bool CoreSearch::BoundIsSlow(double gap) const {
+  if (!best_ || estimates_.size() <= kRoundsOfRise) return false;
+  const int64_t before = estimates_[estimates_.size() - 1 - kRoundsOfRise];
+  const auto rise = static_cast<double>(estimates_.back() - before);
+  const double goal = (1 - gap) * static_cast<double>(best_->cost);
+  return kManyRises * rise < goal - static_cast<double>(estimates_.back());
 }
 
 // With prices of memory to find, the ascent says itself when it has stalled.
@@ -380,7 +312,7 @@ void CoreSearch::RefreshExcess(double rise) {
   if (!input_ || !ExcessIsOld(input_->lower_bound, rise)) return;
   excess_.emplace(input_->messages);
   excess_bound_ = input_->lower_bound;
-  elimination_work_ += graph_.num_cells();
+  excess_work_ += graph_.num_cells();
 }
 
 // Whether to go on with likely choices, others than before.
@@ -501,7 +433,8 @@ void CoreSearch::Collect() {
   if (probing_ && probing_->found()) Take(*probing_->found());
   if (ascent_.decoded()) Take(*ascent_.decoded());
   if (primal_.best()) Take(*primal_.best());
-  if (eliminated_) Take(*eliminated_);
+  for (const LikelyElimination& elimination : eliminations_)
+    if (elimination.found()) Take(*elimination.found());
   if (helper_ && helper_->best()) Take(*helper_->best());
   if (regions_ && regions_->found()) Take(*regions_->found());
   if (branching_ && branching_->found()) Take(*branching_->found());
@@ -523,7 +456,8 @@ int64_t CoreSearch::bound() const {
 }
 
 int64_t CoreSearch::work() const {
-  int64_t work = ascent_.work() + primal_.work() + elimination_work_ + other_work_;
+  int64_t work = ascent_.work() + primal_.work() + excess_work_ + other_work_;
+  for (const LikelyElimination& elimination : eliminations_) work += elimination.work();
   if (helper_) work += helper_->work();
   if (pruned_) work += pruned_->search->work();
   if (pruned_ && pruned_->helper) work += pruned_->helper->work();

@@ -14,6 +14,7 @@
 #include "minka/solver/bound_ascent.h"
 #include "minka/solver/branching.h"
 #include "minka/solver/core_graph.h"
+#include "minka/solver/likely_elimination.h"
 #include "minka/solver/primal.h"
 #include "minka/solver/probing.h"
 #include "minka/solver/prune.h"
@@ -100,16 +101,14 @@ class CoreSearch {
   bool MayEliminate(const RoundOptions& options) const;
   bool WorthEliminating(const RoundOptions& options) const;
   bool WorthSearchingRegions(const RoundOptions& options) const;
-  std::vector<int32_t> DrawOrder();
-  std::vector<double> DrawFocus();
-  std::vector<std::vector<int32_t>> DecodeFromAnywhere();
-  void EliminateLikely(int64_t work);
+  void EliminateLikely(LikelyElimination& elimination, int64_t work);
   void LookForChoices(const RoundOptions& options, bool eliminate,
                       const std::function<bool()>& stop);
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
   Probing::MakeSearch MakeSearch() const;
   void SearchRegions(int64_t work, const std::function<bool()>& stop);
   bool HasComeToRest() const;
+  bool BoundIsSlow(double gap) const;
   bool WorthBranching() const;
   void Branch(const RoundOptions& options, const std::function<bool()>& stop);
   bool WorthProbing() const;
@@ -125,7 +124,6 @@ class CoreSearch {
   const CoreGraph graph_;
   BoundAscent ascent_;
   PrimalSearch primal_;
-  Random random_;
   std::optional<PrimalSearch> helper_;
   std::optional<PrimalInput> input_;
   std::optional<Pruned> pruned_;
@@ -140,11 +138,9 @@ class CoreSearch {
   int rounds_without_gain_ = 0;         // of the pruned search
   std::optional<ChoiceExcess> excess_;  // of messages that may have changed since
   int64_t excess_bound_ = 0;            // at that time
-  // Choices that elimination could take, plain and with a focus, 0: not tried.
-  std::array<double, 2> eliminated_per_node_ = {};
-  int eliminations_in_vain_ = 0;          // in a row
-  std::optional<CoreAnswer> eliminated_;  // the best answer found by elimination
-  int64_t elimination_work_ = 0;
+  int64_t excess_work_ = 0;
+  std::array<LikelyElimination, 2> eliminations_;  // the second where the bound is slow
+  std::vector<int64_t> estimates_;                 // of the bound after each round
   std::optional<CoreAnswer> best_;
   int64_t proved_ = INT64_MIN;  // by pruned cores that are gone
   bool complete_ = false;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <utility>
 
 #include "minka/solver/decode.h"
@@ -17,7 +16,7 @@ constexpr double kGrowth = 1.08;
 constexpr int kTries = 3;
 constexpr double kFocus = 2;  // the farthest choices count as less likely by that power of two
 constexpr int kPlainRun = 4;  // of so many in vain, one is without focus
-static const int kDecodedFromAnywhere = getenv("KD") ? atoi(getenv("KD")) : 2;  // choices, when in vain before
+constexpr int kDecodedFromAnywhere = 2;  // choices, when in vain before
 constexpr int64_t kWorkPerCell = 4;
 
 // Adds an answer's choices to those given.

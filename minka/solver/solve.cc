@@ -28,7 +28,7 @@ constexpr int64_t kLargestRound = 60'000'000;
 // A problem of repeated layers is solved with few of them first.
 constexpr int32_t kFewestNodesToShorten = 3000;
 constexpr int32_t kShortLayers = 6;
-constexpr double kShortGapShare = 0.5;
+constexpr double kShortGapShare = 0.75;
 constexpr double kLeastShortGap = 1e-4;
 constexpr double kShortTimeShare = 0.25;
 constexpr int64_t kMostSweepsOnShort = 200;           // its work in all is that of so many sweeps
