@@ -246,9 +246,9 @@ TEST_P(SameResultInTypes, AsOneDeviceToRounding) {
         RunOnOneDevice(subject.traced.step, Devices().client, subject.inputs, kSteps).value();
   }
   auto run = Parallelize(subject.traced, Cluster::Local(8),
-                         MakeMethod(*ParseMethod(method), "2x4", std::nullopt,
+                         MakeMethod(*ParseMethod(method), "2x4", {.time_limit_seconds = 4},
                                     {.num_micro_batches = num_micro_batches}),
-                         {.search_seconds = 4, .devices = Devices()});
+                         {.devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs,
                                            kSteps, subject.one_device);

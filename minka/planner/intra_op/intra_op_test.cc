@@ -110,7 +110,7 @@ TEST(DescribeParameters, BatchInputsAreLabelledByTheirOwnDimensions) {
                      .results = {{.name = "y"}}};
   const Mesh mesh = *Mesh::Parse("data=2,model=4");
   const auto labels = [&](const std::vector<std::string>& pins) {
-    const auto result = PlanOn(step, mesh, {.pins = pins});
+    const auto result = PlanOn(step, mesh, {.search = {.pins = pins}});
     MINKA_CHECK(result.ok(), "{}", Message(result.status()));
     std::vector<std::vector<std::string>> all;
     for (const ParameterPlan& parameter : DescribeParameters(step, result->stage)) {
@@ -232,7 +232,7 @@ ENTRY main {
   const Mesh mesh = *Mesh::Parse("x=4");
   const Computation& entry = step.module.entry_computation();
   const auto lie = [&](std::vector<std::string> pins) {
-    const auto result = PlanOn(step, mesh, {.pins = std::move(pins)});
+    const auto result = PlanOn(step, mesh, {.search = {.pins = std::move(pins)}});
     MINKA_CHECK(result.ok(), "{}", Message(result.status()));
     std::vector<std::string> shardings;
     for (size_t i = 0; i < entry.results.size(); ++i) {
@@ -247,10 +247,12 @@ ENTRY main {
   EXPECT_EQ(lie({"sorted#*=[-,x]"}), (Shardings{"[-,x]", "[-,x]"}));
   EXPECT_EQ(lie({"result.0=[-,x]", "result.1=[x,-]"}), (Shardings{"[-,x]", "[x,-]"}));
   EXPECT_EQ(
-      Message(PlanOn(step, mesh, {.pins = {"sorted#2=[x,-]"}}).status()),
+      Message(PlanOn(step, mesh, {.search = {.pins = {"sorted#2=[x,-]"}}}).status()),
       "pin \"sorted#2\" names no parameter, result or operation; names look like \"parameter.0\"");
-  EXPECT_EQ(Message(PlanOn(step, mesh, {.pins = {"sorted#1=[x,-]", "result.1=[-,x]"}}).status()),
-            "pin \"sorted#1=[x,-]\" wants sorted#1 otherwise than another pin, in [-,x]");
+  EXPECT_EQ(
+      Message(
+          PlanOn(step, mesh, {.search = {.pins = {"sorted#1=[x,-]", "result.1=[-,x]"}}}).status()),
+      "pin \"sorted#1=[x,-]\" wants sorted#1 otherwise than another pin, in [-,x]");
 }
 
 TEST(PlanMesh, LimitsKeepCollectivesOut) {
