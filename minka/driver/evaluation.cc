@@ -34,7 +34,9 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
   ASSIGN_OR_RETURN(std::vector<int> numbers, TrainingParameters(traced.step, training));
   const Mesh& mesh = training.plan().stages.front().mesh;
   const MeshSignature& trained = training.runner().executor().signature();
-  PlanRequest request{.cluster = cluster, .meshes = {mesh}, .cost_model = cost_model};
+  // Every parameter is pinned: whose pin it is says nothing.
+  PlanRequest request{
+      .cluster = cluster, .meshes = {mesh}, .names_culprits = false, .cost_model = cost_model};
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < 0) continue;
     request.search.pins.push_back(

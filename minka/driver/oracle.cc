@@ -33,7 +33,8 @@ Literal Widened(const Literal& literal) {
   return {{type, literal.shape.dims}, wide.bytes};
 }
 
-// Distance from 1 to the next larger number; 0 for what is not a float or only holds powers of two.
+// Distance from 1 to the next larger number, at most half so that nudged numbers keep their signs; 0
+// for what is not a float.
 double Epsilon(ElementType type) {
   switch (type) {
     case ElementType::kF64:
@@ -56,6 +57,7 @@ double Epsilon(ElementType type) {
     case ElementType::kF8E5M2:
     case ElementType::kF8E5M2FNUZ:
       return std::ldexp(1, -2);
+    case ElementType::kF8E8M0FNU:
     case ElementType::kF4E2M1FN:
       return std::ldexp(1, -1);
     default:

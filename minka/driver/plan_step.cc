@@ -270,6 +270,7 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     error =
         SmallestDoesNotFit(*request.search.memory_limit_bytes, smallest->plan.peak_memory_bytes);
   }
+  if (!request.names_culprits) return error;
   return WithCulprits(error, steps, remat, request, out.candidates[refused]);
 }
 

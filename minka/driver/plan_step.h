@@ -37,6 +37,7 @@ struct PlanRequest {
   std::vector<Mesh> meshes;  // empty: every shape of cluster.num_devices() devices
   std::vector<Method> methods = {Method::kShard};
   SearchOptions search;
+  bool names_culprits = true;  // in refusals; takes a search for each pin and limit
   CostModelChoice cost_model;
   std::map<std::string, std::string> options;  // recorded in the plan
   std::function<void(const std::string& what, double seconds, double gap)> on_progress;

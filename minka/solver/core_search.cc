@@ -109,15 +109,6 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const bool descend = PruneIfWorthwhile();
   if (complete_) return;
   const bool eliminate = WorthEliminating(options);
-  if (pruned_ && !descend && !MayEliminate(options))
-    input_.reset();
-  else
-    input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
-  // Only what this round began with may decide, so that the answer does not depend on the threads'
-  // pace.
-  const auto bound_stop = [&, cost = best_ ? std::optional(best_->cost) : std::nullopt] {
-    return stop() || (cost && RelativeGap(*cost, ascent_.bound()) <= options.gap);
-  };
   const bool close = best_ && RelativeGap(best_->cost, ascent_.bound()) <= kCloseGap;
   if (RelativeGap(ascent_.estimate(), bound_that_rose_) > kRise) {
     bound_that_rose_ = ascent_.estimate();
@@ -127,18 +118,29 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const bool at_rest = ascent_.stalled() || HasComeToRest();
   const bool raise_bound =
       (!at_rest && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
+  const bool search_regions = !raise_bound && WorthSearchingRegions(options);
+  if (pruned_ && !descend && !search_regions && !MayEliminate(options))
+    input_.reset();
+  else
+    input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
+  // Only what this round began with may decide, so that the answer does not depend on the threads'
+  // pace.
+  const auto bound_stop = [&, cost = best_ ? std::optional(best_->cost) : std::nullopt] {
+    return stop() || (cost && RelativeGap(*cost, ascent_.bound()) <= options.gap);
+  };
   // Beside the bound's round rather than before it, where only that goes on.
   const auto prepare = [&] {
     if (descend) {
       RefreshExcess(0);
       PruneToLikely();
-    } else if (eliminate || (!raise_bound && WorthSearchingRegions(options))) {
+    } else if (eliminate || search_regions) {
       RefreshExcess(kRise);
     }
   };
   const bool both_eliminate = eliminate && raise_bound && BoundIsSlow(options.gap);
   const bool prepare_first = !raise_bound || both_eliminate;
   if (prepare_first) prepare();
+  if (MayEliminate(options)) RememberConstructed();
   const auto first = [&] {
     if (!prepare_first) prepare();
     LookForChoices(options, eliminate, stop);
@@ -178,12 +180,23 @@ bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
   return MayEliminate(options) && round_ % 2 == 1;
 }
 
+// Before the second thread begins, which may search with the helper.
+void CoreSearch::RememberConstructed() {
+  constructed_.clear();
+  const auto add = [&](std::span<const int32_t> choice) {
+    constructed_.emplace_back(choice.begin(), choice.end());
+  };
+  add(primal_.constructed());
+  if (helper_) add(helper_->constructed());
+}
+
 // The likely choices, those that messages led to among them.
 void CoreSearch::EliminateLikely(LikelyElimination& elimination, int64_t work) {
-  std::vector<std::span<const int32_t>> others = {primal_.constructed()};
-  if (helper_) others.push_back(helper_->constructed());
-  elimination.Run(
-      {.messages = input_->messages, .excess = *excess_, .best = best_, .others = others}, work);
+  elimination.Run({.messages = input_->messages,
+                   .excess = *excess_,
+                   .best = best_,
+                   .others = {constructed_.begin(), constructed_.end()}},
+                  work);
 }
 
 void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,

@@ -1,6 +1,7 @@
-// The search on one core. One side raises the bound, the other looks for choices. Once a choice is
-// known, the core is pruned to what can still beat it and reduced again (prune.h); the smaller core
-// is then searched in the same way, while the bound of the larger one goes on rising.
+// The search on one core. One side raises the bound, the other looks for choices; where the bound
+// is slow or has stalled, both look for choices. Once a choice is known, the core is pruned to what
+// can still beat it and reduced again (prune.h); the smaller core is then searched in the same way,
+// while the bound of the larger one goes on rising.
 #pragma once
 
 #include <array>
@@ -101,6 +102,7 @@ class CoreSearch {
   bool MayEliminate(const RoundOptions& options) const;
   bool WorthEliminating(const RoundOptions& options) const;
   bool WorthSearchingRegions(const RoundOptions& options) const;
+  void RememberConstructed();
   void EliminateLikely(LikelyElimination& elimination, int64_t work);
   void LookForChoices(const RoundOptions& options, bool eliminate,
                       const std::function<bool()>& stop);
@@ -140,6 +142,7 @@ class CoreSearch {
   int64_t excess_bound_ = 0;            // at that time
   int64_t excess_work_ = 0;
   std::array<LikelyElimination, 2> eliminations_;  // the second where the bound is slow
+  std::vector<std::vector<int32_t>> constructed_;  // that messages led to before the round
   std::vector<int64_t> estimates_;                 // of the bound after each round
   std::optional<CoreAnswer> best_;
   int64_t proved_ = INT64_MIN;  // by pruned cores that are gone

@@ -34,8 +34,8 @@ struct CheckpointTensor {
 struct CheckpointManifest {
   int64_t step = 0;   // steps done; the next one reads the data at this position
   uint64_t seed = 0;  // of batches and random keys
-  // Equal in the checkpoints that one run, however often resumed, saves to one folder; empty: not
-  // known.
+  // Equal in the checkpoints that one run, however often resumed, saves to one folder; those
+  // in which it is empty count as of one run.
   std::string run;
   std::string model;
   std::map<std::string, std::string> options, data;

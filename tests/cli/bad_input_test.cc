@@ -176,8 +176,8 @@ TEST_F(BadInputTest, FlagsThatAreWrong) {
             "dimension 1 of tokens s32[4,4,128]; change the batch, the number of micro-batches or "
             "the mesh, or search with method shard\n");
   EXPECT_EQ(ErrorOf("plan mlp --mesh a=2,b=2 --batch-axis a --pin 'x=[b,-]'"),
-            "minka: pin \"x=[b,-]\" and --batch-axis a disagree: the pin does not split dimension "
-            "0 of x, which counts examples, over that axis and no other; drop one of them\n");
+            "minka: pin \"x=[b,-]\" and --batch-axis a disagree: the pin does not split the "
+            "dimension of x that counts examples over that axis and no other; drop one of them\n");
   EXPECT_EQ(ErrorOf("plan mlp --mesh data=0"),
             "minka: mesh axis 'data=0' needs a positive size, for example data=2\n");
   EXPECT_EQ(ErrorOf("plan mlp --mesh 2 --method fast"),

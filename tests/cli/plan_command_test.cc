@@ -99,6 +99,12 @@ TEST_F(PlanCommandTest, ExplainPricesEveryShardingOfAParameter) {
   EXPECT_THAT(explain.out, HasSubstr("[-,x]"));
 }
 
+TEST_F(PlanCommandTest, NoNoteIsOnTheDimensionThatCountsMicroBatches) {
+  const Outcome plan = Run("plan mlp --layers 1 --global-batch 24 --mesh 2 --micro-batches 3");
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, Not(HasSubstr("stays whole")));
+}
+
 TEST_F(PlanCommandTest, ExplainPlansWithTheLimitsOfThePlan) {
   const std::string plan = "plan mlp --layers 2 --mesh x=4 --out plan.json ";
   ASSERT_EQ(Run(plan + "--no-replicated-parameters --pin 'params/*kernel=[-,x]'").exit_code, 0);

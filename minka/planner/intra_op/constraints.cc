@@ -38,7 +38,7 @@ std::vector<Constraint> ConstraintsOf(const SearchOptions& options) {
 
 absl::Status NameCulprits(const absl::Status& refusal, const SearchOptions& options,
                           const TrySearch& search) {
-  const bool lacks_room = refusal.code() == absl::StatusCode::kResourceExhausted;
+  const bool lacks_room = SmallestKnownLimit(refusal).has_value();
   if (!lacks_room && refusal.code() != absl::StatusCode::kFailedPrecondition) return refusal;
   const std::vector<Constraint> constraints = ConstraintsOf(options);
   std::vector<std::string> all, culprits;

@@ -52,7 +52,7 @@ struct SearchOptions {
   std::vector<std::string> pins;              // "GLOB=SHARDING" on names of parameters, results and
                                               // operations
   SearchLimits limits;
-  double gap = 0.002;              // stop the solver there
+  double gap = 0.002;              // stop the solver there, penalties included
   double time_limit_seconds = 60;  // per mesh and method
   int num_threads = 2;
   bool operator==(const SearchOptions&) const = default;

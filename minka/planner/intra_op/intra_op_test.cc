@@ -246,6 +246,8 @@ ENTRY main {
   EXPECT_EQ(lie({"sorted#0=[x,-]", "sorted#1=[-,x]"}), (Shardings{"[x,-]", "[-,x]"}));
   EXPECT_EQ(lie({"sorted#*=[-,x]"}), (Shardings{"[-,x]", "[-,x]"}));
   EXPECT_EQ(lie({"result.0=[-,x]", "result.1=[x,-]"}), (Shardings{"[-,x]", "[x,-]"}));
+  EXPECT_EQ(Message(PlanOn(step, mesh, {.search = {.pins = {"sorted=[x,-]"}}}).status()),
+            "pin \"sorted=[x,-]\": sorted has 2 results; pin each by its number: sorted#0");
   EXPECT_EQ(
       Message(PlanOn(step, mesh, {.search = {.pins = {"sorted#2=[x,-]"}}}).status()),
       "pin \"sorted#2\" names no parameter, result or operation; names look like \"parameter.0\"");
@@ -327,13 +329,13 @@ TEST(PlanMesh, OptionsThatContradictEachOtherAreRefusedByName) {
   for (const std::string pin : {"x=[b,-]", "x=[-,a]", "x=[a+b,-]"}) {
     EXPECT_EQ(message({.search = {.pins = {pin}, .limits = {.batch_axis = "a"}}}),
               "pin \"" + pin +
-                  "\" and --batch-axis a disagree: the pin does not split dimension 0 of x, which "
-                  "counts examples, over that axis and no other; drop one of them");
+                  "\" and --batch-axis a disagree: the pin does not split the dimension of x that "
+                  "counts examples over that axis and no other; drop one of them");
   }
   EXPECT_EQ(message({.search = {.pins = {"x=[a,b]"}, .limits = {.batch_axis = "a"}}}), "");
   const std::string dot = step.module.entry_computation().instructions[3].name;
   EXPECT_THAT(message({.search = {.pins = {dot + "=[b,-]"}, .limits = {.batch_axis = "a"}}}),
-              testing::HasSubstr("does not split dimension 0 of " + dot));
+              testing::HasSubstr("does not split the dimension of " + dot + " that counts"));
   EXPECT_EQ(message({.search = {.pins = {"params/*=[-,-]"},
                                 .limits = {.no_replicated_parameters = true}}}),
             "pin \"params/*=[-,-]\" and --no-replicated-parameters disagree: the pin keeps "

@@ -189,9 +189,9 @@ absl::Status Restrictions::CheckPinOnBatch(const Pin& pin, const Sharding& shard
     return absl::OkStatus();
   }
   return InvalidArgument(
-      "pin \"{}\" and --batch-axis {} disagree: the pin does not split dimension {} of {}, which "
-      "counts examples, over that axis and no other; drop one of them",
-      pin.text, mesh_.axis(batch_axis_).name, batch_dim, name);
+      "pin \"{}\" and --batch-axis {} disagree: the pin does not split the dimension of {} that "
+      "counts examples over that axis and no other; drop one of them",
+      pin.text, mesh_.axis(batch_axis_).name, name);
 }
 
 // Does the pin on a parameter agree with method and limits? Methods leave state to pins.
@@ -356,6 +356,12 @@ absl::Status Restrictions::PinOperations(std::map<Value, Sharding>& values) {
 absl::Status Restrictions::CheckAllUsed() const {
   for (const Pin& pin : pins_) {
     if (pin.used) continue;
+    for (const Instruction& instruction : step_.module.entry_computation().instructions) {
+      if (instruction.results.size() < 2 || !MatchesGlob(pin.glob, instruction.name)) continue;
+      return InvalidArgument("pin \"{}\": {} has {} results; pin each by its number: {}#0",
+                             pin.text, instruction.name, instruction.results.size(),
+                             instruction.name);
+    }
     return NotFound("pin \"{}\" names no parameter, result or operation; names look like \"{}\"",
                     pin.glob, step_.parameters.empty() ? "" : step_.parameters.front().name);
   }
@@ -383,23 +389,27 @@ void Restrictions::NoteUndivided() {
   const Computation& entry = step_.module.entry_computation();
   for (size_t i = 0; i < step_.parameters.size(); ++i) {
     const Shape& shape = entry.instructions[entry.parameters[i]].shape();
+    const ParameterInfo& info = step_.parameters[i];
+    const bool has_micro_dim = has_micro_batches_ && info.role == ParameterRole::kBatch;
     for (int dim = 0; dim < shape.rank(); ++dim) {
+      if (has_micro_dim && dim == info.batch_dim - 1) continue;  // counts micro-batches
       if (shape.dims[dim] == 1 || UndividedAxes(shape.dims[dim], mesh_).empty()) continue;
       const auto [found, added] = by_size.try_emplace(shape.dims[dim]);
       if (added) {
-        found->second.first =
-            fmt::format("dimension {} of {} {}", dim, step_.parameters[i].name, ToString(shape));
+        found->second.first = fmt::format("dimension {} of {} {}", dim, info.name, ToString(shape));
       } else {
         ++found->second.num_more;
       }
     }
   }
   for (const auto& [size, undivided] : by_size) {
-    notes_.push_back(fmt::format(
-        "{} stays whole along {}: {} is not divisible{}", undivided.first,
-        fmt::join(UndividedAxes(size, mesh_), " and "), size,
-        undivided.num_more > 0 ? fmt::format("; nor are {} more of that size", undivided.num_more)
-                               : ""));
+    notes_.push_back(
+        fmt::format("{} stays whole along {}: {} is not divisible{}", undivided.first,
+                    fmt::join(UndividedAxes(size, mesh_), " and "), size,
+                    undivided.num_more == 0
+                        ? ""
+                        : fmt::format("; nor {} {} more of that size",
+                                      undivided.num_more == 1 ? "is" : "are", undivided.num_more)));
   }
 }
 
