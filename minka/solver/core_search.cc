@@ -35,6 +35,7 @@ constexpr int64_t kMostWorkToProbeAll = 10'000'000'000;
 // With a rise of so many rounds times as much the bound would still not meet the answer.
 constexpr size_t kRoundsOfRise = 8;
 constexpr double kManyRises = 4;
+constexpr int kMostInVain = 8;  // eliminations
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
 int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
@@ -262,9 +263,10 @@ void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) 
   regions_->Run(*best_, excess_->Within(best_->cost), MakeSearch(), work, stop);
 }
 
-// Better answers do more then.
+// Better answers do more then, as long as elimination finds them.
 bool CoreSearch::BoundIsSlow(double gap) const {
   if (!best_ || estimates_.size() <= kRoundsOfRise) return false;
+  if (eliminations_[0].in_vain() > kMostInVain) return false;
   const int64_t before = estimates_[estimates_.size() - 1 - kRoundsOfRise];
   const auto rise = static_cast<double>(estimates_.back() - before);
   const double goal = (1 - gap) * static_cast<double>(best_->cost);

@@ -32,6 +32,8 @@ class LikelyElimination {
   void Run(const Known& known, int64_t work);
 
   const std::optional<CoreAnswer>& found() const { return found_; }
+  // Runs since the last that found something better than the best known.
+  int in_vain() const { return in_vain_; }
   int64_t work() const { return work_; }
 
  private:
