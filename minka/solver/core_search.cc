@@ -35,7 +35,8 @@ constexpr int64_t kMostWorkToProbeAll = 10'000'000'000;
 // With a rise of so many rounds times as much the bound would still not meet the answer.
 constexpr size_t kRoundsOfRise = 8;
 constexpr double kManyRises = 4;
-constexpr int kMostInVain = 8;  // eliminations
+constexpr int kLikelyInVain = 2;  // rounds; then elimination has their time, if it finds more
+constexpr int kMostInVain = 8;    // eliminations
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
 int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
@@ -210,6 +211,12 @@ void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
     primal_.Run(*input_, options.work, stop);
     return;
   }
+  if (MayEliminate(options) && excess_ && !pruned_->has_all && pruned_->in_vain >= kLikelyInVain &&
+      eliminations_[0].in_vain() < pruned_->in_vain) {
+    EliminateLikely(eliminations_[0], options.work);
+    return;
+  }
+  ++pruned_->in_vain;
   pruned_->search->Round({.work = options.work / 2 + 1,
                           .gap = options.gap,
                           .probe = options.probe && !WorthProbing(),
@@ -440,6 +447,7 @@ void CoreSearch::CollectFromPruned(CoreSearch& search) {
   CoreAnswer answer = {Expand(pruned_->reduction, search.best()->choice), 0};
   // Elimination may leave several cheapest choices, so the cost is counted again.
   answer.cost = *CoreCost(core_, answer.choice);
+  pruned_->in_vain = 0;
   Take(answer);
 }
 

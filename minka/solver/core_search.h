@@ -84,6 +84,7 @@ class CoreSearch {
     std::unique_ptr<CoreSearch> helper;  // the same with another seed, once the bound has stalled
     int64_t cost = 0;                    // of the answer at the time of pruning
     int64_t num_choices = 0;             // before reducing
+    int in_vain = 0;                     // rounds of `search` since it found something better
   };
 
   bool ExcessIsOld(int64_t bound, double rise) const;
