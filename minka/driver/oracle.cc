@@ -33,8 +33,8 @@ Literal Widened(const Literal& literal) {
   return {{type, literal.shape.dims}, wide.bytes};
 }
 
-// Distance from 1 to the next larger number, at most half so that nudged numbers keep their signs; 0
-// for what is not a float.
+// Distance from 1 to the next larger number, at most half so that nudged numbers keep their signs;
+// 0 for what is not a float.
 double Epsilon(ElementType type) {
   switch (type) {
     case ElementType::kF64:
