@@ -33,38 +33,6 @@ Literal Widened(const Literal& literal) {
   return {{type, literal.shape.dims}, wide.bytes};
 }
 
-// Distance from 1 to the next larger number, at most half so that nudged numbers keep their signs;
-// 0 for what is not a float.
-double Epsilon(ElementType type) {
-  switch (type) {
-    case ElementType::kF64:
-    case ElementType::kC128:
-      return std::ldexp(1, -52);
-    case ElementType::kF32:
-    case ElementType::kC64:
-      return std::ldexp(1, -23);
-    case ElementType::kF16:
-      return std::ldexp(1, -10);
-    case ElementType::kBF16:
-      return std::ldexp(1, -7);
-    case ElementType::kF8E3M4:
-      return std::ldexp(1, -4);
-    case ElementType::kF8E4M3:
-    case ElementType::kF8E4M3FN:
-    case ElementType::kF8E4M3FNUZ:
-    case ElementType::kF8E4M3B11FNUZ:
-      return std::ldexp(1, -3);
-    case ElementType::kF8E5M2:
-    case ElementType::kF8E5M2FNUZ:
-      return std::ldexp(1, -2);
-    case ElementType::kF8E8M0FNU:
-    case ElementType::kF4E2M1FN:
-      return std::ldexp(1, -1);
-    default:
-      return 0;
-  }
-}
-
 std::vector<double> Elements(const Literal& literal) {
   const Literal reals = AsReals(literal);
   std::vector<double> elements;
@@ -311,6 +279,7 @@ PathEpsilons FindPathEpsilons(const Step& step) {
 
 Literal Nudged(const Literal& literal, double epsilon, uint64_t seed) {
   if (!IsFloat(literal.shape.type) || ElementBytes(literal.shape.type) < 2) return literal;
+  epsilon = std::min(epsilon, 0.5);  // signs stay
   std::string wide(literal.shape.num_elements() * sizeof(double), '\0');
   uint64_t bits = 0;
   for (int64_t i = 0; i < literal.shape.num_elements(); ++i) {

@@ -206,15 +206,6 @@ bool NeedsLess(const absl::Status& a, const absl::Status& b) {
   return smallest && other && *smallest < *other;
 }
 
-absl::Status SmallestDoesNotFit(int64_t limit, int64_t smallest) {
-  absl::Status status = ResourceExhausted(
-      "no plan fits into {} bytes per device; the smallest of those tried needs {} bytes ({:.1f} "
-      "MiB)",
-      limit, smallest, static_cast<double>(smallest) / (1 << 20));
-  SetSmallestKnownLimit(smallest, status);
-  return status;
-}
-
 }  // namespace
 
 absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
@@ -267,8 +258,8 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
         out.candidates, {},
         [](const PlanCandidate& candidate) { return candidate.plan.peak_memory_bytes; });
     refused = smallest - out.candidates.begin();
-    error =
-        SmallestDoesNotFit(*request.search.memory_limit_bytes, smallest->plan.peak_memory_bytes);
+    error = NoPlanFits(*request.search.memory_limit_bytes, "the smallest of those tried needs",
+                       smallest->plan.peak_memory_bytes);
   }
   if (!request.names_culprits) return error;
   return WithCulprits(error, steps, remat, request, out.candidates[refused]);

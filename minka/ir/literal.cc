@@ -239,6 +239,24 @@ Literal FilledLiteral(const Shape& shape, double value) {
   return {shape, std::make_shared<const std::string>(std::move(bytes))};
 }
 
+double Epsilon(ElementType type) {
+  if (const auto format = FindSmallFloat(type)) return std::ldexp(1, -format->mantissa_bits);
+  switch (type) {
+    case ElementType::kF64:
+    case ElementType::kC128:
+      return std::numeric_limits<double>::epsilon();
+    case ElementType::kF32:
+    case ElementType::kC64:
+      return std::numeric_limits<float>::epsilon();
+    case ElementType::kF4E2M1FN:
+      return 0.5;
+    case ElementType::kF8E8M0FNU:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
 double ScalarValue(const Literal& literal) {
   MINKA_CHECK(literal.shape.num_elements() == 1, "{} is not one element", ToString(literal.shape));
   return ElementAsDouble(literal, 0);

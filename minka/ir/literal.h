@@ -28,6 +28,9 @@ Literal FilledLiteral(const Shape& shape, double value);
 double ScalarValue(const Literal& literal);
 // Element `index` (row-major) of any real type as double.
 double ElementAsDouble(const Literal& literal, int64_t index);
+// The distance from 1 to the next larger number of a float type, or of a complex type's parts; 0
+// for other types.
+double Epsilon(ElementType type);
 // The elements converted to another real type, through double: round to nearest even, integers
 // towards zero and saturating.
 Literal ConvertLiteral(const Literal& literal, ElementType type);

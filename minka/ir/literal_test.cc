@@ -58,6 +58,21 @@ TEST(Literal, RoundsToNearestEven) {
   EXPECT_EQ(RoundTrip(ElementType::kF4E2M1FN, -100), -6);
 }
 
+TEST(Literal, EpsilonIsTheDistanceFromOneToTheNextNumber) {
+  for (const ElementType type :
+       {ElementType::kF64, ElementType::kF32, ElementType::kF16, ElementType::kBF16,
+        ElementType::kF8E5M2, ElementType::kF8E4M3FN, ElementType::kF8E4M3, ElementType::kF8E3M4,
+        ElementType::kF8E4M3B11FNUZ, ElementType::kF8E5M2FNUZ, ElementType::kF8E4M3FNUZ,
+        ElementType::kF8E8M0FNU, ElementType::kF4E2M1FN}) {
+    const double next = 1 + Epsilon(type);
+    EXPECT_EQ(RoundTrip(type, next), next) << TypeName(type);
+    EXPECT_EQ(RoundTrip(type, 1 + Epsilon(type) / 4), 1) << TypeName(type);
+  }
+  EXPECT_EQ(Epsilon(ElementType::kC64), Epsilon(ElementType::kF32));
+  EXPECT_EQ(Epsilon(ElementType::kC128), Epsilon(ElementType::kF64));
+  EXPECT_EQ(Epsilon(ElementType::kS32), 0);
+}
+
 TEST(Literal, IntegersSaturateAndKeepTheirSign) {
   EXPECT_EQ(RoundTrip(ElementType::kS8, -1), -1);
   EXPECT_EQ(RoundTrip(ElementType::kS8, 300), 127);

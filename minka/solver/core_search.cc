@@ -39,12 +39,6 @@ constexpr int kLikelyInVain = 2;  // rounds; then elimination has their time, if
 constexpr int kMostInVain = 8;    // eliminations
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
-int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
-  int64_t count = 0;
-  for (const auto& of_node : choices) count += static_cast<int64_t>(of_node.size());
-  return count;
-}
-
 // The messages of a core restricted to one pruned from it; zero on edges that reductions made.
 std::vector<double> RestrictMessages(const MessagePassing& messages, const Reduction& reduction,
                                      const CoreGraph& graph) {
@@ -211,7 +205,8 @@ void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
     primal_.Run(*input_, options.work, stop);
     return;
   }
-  if (MayEliminate(options) && excess_ && !pruned_->has_all && pruned_->in_vain >= kLikelyInVain &&
+  const bool may_eliminate = MayEliminate(options) && !pruned_->has_all;
+  if (may_eliminate && pruned_->in_vain >= kLikelyInVain &&
       eliminations_[0].in_vain() < pruned_->in_vain) {
     EliminateLikely(eliminations_[0], options.work);
     return;
@@ -223,8 +218,7 @@ void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
                           .eliminate = false},
                          stop);
   // Few likely choices are searched in no time.
-  if (MayEliminate(options) && !pruned_->has_all && IsSolved(*pruned_->search))
-    EliminateLikely(eliminations_[0], options.work);
+  if (may_eliminate && IsSolved(*pruned_->search)) EliminateLikely(eliminations_[0], options.work);
 }
 
 void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool()>& stop) {
@@ -329,12 +323,16 @@ bool CoreSearch::ExcessIsOld(int64_t bound, double rise) const {
   return !excess_ || RelativeGap(bound, excess_bound_) > rise;
 }
 
+void CoreSearch::SetExcess(const MessagePassing& messages, int64_t bound) {
+  excess_.emplace(messages);
+  excess_bound_ = bound;
+  excess_work_ += graph_.num_cells();
+}
+
 // Of what the round began with, if that is newer.
 void CoreSearch::RefreshExcess(double rise) {
-  if (!input_ || !ExcessIsOld(input_->lower_bound, rise)) return;
-  excess_.emplace(input_->messages);
-  excess_bound_ = input_->lower_bound;
-  excess_work_ += graph_.num_cells();
+  if (input_ && ExcessIsOld(input_->lower_bound, rise))
+    SetExcess(input_->messages, input_->lower_bound);
 }
 
 // Whether to go on with likely choices, others than before.
@@ -360,15 +358,11 @@ bool CoreSearch::PruneIfWorthwhile() {
 
 bool CoreSearch::PruneToAll() {
   if (probing_) return false;  // what it ruled out would come back: see PruneToProbed
-  if (ExcessIsOld(ascent_.bound(), 0)) {
-    excess_.emplace(ascent_.messages());
-    excess_bound_ = ascent_.bound();
-    other_work_ += graph_.num_cells();
-  }
+  if (ExcessIsOld(ascent_.bound(), 0)) SetExcess(ascent_.messages(), ascent_.bound());
   const std::vector<std::vector<int64_t>> choices = excess_->Within(best_->cost);
   const bool pruned_before = pruned_ && pruned_->has_all;
   const int64_t before = pruned_before ? pruned_->num_choices : graph_.total_choices();
-  if (static_cast<double>(Count(choices)) > kChoicesLeft * static_cast<double>(before))
+  if (static_cast<double>(CountChoices(choices)) > kChoicesLeft * static_cast<double>(before))
     return false;
   Descend(choices, /*has_all=*/true, ascent_.messages());
   return true;
@@ -376,7 +370,7 @@ bool CoreSearch::PruneToAll() {
 
 bool CoreSearch::PruneToProbed() {
   if (!probing_ || !pruned_ || !pruned_->has_all) return false;
-  if (static_cast<double>(Count(probing_->choices())) >
+  if (static_cast<double>(CountChoices(probing_->choices())) >
       kChoicesLeft * static_cast<double>(pruned_->num_choices))
     return false;
   Descend(probing_->choices(), /*has_all=*/true, ascent_.messages());
@@ -420,7 +414,7 @@ void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool 
   pruned_->has_all = has_all;
   pruned_->reduction = ReduceFurther(core_, choices);
   pruned_->cost = best_->cost;
-  pruned_->num_choices = Count(choices);
+  pruned_->num_choices = CountChoices(choices);
   other_work_ += pruned_->reduction.core.algebra.work();
   MINKA_CHECK(!pruned_->reduction.core.infeasible, "pruning lost the best answer");
   pruned_->search = SearchPruned(pruned_->reduction, seed_ + 1 + round_, messages);

@@ -88,6 +88,7 @@ class CoreSearch {
   };
 
   bool ExcessIsOld(int64_t bound, double rise) const;
+  void SetExcess(const MessagePassing& messages, int64_t bound);
   void RefreshExcess(double rise);
   bool PruneIfWorthwhile();
   bool PruneToAll();

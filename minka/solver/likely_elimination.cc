@@ -27,12 +27,6 @@ void Include(std::span<const int32_t> answer, std::vector<std::vector<int64_t>>&
   }
 }
 
-int64_t Count(const std::vector<std::vector<int64_t>>& choices) {
-  int64_t count = 0;
-  for (const auto& of_node : choices) count += static_cast<int64_t>(of_node.size());
-  return count;
-}
-
 }  // namespace
 
 // All nodes, breadth first from one chosen at random; those that it does not lead to come last.
@@ -92,7 +86,7 @@ void LikelyElimination::Run(const Known& known, int64_t work) {
     for (const std::span<const int32_t> other : known.others) Include(other, choices);
     for (const std::vector<int32_t>& other : decoded) Include(other, choices);
     const Reduction reduction = ReduceFurther(core, choices);
-    work_ += reduction.core.algebra.work() + Count(choices);
+    work_ += reduction.core.algebra.work() + CountChoices(choices);
     if (reduction.core.infeasible) {
       per_node *= kGrowth;
       continue;

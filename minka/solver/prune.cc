@@ -44,6 +44,12 @@ EdgeMinima MinimaOf(const CoreGraph& graph, const IntegerTerms& terms, int32_t e
 
 }  // namespace
 
+int64_t CountChoices(std::span<const std::vector<int64_t>> choices) {
+  int64_t count = 0;
+  for (const std::vector<int64_t>& of_node : choices) count += static_cast<int64_t>(of_node.size());
+  return count;
+}
+
 ChoiceExcess::ChoiceExcess(const MessagePassing& messages) : graph_(messages.graph()) {
   IntegerTerms terms = messages.Terms();
   shift_ = terms.shift;

@@ -10,6 +10,9 @@
 
 namespace minka {
 
+// Of all nodes together; by node.
+int64_t CountChoices(std::span<const std::vector<int64_t>> choices);
+
 // How far the bound rises if a node takes a choice, at least.
 class ChoiceExcess {
  public:

@@ -58,12 +58,7 @@ bool SavesMemory(const IntraOpOptions& options) {
 constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
 
 absl::Status DoesNotFit(int64_t limit, int64_t smallest) {
-  absl::Status status = ResourceExhausted(
-      "no plan fits into {} bytes per device; the smallest limit known to work is {} bytes ({:.1f} "
-      "MiB)",
-      limit, smallest, static_cast<double>(smallest) / (1 << 20));
-  SetSmallestKnownLimit(smallest, status);
-  return status;
+  return NoPlanFits(limit, "the smallest limit known to work is", smallest);
 }
 
 // Why the solver has no choice, where memory is not the reason.
@@ -99,6 +94,14 @@ std::optional<int64_t> SmallestKnownLimit(const absl::Status& status) {
 
 void SetSmallestKnownLimit(int64_t bytes, absl::Status& status) {
   status.SetPayload(kSmallestLimitPayload, absl::Cord(fmt::to_string(bytes)));
+}
+
+absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest) {
+  absl::Status status =
+      ResourceExhausted("no plan fits into {} bytes per device; {} {} bytes ({:.1f} MiB)", limit,
+                        what, smallest, static_cast<double>(smallest) / (1 << 20));
+  SetSmallestKnownLimit(smallest, status);
+  return status;
 }
 
 std::string_view MethodName(Method method) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -92,5 +93,8 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
 // The smallest memory limit known to work, of a refusal that names one; and the refusal's making.
 std::optional<int64_t> SmallestKnownLimit(const absl::Status& status);
 void SetSmallestKnownLimit(int64_t bytes, absl::Status& status);
+// "no plan fits into LIMIT bytes per device; WHAT SMALLEST bytes (... MiB)", which names that
+// limit.
+absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest);
 
 }  // namespace minka
