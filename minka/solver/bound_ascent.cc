@@ -127,13 +127,14 @@ void BoundAscent::DecodeGreedily() {
   const CoreGraph& graph = messages_.graph();
   std::vector<int32_t> choice(graph.num_nodes());
   std::vector<double> scores;
-  for (int32_t node = 0; node < graph.num_nodes(); ++node) {
+  for (const int32_t node : graph.order()) {
     const std::span<const double> priced = messages_.PricedCosts(node);
     scores.assign(priced.begin(), priced.end());
     for (const CoreGraph::Arc& arc : graph.arcs(node)) {
       const double* const add =
-          arc.other < node ? arc.to_here + static_cast<size_t>(choice[arc.other]) * scores.size()
-                           : messages_.Incoming(arc);
+          graph.rank(arc.other) < graph.rank(node)
+              ? arc.to_here + static_cast<size_t>(choice[arc.other]) * scores.size()
+              : messages_.Incoming(arc);
       for (size_t k = 0; k < scores.size(); ++k) scores[k] += add[k];
     }
     choice[node] = static_cast<int32_t>(std::ranges::min_element(scores) - scores.begin());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "minka/base/check.h"
 #include "minka/solver/transpose.h"
@@ -28,6 +29,7 @@ CoreGraph::CoreGraph(const Core& core) : core_(core) {
   LayOutNodes();
   LayOutTables();
   LayOutArcs();
+  OrderNodes();
 }
 
 void CoreGraph::LayOutNodes() {
@@ -77,8 +79,7 @@ void CoreGraph::LayOutTables() {
 }
 
 void CoreGraph::LayOutArcs() {
-  std::vector<std::vector<Arc>> backward(num_nodes());
-  std::vector<std::vector<Arc>> forward(num_nodes());
+  std::vector<std::vector<Arc>> arcs(num_nodes());
   for (int32_t e = 0; e < static_cast<int32_t>(core_.edges.size()); ++e) {
     const CoreEdge& edge = core_.edges[e];
     MINKA_CHECK(edge.a < edge.b, "core edge {} - {} is not ordered", edge.a, edge.b);
@@ -91,16 +92,46 @@ void CoreGraph::LayOutArcs() {
     const int64_t* const exact = core_.algebra.table(edge.table).cells.data();
     const int64_t* const exact_transposed =
         exact_transposed_.data() + first_exact_transposed_[edge.table];
-    forward[edge.a].push_back({edge.b, e, cells, transposed, exact, exact_transposed, to_a, to_b});
-    backward[edge.b].push_back({edge.a, e, transposed, cells, exact_transposed, exact, to_b, to_a});
+    arcs[edge.a].push_back({edge.b, e, cells, transposed, exact, exact_transposed, to_a, to_b});
+    arcs[edge.b].push_back({edge.a, e, transposed, cells, exact_transposed, exact, to_b, to_a});
   }
   first_arc_.push_back(0);
-  for (int32_t node = 0; node < num_nodes(); ++node) {
-    num_backward_.push_back(static_cast<int32_t>(backward[node].size()));
-    arcs_.insert(arcs_.end(), backward[node].begin(), backward[node].end());
-    arcs_.insert(arcs_.end(), forward[node].begin(), forward[node].end());
+  for (const std::vector<Arc>& of_node : arcs) {
+    arcs_.insert(arcs_.end(), of_node.begin(), of_node.end());
     first_arc_.push_back(static_cast<int32_t>(arcs_.size()));
   }
+}
+
+void CoreGraph::OrderNodes() {
+  rank_.resize(num_nodes());
+  num_backward_.resize(num_nodes());
+  if (num_nodes() == 0) return;
+  order_ = BreadthFirst(*this, BreadthFirst(*this, 0).back());
+  for (int32_t i = 0; i < num_nodes(); ++i) rank_[order_[i]] = i;
+  for (int32_t node = 0; node < num_nodes(); ++node) {
+    const auto first = arcs_.begin() + first_arc_[node];
+    const auto end = arcs_.begin() + first_arc_[node + 1];
+    const auto is_backward = [&](const Arc& arc) { return rank_[arc.other] < rank_[node]; };
+    num_backward_[node] =
+        static_cast<int32_t>(std::stable_partition(first, end, is_backward) - first);
+  }
+}
+
+std::vector<int32_t> BreadthFirst(const CoreGraph& graph, int32_t first) {
+  std::vector<int32_t> order;
+  std::vector<char> is_reached(graph.num_nodes(), 0);
+  const auto reach = [&](int32_t node) {
+    if (std::exchange(is_reached[node], 1) == 0) order.push_back(node);
+  };
+  size_t next = 0;
+  const auto reach_from = [&](int32_t start) {
+    reach(start);
+    for (; next < order.size(); ++next)
+      for (const CoreGraph::Arc& arc : graph.arcs(order[next])) reach(arc.other);
+  };
+  reach_from(first);
+  for (int32_t node = 0; node < graph.num_nodes(); ++node) reach_from(node);
+  return order;
 }
 
 MINKA_VECTORIZED

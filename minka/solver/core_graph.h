@@ -48,7 +48,13 @@ class CoreGraph {
   std::span<const double> costs(int32_t node) const {
     return {costs_.data() + first_choice_[node], static_cast<size_t>(num_choices(node))};
   }
-  // Arcs to smaller nodes come first.
+  // In which sweeps visit the nodes: breadth first from an end of the graph, as bounds rise sooner
+  // then than in the order of the problem, where far nodes (a layer and its gradient) are
+  // neighbours.
+  std::span<const int32_t> order() const { return order_; }
+  // Where a node is in order().
+  int32_t rank(int32_t node) const { return rank_[node]; }
+  // Arcs to nodes of lower rank come first.
   std::span<const Arc> arcs(int32_t node) const {
     return {arcs_.data() + first_arc_[node],
             static_cast<size_t>(first_arc_[node + 1] - first_arc_[node])};
@@ -66,6 +72,7 @@ class CoreGraph {
   void LayOutNodes();
   void LayOutTables();
   void LayOutArcs();
+  void OrderNodes();
 
   const Core& core_;
   std::vector<int32_t> first_choice_;
@@ -75,6 +82,8 @@ class CoreGraph {
   std::vector<int64_t> first_cell_;              // per table, -1 if unused
   std::vector<int64_t> first_transposed_cell_;   // per table
   std::vector<int64_t> first_exact_transposed_;  // per table
+  std::vector<int32_t> order_;
+  std::vector<int32_t> rank_;
   std::vector<Arc> arcs_;
   std::vector<int32_t> first_arc_;
   std::vector<int32_t> num_backward_;
@@ -84,6 +93,9 @@ class CoreGraph {
   int64_t num_cells_ = 0;
   double largest_sum_ = 1;
 };
+
+// All nodes, breadth first from one; those that it does not lead to come last.
+std::vector<int32_t> BreadthFirst(const CoreGraph& graph, int32_t first);
 
 // out[j] = min over i of in[i] + cells[i][j], at most kHugeCost.
 void MinPlus(const double* in, const double* cells, int32_t rows, int32_t columns, double* out);

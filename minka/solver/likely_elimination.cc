@@ -29,19 +29,8 @@ void Include(std::span<const int32_t> answer, std::vector<std::vector<int64_t>>&
 
 }  // namespace
 
-// All nodes, breadth first from one chosen at random; those that it does not lead to come last.
 std::vector<int32_t> LikelyElimination::DrawOrder() {
-  const int32_t num_nodes = graph_.num_nodes();
-  std::vector<int32_t> order = {random_.Below(num_nodes)};
-  std::vector<char> is_reached(num_nodes, 0);
-  is_reached[order[0]] = 1;
-  for (size_t i = 0; i < order.size(); ++i) {
-    for (const CoreGraph::Arc& arc : graph_.arcs(order[i]))
-      if (std::exchange(is_reached[arc.other], 1) == 0) order.push_back(arc.other);
-  }
-  for (int32_t node = 0; node < num_nodes; ++node)
-    if (is_reached[node] == 0) order.push_back(node);
-  return order;
+  return BreadthFirst(graph_, random_.Below(graph_.num_nodes()));
 }
 
 // Around a node chosen at random more choices count as likely than far from it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <ranges>
 
 #include "absl/container/flat_hash_map.h"
 #include "minka/base/hash.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int64_t kLargestQuantity = int64_t{1} << 59;
 constexpr int kPriceBits = 24;
+constexpr double kMomentumDelay = 3;
 
 // `unit` is a power of two.
 int64_t Quantize(double value, double unit) {
@@ -59,6 +61,7 @@ void MessagePassing::SetPrices(std::span<const double> prices) {
 
 void MessagePassing::Perturb(double most, Random& random) {
   for (double& cost : priced_) cost += most * random.Unit();
+  num_swept_ = 0;
 }
 
 // Min-marginals of the node, then its messages to later (forward) or earlier nodes; returns what
@@ -91,11 +94,24 @@ double MessagePassing::Send(int32_t node, bool forward) {
   return gain;
 }
 
+void MessagePassing::AddMomentum() {
+  const double momentum = num_swept_ / (num_swept_ + kMomentumDelay);
+  swept_.resize(messages_.size());
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    const double swept = messages_[i];
+    if (num_swept_ > 0) messages_[i] += momentum * (swept - swept_[i]);
+    swept_[i] = swept;
+  }
+}
+
 double MessagePassing::Sweep() {
-  for (int32_t node = 0; node < graph_.num_nodes(); ++node) Send(node, /*forward=*/true);
+  AddMomentum();
+  const std::span<const int32_t> order = graph_.order();
+  for (const int32_t node : order) Send(node, /*forward=*/true);
   double bound = static_cast<double>(graph_.core().base_cost) - price_of_limit_;
-  for (int32_t node = graph_.num_nodes() - 1; node >= 0; --node)
-    bound += Send(node, /*forward=*/false);
+  for (const int32_t node : std::views::reverse(order)) bound += Send(node, /*forward=*/false);
+  num_swept_ = num_swept_ > 0 && bound < last_bound_ ? 0 : num_swept_ + 1;
+  last_bound_ = bound;
   return bound;
 }
 
