@@ -32,11 +32,6 @@ constexpr double kRise = 2e-4;
 constexpr int kRoundsAtRest = 8;
 constexpr int64_t kMostWorkToBranch = 10'000'000'000;
 constexpr int64_t kMostWorkToProbeAll = 10'000'000'000;
-// With a rise of so many rounds times as much the bound would still not meet the answer.
-constexpr size_t kRoundsOfRise = 8;
-constexpr double kManyRises = 4;
-constexpr int kLikelyInVain = 2;  // rounds; then elimination has their time, if it finds more
-constexpr int kMostInVain = 8;    // eliminations
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
 // The messages of a core restricted to one pruned from it; zero on edges that reductions made.
@@ -82,8 +77,7 @@ CoreSearch::CoreSearch(const Core& core, uint64_t seed)
       graph_(core),
       ascent_(graph_),
       primal_(graph_, seed),
-      eliminations_{LikelyElimination(graph_, seed),
-                    LikelyElimination(graph_, seed + kSeedOfHelper)} {}
+      elimination_(graph_, seed) {}
 
 void CoreSearch::StartFrom(std::span<const int32_t> choice) {
   primal_.StartFrom(choice);
@@ -133,18 +127,14 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
       RefreshExcess(kRise);
     }
   };
-  const bool both_eliminate = eliminate && raise_bound && BoundIsSlow(options.gap);
-  const bool prepare_first = !raise_bound || both_eliminate;
-  if (prepare_first) prepare();
+  if (!raise_bound) prepare();
   if (MayEliminate(options)) RememberConstructed();
   const auto first = [&] {
-    if (!prepare_first) prepare();
+    if (raise_bound) prepare();
     LookForChoices(options, eliminate, stop);
   };
   const auto second = [&] {
-    if (both_eliminate)
-      EliminateLikely(eliminations_[1], options.work);
-    else if (raise_bound)
+    if (raise_bound)
       ascent_.Run(options.work, bound_stop);
     else
       HelpLook(options, stop);
@@ -158,7 +148,6 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
     second();
   }
   ++round_;
-  estimates_.push_back(ascent_.estimate());
   other_work_ += kWorkPerRound;
   const std::optional<CoreAnswer> before = best_;
   Collect();
@@ -187,18 +176,18 @@ void CoreSearch::RememberConstructed() {
 }
 
 // The likely choices, those that messages led to among them.
-void CoreSearch::EliminateLikely(LikelyElimination& elimination, int64_t work) {
-  elimination.Run({.messages = input_->messages,
-                   .excess = *excess_,
-                   .best = best_,
-                   .others = {constructed_.begin(), constructed_.end()}},
-                  work);
+void CoreSearch::EliminateLikely(int64_t work) {
+  elimination_.Run({.messages = input_->messages,
+                    .excess = *excess_,
+                    .best = best_,
+                    .others = {constructed_.begin(), constructed_.end()}},
+                   work);
 }
 
 void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
                                 const std::function<bool()>& stop) {
   if (eliminate) {
-    EliminateLikely(eliminations_[0], options.work);
+    EliminateLikely(options.work);
     return;
   }
   if (!pruned_) {
@@ -206,19 +195,13 @@ void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
     return;
   }
   const bool may_eliminate = MayEliminate(options) && !pruned_->has_all;
-  if (may_eliminate && pruned_->in_vain >= kLikelyInVain &&
-      eliminations_[0].in_vain() < pruned_->in_vain) {
-    EliminateLikely(eliminations_[0], options.work);
-    return;
-  }
-  ++pruned_->in_vain;
   pruned_->search->Round({.work = options.work / 2 + 1,
                           .gap = options.gap,
                           .probe = options.probe && !WorthProbing(),
                           .eliminate = false},
                          stop);
   // Few likely choices are searched in no time.
-  if (may_eliminate && IsSolved(*pruned_->search)) EliminateLikely(eliminations_[0], options.work);
+  if (may_eliminate && IsSolved(*pruned_->search)) EliminateLikely(options.work);
 }
 
 void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool()>& stop) {
@@ -262,16 +245,6 @@ bool CoreSearch::WorthSearchingRegions(const RoundOptions& options) const {
 void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) {
   if (!regions_) regions_.emplace(graph_, seed_ + kSeedOfHelper);
   regions_->Run(*best_, excess_->Within(best_->cost), MakeSearch(), work, stop);
-}
-
-// Better answers do more then, as long as elimination finds them.
-bool CoreSearch::BoundIsSlow(double gap) const {
-  if (!best_ || estimates_.size() <= kRoundsOfRise) return false;
-  if (eliminations_[0].in_vain() > kMostInVain) return false;
-  const int64_t before = estimates_[estimates_.size() - 1 - kRoundsOfRise];
-  const auto rise = static_cast<double>(estimates_.back() - before);
-  const double goal = (1 - gap) * static_cast<double>(best_->cost);
-  return kManyRises * rise < goal - static_cast<double>(estimates_.back());
 }
 
 // With prices of memory to find, the ascent says itself when it has stalled.
@@ -441,7 +414,6 @@ void CoreSearch::CollectFromPruned(CoreSearch& search) {
   CoreAnswer answer = {Expand(pruned_->reduction, search.best()->choice), 0};
   // Elimination may leave several cheapest choices, so the cost is counted again.
   answer.cost = *CoreCost(core_, answer.choice);
-  pruned_->in_vain = 0;
   Take(answer);
 }
 
@@ -450,8 +422,7 @@ void CoreSearch::Collect() {
   if (probing_ && probing_->found()) Take(*probing_->found());
   if (ascent_.decoded()) Take(*ascent_.decoded());
   if (primal_.best()) Take(*primal_.best());
-  for (const LikelyElimination& elimination : eliminations_)
-    if (elimination.found()) Take(*elimination.found());
+  if (elimination_.found()) Take(*elimination_.found());
   if (helper_ && helper_->best()) Take(*helper_->best());
   if (regions_ && regions_->found()) Take(*regions_->found());
   if (branching_ && branching_->found()) Take(*branching_->found());
@@ -473,8 +444,7 @@ int64_t CoreSearch::bound() const {
 }
 
 int64_t CoreSearch::work() const {
-  int64_t work = ascent_.work() + primal_.work() + excess_work_ + other_work_;
-  for (const LikelyElimination& elimination : eliminations_) work += elimination.work();
+  int64_t work = ascent_.work() + primal_.work() + elimination_.work() + excess_work_ + other_work_;
   if (helper_) work += helper_->work();
   if (pruned_) work += pruned_->search->work();
   if (pruned_ && pruned_->helper) work += pruned_->helper->work();

@@ -1,10 +1,9 @@
 // The search on one core. One side raises the bound, the other looks for choices; where the bound
-// is slow or has stalled, both look for choices. Once a choice is known, the core is pruned to what
-// can still beat it and reduced again (prune.h); the smaller core is then searched in the same way,
-// while the bound of the larger one goes on rising.
+// has stalled, both look for choices. Once a choice is known, the core is pruned to what can still
+// beat it and reduced again (prune.h); the smaller core is then searched in the same way, while the
+// bound of the larger one goes on rising.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -84,7 +83,6 @@ class CoreSearch {
     std::unique_ptr<CoreSearch> helper;  // the same with another seed, once the bound has stalled
     int64_t cost = 0;                    // of the answer at the time of pruning
     int64_t num_choices = 0;             // before reducing
-    int in_vain = 0;                     // rounds of `search` since it found something better
   };
 
   bool ExcessIsOld(int64_t bound, double rise) const;
@@ -105,14 +103,13 @@ class CoreSearch {
   bool WorthEliminating(const RoundOptions& options) const;
   bool WorthSearchingRegions(const RoundOptions& options) const;
   void RememberConstructed();
-  void EliminateLikely(LikelyElimination& elimination, int64_t work);
+  void EliminateLikely(int64_t work);
   void LookForChoices(const RoundOptions& options, bool eliminate,
                       const std::function<bool()>& stop);
   void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
   Probing::MakeSearch MakeSearch() const;
   void SearchRegions(int64_t work, const std::function<bool()>& stop);
   bool HasComeToRest() const;
-  bool BoundIsSlow(double gap) const;
   bool WorthBranching() const;
   void Branch(const RoundOptions& options, const std::function<bool()>& stop);
   bool WorthProbing() const;
@@ -143,9 +140,8 @@ class CoreSearch {
   std::optional<ChoiceExcess> excess_;  // of messages that may have changed since
   int64_t excess_bound_ = 0;            // at that time
   int64_t excess_work_ = 0;
-  std::array<LikelyElimination, 2> eliminations_;  // the second where the bound is slow
+  LikelyElimination elimination_;
   std::vector<std::vector<int32_t>> constructed_;  // that messages led to before the round
-  std::vector<int64_t> estimates_;                 // of the bound after each round
   std::optional<CoreAnswer> best_;
   int64_t proved_ = INT64_MIN;  // by pruned cores that are gone
   bool complete_ = false;

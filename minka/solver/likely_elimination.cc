@@ -12,7 +12,8 @@ namespace minka {
 namespace {
 
 constexpr double kFirstPerNode = 6;
-constexpr double kGrowth = 1.08;
+constexpr double kGrowth = 1.1;
+constexpr double kShrinkage = 1.4;
 constexpr int kTries = 3;
 constexpr double kFocus = 2;  // the farthest choices count as less likely by that power of two
 constexpr int kPlainRun = 4;  // of so many in vain, one is without focus
@@ -65,15 +66,18 @@ void LikelyElimination::Run(const Known& known, int64_t work) {
   if (per_node == 0) per_node = focused ? per_node_[0] : kFirstPerNode;
   const std::vector<std::vector<int32_t>> decoded =
       in_vain_ > 0 ? DecodeFromAnywhere(known.messages) : std::vector<std::vector<int32_t>>();
-  ++in_vain_;
+  // They let the work explode where messages still change, and are needed least there.
+  bool with_others = in_vain_++ > 0;
   const auto best =
       known.best ? std::span<const int32_t>(known.best->choice) : std::span<const int32_t>();
   for (int i = 0; i < kTries; ++i) {
     const double count = std::min<double>(graph_.total_choices(), per_node * graph_.num_nodes());
     std::vector<std::vector<int64_t>> choices =
         known.excess.Likely(static_cast<int64_t>(count), best, focus);
-    for (const std::span<const int32_t> other : known.others) Include(other, choices);
-    for (const std::vector<int32_t>& other : decoded) Include(other, choices);
+    if (with_others) {
+      for (const std::span<const int32_t> other : known.others) Include(other, choices);
+      for (const std::vector<int32_t>& other : decoded) Include(other, choices);
+    }
     const Reduction reduction = ReduceFurther(core, choices);
     work_ += reduction.core.algebra.work() + CountChoices(choices);
     if (reduction.core.infeasible) {
@@ -83,7 +87,7 @@ void LikelyElimination::Run(const Known& known, int64_t work) {
     const Eliminated eliminated = SolveByElimination(reduction.core, work / kWorkPerCell);
     work_ += kWorkPerCell * eliminated.work;
     if (!eliminated.complete) {
-      per_node /= kGrowth;
+      if (!std::exchange(with_others, false)) per_node /= kShrinkage;
       continue;
     }
     per_node *= kGrowth;

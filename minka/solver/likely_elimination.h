@@ -16,7 +16,6 @@
 
 namespace minka {
 
-// Several may run at a time on one core.
 class LikelyElimination {
  public:
   // `graph` must outlive this; its core has no times.
@@ -32,8 +31,6 @@ class LikelyElimination {
   void Run(const Known& known, int64_t work);
 
   const std::optional<CoreAnswer>& found() const { return found_; }
-  // Runs since the last that found something better than the best known.
-  int in_vain() const { return in_vain_; }
   int64_t work() const { return work_; }
 
  private:
@@ -45,7 +42,7 @@ class LikelyElimination {
   Random random_;
   // Likely choices that a run could take, plain and with a focus, 0: not tried.
   std::array<double, 2> per_node_ = {};
-  int in_vain_ = 0;  // runs in a row
+  int in_vain_ = 0;  // runs since the last that found something better than the best known
   std::optional<CoreAnswer> found_;
   int64_t work_ = 0;
 };
