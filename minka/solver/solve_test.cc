@@ -418,23 +418,35 @@ TEST(SolveTest, WarmStartBeginsWithTheGivenChoice) {
   EXPECT_LE(warm.cost, cold.cost);
 }
 
-// Without prices everyone takes the choice that costs nothing.
-TEST(BoundAscentTest, BeginsWithTheGivenPrices) {
-  constexpr int32_t kNumNodes = 100;
+// A ring whose nodes all take the choice that costs nothing, unless memory has a price.
+SolverProblem TightRing(int32_t num_nodes) {
   SolverProblem problem;
   Random random(19);
   const TableId table = problem.AddTable(3, 3, std::vector<int64_t>{0, 1, 2, 1, 0, 1, 2, 1, 0});
-  for (int32_t n = 0; n < kNumNodes; ++n) {
+  for (int32_t n = 0; n < num_nodes; ++n) {
     const NodeId node =
         problem.AddNode(std::vector<int64_t>{0, 10 + random.Below(10), 30 + random.Below(10)});
     problem.AddUsage(node, {n, n + 5}, problem.AddUsageRow(std::vector<int64_t>{4, 2, 0}));
   }
-  for (int32_t n = 0; n < kNumNodes; ++n) {
-    problem.AddEdge({n, (n + 1) % kNumNodes, table});
-    problem.AddEdge({n, (n + 7) % kNumNodes, table});
+  for (int32_t n = 0; n < num_nodes; ++n) {
+    problem.AddEdge({n, (n + 1) % num_nodes, table});
+    problem.AddEdge({n, (n + 7) % num_nodes, table});
   }
   problem.set_usage_limit(10);
-  const Reduction reduction = Reduce(problem);
+  return problem;
+}
+
+TEST(SolveTest, WarmStartBeginsWithTheGivenPrices) {
+  const SolverProblem problem = TightRing(400);
+  const SolveResult cold = *Solve(problem, {.work_limit = 100'000'000});
+  ASSERT_FALSE(cold.prices.empty());
+  const SolveResult brief = *Solve(problem, {.work_limit = 1});
+  const SolveResult warm = *Solve(problem, {.work_limit = 1, .initial_prices = cold.prices});
+  EXPECT_GT(warm.lower_bound, brief.lower_bound);
+}
+
+TEST(BoundAscentTest, BeginsWithTheGivenPrices) {
+  const Reduction reduction = Reduce(TightRing(100));
   const CoreGraph graph(reduction.core);
   const auto never = [] { return false; };
   const int64_t sweep = MessagePassing(graph).sweep_work();
