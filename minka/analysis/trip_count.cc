@@ -41,7 +41,7 @@ std::optional<int64_t> AsConstant(const Computation& computation, Value value) {
 }
 
 // What the body adds to the carried value each time.
-std::optional<int64_t> Step(const Computation& body, int64_t carried) {
+std::optional<int64_t> Increment(const Computation& body, int64_t carried) {
   const Value next = body.results[carried];
   const Instruction& instruction = body.instruction(next);
   if (instruction.opcode != Opcode::kAdd && instruction.opcode != Opcode::kSubtract) {
@@ -118,7 +118,7 @@ std::optional<int64_t> CountWith(const LoopView& view, Direction direction, Valu
   const std::optional<int64_t> carried = AsParameter(view.condition, counter);
   if (!carried) return std::nullopt;
   const auto start = AsConstant(view.outside, view.loop.operands[*carried]);
-  const auto step = Step(view.body, *carried);
+  const auto step = Increment(view.body, *carried);
   const auto bound = Bound(view, bound_value);
   if (!start || !step || !bound) return std::nullopt;
   return CountSteps(direction, *start, *step, *bound);

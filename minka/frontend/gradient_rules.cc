@@ -145,6 +145,12 @@ absl::Status PassThrough(Adjoint& a) {
     return absl::OkStatus();       \
   })
 
+Opcode Adjoint::called_opcode() const {
+  const Computation& called = graph->module().computation(instruction.called.front());
+  const bool is_binary = called.results.size() == 1 && called.num_instructions() == 3;
+  return is_binary ? called.instruction(called.results.front()).opcode : Opcode::kOther;
+}
+
 GradientRule GradientRuleFor(Opcode opcode) {
   switch (opcode) {
     case Opcode::kAbs:

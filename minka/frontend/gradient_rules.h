@@ -25,6 +25,8 @@ struct Adjoint {
   Tensor x(int operand = 0) const { return primal(instruction.operands[operand]); }
   Tensor y() const { return primal(result); }
   Shape operand_shape(int operand) const { return operand_shapes[operand]; }
+  // The opcode of the computation that the instruction calls if it is one binary operation.
+  Opcode called_opcode() const;
 
   Value result;  // result 0
   std::vector<Shape> operand_shapes;

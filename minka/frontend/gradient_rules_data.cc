@@ -92,13 +92,6 @@ ScatterAttributes ScatterOfGather(const GatherAttributes& gather) {
   return scatter;
 }
 
-// The opcode of the computation that the instruction calls if it is one binary operation.
-Opcode CalledOpcode(const Adjoint& a) {
-  const Computation& called = a.graph->module().computation(a.instruction.called.front());
-  const bool is_binary = called.results.size() == 1 && called.num_instructions() == 3;
-  return is_binary ? called.instruction(called.results.front()).opcode : Opcode::kOther;
-}
-
 }  // namespace
 
 absl::Status BroadcastGradient(Adjoint& a) {
@@ -168,7 +161,7 @@ absl::Status GatherGradient(Adjoint& a) {
 
 absl::Status ScatterGradient(Adjoint& a) {
   const auto& attributes = a.instruction.As<ScatterAttributes>();
-  if (a.instruction.operands.size() != 3 || CalledOpcode(a) != Opcode::kAdd) {
+  if (a.instruction.operands.size() != 3 || a.called_opcode() != Opcode::kAdd) {
     return Unimplemented("only a scatter of one operand that adds has a gradient rule");
   }
   a.gradients[0] = a.g();
@@ -216,7 +209,7 @@ absl::Status PadGradient(Adjoint& a) {
 
 absl::Status ReduceGradient(Adjoint& a) {
   const Dims& dims = a.instruction.As<DimensionsAttributes>().dims;
-  const Opcode reducer = CalledOpcode(a);
+  const Opcode reducer = a.called_opcode();
   if (a.instruction.operands.size() != 2) {
     return Unimplemented("a reduce of several arrays has no gradient rule");
   }

@@ -114,13 +114,6 @@ Tensor GradientOfKernel(const Adjoint& a, Tensor input, Tensor g) {
   return Reverse(Convolution(input, g, std::move(back)), reversed);
 }
 
-// The opcode of a called computation that is one binary operation.
-Opcode CalledOpcode(const Adjoint& a) {
-  const Computation& called = a.graph->module().computation(a.instruction.called.front());
-  const bool is_binary = called.results.size() == 1 && called.num_instructions() == 3;
-  return is_binary ? called.instruction(called.results.front()).opcode : Opcode::kOther;
-}
-
 // A vector of features spread over the dims of operand 0.
 Tensor Spread(const Adjoint& a, Tensor vector) {
   return Broadcast(Convert(vector, a.g().type()), a.operand_shape(0).dims,
@@ -148,7 +141,7 @@ absl::Status ReduceWindowGradient(Adjoint& a) {
   if (a.instruction.operands.size() != 2) {
     return Unimplemented("a windowed reduction of several arrays has no gradient rule");
   }
-  const Opcode reducer = CalledOpcode(a);
+  const Opcode reducer = a.called_opcode();
   if (reducer == Opcode::kAdd) {
     if (a.wanted[1]) a.gradients[1] = Sum(a.g());
     if (!a.wanted[0]) return absl::OkStatus();

@@ -44,9 +44,9 @@ std::optional<Flattened> Flatten(const Computation& computation, const Instructi
 }
 
 // Writes the computation with its reductions flattened.
-class Writer {
+class FlatWriter {
  public:
-  explicit Writer(const Computation& computation) : source_(computation) {
+  explicit FlatWriter(const Computation& computation) : source_(computation) {
     for (const Instruction& instruction : computation.instructions) {
       names_.Reserve(instruction.name);
     }
@@ -108,7 +108,7 @@ Module FlattenReductions(const Module& module) {
   Module out = module;
   for (Computation& computation : out.computations) {
     const Computation source = computation;
-    computation = Writer(source).Write();
+    computation = FlatWriter(source).Write();
   }
   return out;
 }

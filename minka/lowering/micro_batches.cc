@@ -287,10 +287,10 @@ std::vector<bool> FindConstantOnly(const Computation& entry) {
 }
 
 // The instructions written, by part of the step.
-class Writer {
+class LoopWriter {
  public:
-  Writer(const Step& step, const Analysis& analysis, const MicroBatchOptions& options,
-         const Mesh& mesh)
+  LoopWriter(const Step& step, const Analysis& analysis, const MicroBatchOptions& options,
+             const Mesh& mesh)
       : step_(step),
         entry_(step.module.entry_computation()),
         analysis_(analysis),
@@ -718,7 +718,7 @@ absl::StatusOr<Step> MakeMicroBatches(const Step& step, const MicroBatchOptions&
   }
   const Mesh mesh({{"micro", options.num_micro_batches}});
   ASSIGN_OR_RETURN(const Analysis analysis, Analyser(step, options, mesh).Run());
-  ASSIGN_OR_RETURN(Step written, Writer(step, analysis, options, mesh).Run());
+  ASSIGN_OR_RETURN(Step written, LoopWriter(step, analysis, options, mesh).Run());
   return Arranger(std::move(written)).Run();
 }
 

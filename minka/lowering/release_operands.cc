@@ -139,9 +139,9 @@ class Waits {
 };
 
 // Writes the computation with its waits.
-class Writer {
+class WaitWriter {
  public:
-  explicit Writer(const Computation& computation) : source_(computation) {
+  explicit WaitWriter(const Computation& computation) : source_(computation) {
     for (const Instruction& instruction : computation.instructions) {
       names_.Reserve(instruction.name);
     }
@@ -221,7 +221,7 @@ Module ReleaseOperands(const Module& module) {
   for (Computation& computation : out.computations) {
     const Computation source = computation;
     const std::vector<Wait> waits = Waits(source).Find();
-    if (!waits.empty()) computation = Writer(source).Write(waits);
+    if (!waits.empty()) computation = WaitWriter(source).Write(waits);
   }
   return out;
 }

@@ -236,9 +236,9 @@ class Repetitions {
 };
 
 // Writes the step anew, every instruction behind what it reads now.
-class Writer {
+class RematWriter {
  public:
-  Writer(const Step& step, const Structure& structure, const Repetitions& repetitions)
+  RematWriter(const Step& step, const Structure& structure, const Repetitions& repetitions)
       : structure_(structure),
         repetitions_(repetitions),
         entry_(structure.entry()),
@@ -463,7 +463,7 @@ absl::StatusOr<Step> Rematerialize(const Step& step, const RematChoice& choice) 
   if (policies.empty()) return step;
   const Structure structure(step);
   const Repetitions repetitions(structure, std::move(policies));
-  return Writer(step, structure, repetitions).Run();
+  return RematWriter(step, structure, repetitions).Run();
 }
 
 }  // namespace minka

@@ -8,7 +8,7 @@ namespace {
 constexpr double kStddev = 0.02;
 
 // One trace of the forward pass.
-struct Forward {
+struct BertForward {
   const BertConfig& config;
 
   DenseOptions To(int64_t features) const { return {.features = {features}, .stddev = kStddev}; }
@@ -84,7 +84,7 @@ Model BertMaskedLanguageModel(const BertConfig& config) {
                      {"position_ids", ids, config.sequence},
                      {"labels", ids, config.vocabulary}},
           .forward = [config](const Scope& scope, std::span<const Tensor> inputs) {
-            return Forward{config}.LanguageModel(scope, inputs);
+            return BertForward{config}.LanguageModel(scope, inputs);
           }};
 }
 
@@ -94,8 +94,8 @@ Model BertLayers(const BertConfig& config) {
   return {.name = "bert_layers",
           .inputs = {{"x", x}, {"mask", mask, 2}, {"y", x}},
           .forward = [config](const Scope& scope, std::span<const Tensor> inputs) {
-            const Tensor out =
-                Forward{config}.Layers(scope, Convert(inputs[0], scope.compute_type()), inputs[1]);
+            const Tensor out = BertForward{config}.Layers(
+                scope, Convert(inputs[0], scope.compute_type()), inputs[1]);
             return ModelOutput{.loss = MeanSquaredError(Convert(out, ElementType::kF32), inputs[2]),
                                .outputs = {{"hidden", out}}};
           }};

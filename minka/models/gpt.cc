@@ -12,7 +12,7 @@ namespace minka {
 namespace {
 
 // One trace of the forward pass.
-struct Forward {
+struct GptForward {
   const GptConfig& config;
   double kernel_stddev = std::sqrt(2 / (5 * static_cast<double>(config.hidden)));
   double residual_stddev = kernel_stddev / std::sqrt(2 * static_cast<double>(config.num_layers));
@@ -102,7 +102,7 @@ Model Gpt(const GptConfig& config) {
   return {.name = "gpt",
           .inputs = {{"tokens", ids, config.vocabulary}, {"labels", ids, config.vocabulary}},
           .forward = [config](const Scope& scope, std::span<const Tensor> inputs) {
-            return Forward{config}(scope, inputs[0], inputs[1]);
+            return GptForward{config}(scope, inputs[0], inputs[1]);
           }};
 }
 

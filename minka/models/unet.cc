@@ -19,7 +19,7 @@ constexpr int64_t kMaxTimestep = 1000;
 Tensor Silu(Tensor x) { return x * Logistic(x); }
 
 // One trace of the forward pass.
-struct Forward {
+struct UnetForward {
   const UnetConfig& config;
   Tensor time;       // [batch, 4 width], after silu
   Tensor condition;  // [batch, length, features]
@@ -176,9 +176,9 @@ Model Unet(const UnetConfig& config) {
                  {"targets", {ElementType::kF32, {batch, size, size, config.target_channels}}}},
       .forward = [config](const Scope& scope, std::span<const Tensor> inputs) {
         const ElementType type = scope.compute_type();
-        const Forward forward{.config = config,
-                              .time = EmbedTime(config, scope / "time", inputs[1]),
-                              .condition = Convert(inputs[2], type)};
+        const UnetForward forward{.config = config,
+                                  .time = EmbedTime(config, scope / "time", inputs[1]),
+                                  .condition = Convert(inputs[2], type)};
         const Tensor prediction =
             Convert(forward.Predict(scope, Convert(inputs[0], type)), ElementType::kF32);
         return ModelOutput{.loss = MeanSquaredError(prediction, inputs[3]),

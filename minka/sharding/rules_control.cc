@@ -310,19 +310,19 @@ std::vector<bool> ReadByCondition(const Computation& condition) {
   return read;
 }
 
-struct Candidate {
+struct FactorCandidate {
   int element = 0;
   std::string name;
 };
 
 void AddCandidates(const std::vector<Called>& called, int part, const std::vector<Value>& values,
                    std::string_view what, int first, DimClasses& classes,
-                   std::vector<Candidate>& candidates) {
+                   std::vector<FactorCandidate>& candidates) {
   for (size_t i = 0; i < values.size(); ++i) {
     for (int dim = 0; dim < called[part].computation.shape(values[i]).rank(); ++dim) {
       const int element = classes.Find(part, values[i], dim);
       bool is_known = classes.common_size(element) <= 1;
-      for (const Candidate& other : candidates) is_known |= other.element == element;
+      for (const FactorCandidate& other : candidates) is_known |= other.element == element;
       if (!is_known) {
         candidates.push_back({element, fmt::format("{} {} dim {}", what, first + i, dim)});
       }
@@ -384,10 +384,10 @@ OpRule WhileRule(RuleBuilder rule, const Module& module) {
   const std::vector<Called> called = {{body, RulesOf(module, body), 0}};
   DimClasses classes = Analyse(called, /*is_loop=*/true);
   const std::vector<Value> carried = ParameterValues(body);
-  std::vector<Candidate> candidates;
+  std::vector<FactorCandidate> candidates;
   AddCandidates(called, 0, carried, "value", 0, classes, candidates);
   std::vector<Offer> offers;
-  for (const Candidate& candidate : candidates) {
+  for (const FactorCandidate& candidate : candidates) {
     const std::vector<int> dims = MappedDims(carried, body, 0, candidate.element, classes, never);
     Trial trial(called, {.size = classes.common_size(candidate.element),
                          .operand_dims = dims,
@@ -408,13 +408,13 @@ OpRule ConditionalRule(RuleBuilder rule, const Module& module) {
     first_operand += static_cast<int>(branch.parameters.size());
   }
   DimClasses classes = Analyse(branches, /*is_loop=*/false);
-  std::vector<Candidate> candidates;
+  std::vector<FactorCandidate> candidates;
   for (int part = 0; part < static_cast<int>(branches.size()); ++part) {
     AddCandidates(branches, part, ParameterValues(branches[part].computation), "operand",
                   branches[part].first_operand, classes, candidates);
   }
   std::vector<Offer> offers;
-  for (const Candidate& candidate : candidates) {
+  for (const FactorCandidate& candidate : candidates) {
     ControlFactor factor{.size = classes.common_size(candidate.element), .operand_dims = {-1}};
     for (int part = 0; part < static_cast<int>(branches.size()); ++part) {
       const std::vector<Value> parameters = ParameterValues(branches[part].computation);

@@ -7,7 +7,7 @@
 namespace minka {
 namespace {
 
-constexpr int kFirstSweeps = 10;  // without prices, to learn the scale of costs
+constexpr int kSweepsWithoutPrices = 10;  // without prices, to learn the scale of costs
 constexpr int kSweepsPerDecoding = 4;
 constexpr int kSweepsPerTemperature = 10;
 constexpr double kCooling = 0.8;
@@ -93,12 +93,12 @@ void BoundAscent::BeginAnnealing(double temperature) {
 void BoundAscent::Run(int64_t work, const std::function<bool()>& stop) {
   const int64_t end = work_ + work;
   while (work_ < end) {
-    if (iteration_ == kFirstSweeps) {
+    if (iteration_ == kSweepsWithoutPrices) {
       first_temperature_ = MeanCostSpread(messages_);
       first_step_ = 0.1 * first_temperature_ / MeanUsageSpread(messages_.graph().core());
       BeginAnnealing(working_set_.empty() ? first_temperature_ : kReheated * first_temperature_);
     }
-    if (iteration_ >= kFirstSweeps) StepPrices();
+    if (iteration_ >= kSweepsWithoutPrices) StepPrices();
     const double bound = messages_.Sweep();
     last_ = bound;
     work_ += messages_.sweep_work();

@@ -9,7 +9,7 @@
 namespace minka {
 namespace {
 
-constexpr int64_t kLargerNextTime = 4;  // a case below the goal is searched for longer
+constexpr int64_t kLargerNextCase = 4;  // a case below the goal is searched for longer
 constexpr int64_t kMostWorkPerCase = int64_t{1} << 40;
 constexpr int kRoundsPerCase = 4;
 
@@ -34,7 +34,7 @@ void Branching::Run(const CoreAnswer& best, int64_t goal, const Probing::MakeSea
   while (work_ < end && bound_ < goal && !stop()) {
     if (next_ == cases_.size()) {
       next_ = 0;
-      case_work_ = std::min(kMostWorkPerCase, case_work_ * kLargerNextTime);
+      case_work_ = std::min(kMostWorkPerCase, case_work_ * kLargerNextCase);
     }
     Case& searched = cases_[next_++];
     work_ += 1;

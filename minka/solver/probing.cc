@@ -8,7 +8,7 @@
 namespace minka {
 namespace {
 
-constexpr int64_t kLargerNextTime = 4;  // a choice that a probe leaves open is probed for longer
+constexpr int64_t kLargerNextProbe = 4;  // a choice that a probe leaves open is probed for longer
 constexpr int64_t kMostWorkPerProbe = int64_t{1} << 40;
 constexpr int kRoundsPerProbe = 4;
 
@@ -38,7 +38,7 @@ void Probing::Run(const CoreAnswer& best, const MakeSearch& make_search, int64_t
       if (!std::exchange(has_probed_, false)) return;
       std::erase_if(candidates_, [&](const Candidate& candidate) { return !IsLeft(candidate); });
       next_ = 0;
-      probe_work_ = std::min(kMostWorkPerProbe, probe_work_ * kLargerNextTime);
+      probe_work_ = std::min(kMostWorkPerProbe, probe_work_ * kLargerNextProbe);
       continue;
     }
     const Candidate candidate = candidates_[next_++];
