@@ -3,7 +3,8 @@
 #   deps    Debian packages (as root, by sudo, or the line to type) and the private virtual environment build/venv
 #   build   build/minka from preset release
 #   demo    plans and trains a small GPT on eight local devices, for about two minutes
-#   test    all tests; those that load no plugin also under address and undefined-behaviour sanitizers
+#   test    all tests; those that load no plugin also under address and undefined-behaviour sanitizers, the solver's
+#           threads under the thread sanitizer
 #   bench   all benchmarks, against JAX where there is something to compare
 #   lint    formatting, include direction, clang-tidy
 #   format  rewrites the sources as clang-format wants them
@@ -31,8 +32,9 @@ build/stamps/deps: scripts/packages.txt scripts/requirements.txt scripts/require
 	scripts/make_venv.sh build/venv scripts/requirements_data.txt --no-deps
 	mkdir -p $(@D) && touch $@
 
-build/stamps/deps-lint: scripts/packages_lint.txt scripts/install_packages.sh
+build/stamps/deps-lint: scripts/packages_lint.txt scripts/requirements_lint.txt scripts/install_packages.sh scripts/make_venv.sh
 	scripts/install_packages.sh scripts/packages_lint.txt
+	scripts/make_venv.sh build/venv scripts/requirements_lint.txt
 	mkdir -p $(@D) && touch $@
 
 build/stamps/deps-bench: benchmarks/requirements.txt scripts/make_venv.sh
@@ -53,8 +55,8 @@ demo: build
 
 # --- testing ----------------------------------------------------------------------------------------------------------
 
-.PHONY: test-release test-asan
-test: test-release test-asan
+.PHONY: test-release test-asan test-tsan
+test: test-release test-asan test-tsan
 
 test-release: build
 	cmake --build build/release -j $(JOBS)
@@ -64,6 +66,11 @@ test-release: build
 test-asan: build/asan/build.ninja
 	cmake --build build/asan -j $(JOBS) --target tests_without_plugin
 	ctest --test-dir build/asan --output-on-failure -j $(JOBS) --label-regex '^without_plugin$$' --no-tests=error
+build/asan/build.ninja: | build/stamps/deps-lint
+
+test-tsan: build/tsan/build.ninja
+	cmake --build build/tsan -j $(JOBS) --target solver_test
+	ctest --test-dir build/tsan --output-on-failure --tests-regex '^solver_test$$' --no-tests=error
 
 bench: build build/stamps/deps-bench
 	cmake --build build/release -j $(JOBS)
@@ -80,8 +87,9 @@ lint-format: build/stamps/deps-lint
 lint-includes:
 	python3 scripts/check_includes.py
 
-lint-tidy: build/release/build.ninja build/stamps/deps-lint
-	scripts/run_clang_tidy.sh build/release $(JOBS)
+# By preset dev, which compiles each source by itself.
+lint-tidy: build/dev/build.ninja build/stamps/deps-lint
+	scripts/run_clang_tidy.sh build/dev $(JOBS)
 
 # What README.md shows is run.
 .PHONY: lint-readme
@@ -91,11 +99,10 @@ lint-readme: build
 format: build/stamps/deps-lint
 	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
 
-# Each fuzz target for FUZZ_SECONDS; what it finds lies in build/fuzz/findings.
+# Each fuzz target for FUZZ_SECONDS; what it finds lies in build/asan/findings.
 FUZZ_SECONDS ?= 60
-fuzz: build/fuzz/build.ninja
-	scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS) $(JOBS)
-build/fuzz/build.ninja: | build/stamps/deps-lint
+fuzz: build/asan/build.ninja
+	scripts/run_fuzzers.sh build/asan $(FUZZ_SECONDS) $(JOBS)
 
 clean:
 	find build -mindepth 1 -maxdepth 1 ! -name venv ! -name venv-jax ! -name stamps -exec rm -rf {} +

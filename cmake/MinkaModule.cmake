@@ -1,10 +1,11 @@
-# minka_module(NAME name SOURCES a.cc ... DEPS minka_base ... [LIBS fmt::fmt ...] [TESTS a_test.cc ...] [TEST_DEPS ...])
+# minka_module(NAME name SOURCES a.cc ... DEPS minka_base ... [LIBS fmt::fmt ...]
+#              [TESTS a_test.cc ...] [PLUGIN_TESTS b_test.cc ...] [TEST_DEPS ...] [TEST_LIBS ...])
 #
-# One folder of minka/ as the static library minka_<name>, and its tests as one program <name>_test. DEPS are other modules
-# of minka, which the include-direction check compares with ARCHITECTURE.md; LIBS come from outside.
-# Tests whose module loads a PJRT plugin say PLUGIN, so that the sanitizer presets can leave them out.
+# One folder of minka/ as the static library minka_<name>. DEPS are other modules of minka, which the include-direction check
+# compares with ARCHITECTURE.md; LIBS come from outside. TESTS are one program <name>_test; those that load a PJRT plugin are
+# PLUGIN_TESTS, one program <name>_plugin_test, which the sanitizer presets leave out.
 function(minka_module)
-  cmake_parse_arguments(M "PLUGIN" "NAME" "SOURCES;DEPS;LIBS;TESTS;TEST_DEPS;TEST_LIBS" ${ARGN})
+  cmake_parse_arguments(M "" "NAME" "SOURCES;DEPS;LIBS;TESTS;PLUGIN_TESTS;TEST_DEPS;TEST_LIBS" ${ARGN})
   set(target minka_${M_NAME})
   if(M_SOURCES)
     add_library(${target} STATIC ${M_SOURCES})
@@ -15,24 +16,70 @@ function(minka_module)
   endif()
   add_library(minka::${M_NAME} ALIAS ${target})
   set_property(GLOBAL APPEND PROPERTY MINKA_MODULES ${target})
-  if(M_TESTS AND MINKA_BUILD_TESTS)
-    add_executable(${M_NAME}_test ${M_TESTS})
-    target_link_libraries(${M_NAME}_test PRIVATE ${target} ${M_TEST_DEPS} ${M_TEST_LIBS} GTest::gmock GTest::gtest_main)
-    target_compile_definitions(${M_NAME}_test PRIVATE MINKA_TESTDATA="${CMAKE_CURRENT_SOURCE_DIR}/testdata")
-    add_test(NAME ${M_NAME}_test COMMAND ${M_NAME}_test)
-    if(M_PLUGIN)
-      # One at a time: eight virtual devices on few cores, and a collective that waits a minute aborts its process.
-      set_tests_properties(${M_NAME}_test PROPERTIES LABELS plugin RESOURCE_LOCK plugin)
-    else()
-      set_tests_properties(${M_NAME}_test PROPERTIES LABELS without_plugin)
-      set_property(GLOBAL APPEND PROPERTY MINKA_TESTS_WITHOUT_PLUGIN ${M_NAME}_test)
-    endif()
+  if(M_TESTS)
+    minka_test_program(NAME ${M_NAME}_test SOURCES ${M_TESTS} DEPS ${target} ${M_TEST_DEPS} ${M_TEST_LIBS})
+    minka_test(NAME ${M_NAME}_test)
+  endif()
+  if(M_PLUGIN_TESTS)
+    minka_test_program(NAME ${M_NAME}_plugin_test SOURCES ${M_PLUGIN_TESTS} DEPS ${target} ${M_TEST_DEPS} ${M_TEST_LIBS})
+    minka_test(NAME ${M_NAME}_plugin_test PLUGIN)
+  endif()
+endfunction()
+
+# minka_test_program(NAME x_test SOURCES x_test.cc ... DEPS minka_ir ...): a program of gtest cases.
+function(minka_test_program)
+  if(NOT MINKA_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(P "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${P_NAME} ${P_SOURCES})
+  # Tests name their small helpers alike.
+  set_target_properties(${P_NAME} PROPERTIES UNITY_BUILD OFF)
+  target_link_libraries(${P_NAME} PRIVATE ${P_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${P_NAME} PRIVATE MINKA_TESTDATA="${CMAKE_CURRENT_SOURCE_DIR}/testdata")
+endfunction()
+
+# What makes XLA:CPU write machine code fast rather than fast machine code; its passes over HLO stay as they are. A training
+# step of a small GPT compiles in a quarter of the time.
+set(MINKA_FAST_CODEGEN
+  "XLA_FLAGS=--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+
+# minka_test(NAME name [PROGRAM target] [ARGS ...] [PLUGIN] [FAST_CODEGEN] [SECONDS s] [TIMEOUT s] [ENVIRONMENT X=1 ...])
+#
+# What ctest runs: the program of that name, or PROGRAM, with ARGS. Without PLUGIN it also runs under sanitizers. SECONDS
+# is about how long it takes on one of two busy cores; ctest begins with the longest.
+function(minka_test)
+  if(NOT MINKA_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(T "PLUGIN;FAST_CODEGEN" "NAME;PROGRAM;SECONDS;TIMEOUT" "ARGS;ENVIRONMENT" ${ARGN})
+  if(NOT T_PROGRAM)
+    set(T_PROGRAM ${T_NAME})
+  endif()
+  add_test(NAME ${T_NAME} COMMAND ${T_PROGRAM} ${T_ARGS})
+  if(T_PLUGIN)
+    set_tests_properties(${T_NAME} PROPERTIES LABELS plugin)
+  else()
+    set_tests_properties(${T_NAME} PROPERTIES LABELS without_plugin)
+    set_property(GLOBAL APPEND PROPERTY MINKA_TESTS_WITHOUT_PLUGIN ${T_PROGRAM})
+  endif()
+  if(T_SECONDS)
+    set_tests_properties(${T_NAME} PROPERTIES COST ${T_SECONDS})
+  endif()
+  if(T_TIMEOUT)
+    set_tests_properties(${T_NAME} PROPERTIES TIMEOUT ${T_TIMEOUT})
+  endif()
+  if(T_FAST_CODEGEN)
+    list(APPEND T_ENVIRONMENT ${MINKA_FAST_CODEGEN})
+  endif()
+  if(T_ENVIRONMENT)
+    set_tests_properties(${T_NAME} PROPERTIES ENVIRONMENT "${T_ENVIRONMENT}")
   endif()
 endfunction()
 
 # minka_fuzzer(NAME x_fuzzer SOURCES x_fuzzer.cc DEPS minka_ir ...)
 #
-# A libFuzzer target, built by preset fuzz only; its seeds lie in testdata/x_fuzzer_corpus/ beside its source.
+# A libFuzzer target, built by preset asan only; its seeds lie in testdata/x_fuzzer_corpus/ beside its source.
 function(minka_fuzzer)
   if(NOT MINKA_BUILD_FUZZERS)
     return()
@@ -62,6 +109,7 @@ endfunction()
 # The targets that gather what the modules above have registered; called once, last.
 function(minka_summary_targets)
   get_property(tests GLOBAL PROPERTY MINKA_TESTS_WITHOUT_PLUGIN)
+  list(REMOVE_DUPLICATES tests)
   add_custom_target(tests_without_plugin DEPENDS ${tests})
   get_property(fuzzers GLOBAL PROPERTY MINKA_FUZZERS)
   add_custom_target(fuzzers DEPENDS ${fuzzers})

@@ -8,5 +8,5 @@ jobs=$2
 generated=$(ninja -C "$build_dir" -t targets all | sed -n "s/^\(.*\.pb\.h\): .*/\1/p")
 [[ -z $generated ]] || ninja -C "$build_dir" -j "$jobs" $generated
 git ls-files 'minka/*.cc' | grep -v -e '_test\.cc$' -e '_fuzzer\.cc$' |
-  xargs --max-procs="$jobs" --max-args=4 clang-tidy-19 -p "$build_dir" --quiet \
+  xargs --max-procs="$jobs" --max-args=4 build/venv/bin/clang-tidy -p "$build_dir" --quiet \
   2> >(grep -v ' warnings\? generated' >&2)

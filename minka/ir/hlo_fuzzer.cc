@@ -1,8 +1,8 @@
 // Arbitrary bytes as module: `make fuzz`, or by hand
 //
-//   cmake --preset fuzz && ninja -C build/fuzz hlo_fuzzer
-//   mkdir -p build/fuzz/corpus/hlo_fuzzer
-//   build/fuzz/bin/hlo_fuzzer -max_total_time=60 build/fuzz/corpus/hlo_fuzzer \
+//   cmake --preset asan && ninja -C build/asan hlo_fuzzer
+//   mkdir -p build/asan/corpus/hlo_fuzzer
+//   build/asan/bin/hlo_fuzzer -max_total_time=60 build/asan/corpus/hlo_fuzzer \
 //       minka/ir/testdata/hlo_fuzzer_corpus
 //
 // Bytes that start like HLO text are read as text, others as proto. What is accepted must be
