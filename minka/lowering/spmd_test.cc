@@ -1,6 +1,7 @@
 #include "minka/lowering/spmd.h"
 
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "gmock/gmock.h"
@@ -47,6 +48,37 @@ Module Lowered(const Module& module, const Plan& plan) {
   return program->module;
 }
 
+struct CollectiveKey {
+  std::string kind;
+  ElementType type;
+  int64_t bytes;
+  auto operator<=>(const CollectiveKey&) const = default;
+};
+
+std::map<CollectiveKey, int> WrittenCollectives(const Module& local) {
+  std::map<CollectiveKey, int> written;
+  for (const Computation& computation : local.computations) {
+    for (const Instruction& instruction : computation.instructions) {
+      if (Family(instruction.opcode) != OpFamily::kCollective ||
+          instruction.opcode == Opcode::kReplicaId) {
+        continue;
+      }
+      int64_t bytes = 0;
+      for (size_t i = 0; i < instruction.operands.size(); ++i) {
+        bytes += instruction.opcode == Opcode::kAllGather
+                     ? instruction.results[i].num_bytes()
+                     : computation.shape(instruction.operands[i]).num_bytes();
+      }
+      ++written[{std::string(OpcodeName(instruction.opcode)), instruction.shape().type, bytes}];
+    }
+  }
+  return written;
+}
+
+void PrintTo(const CollectiveKey& key, std::ostream* out) {
+  *out << key.kind << ' ' << TypeName(key.type) << ' ' << key.bytes;
+}
+
 TEST(LowerSpmd, CompletesASplitContractionOverItsAxis) {
   ModuleBuilder target("dot");
   ComputationBuilder b = target.Entry();
@@ -67,6 +99,38 @@ TEST(LowerSpmd, CompletesASplitContractionOverItsAxis) {
   EXPECT_THAT(all_reduce->As<CollectiveAttributes>().groups,
               ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
   EXPECT_EQ(Count(local, Opcode::kReplicaId), 0) << "nothing depends on the device's place";
+}
+
+TEST(LowerSpmd, MovesAndSumsOverSeveralAxesInOneGroup) {
+  ModuleBuilder target("two_axes");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {8, 16}}, "x");
+  const Value moved = b.Unary(Opcode::kNegate, x);
+  const Value product = b.Dot(moved, moved, {.lhs_contracting = {1}, .rhs_contracting = {1}});
+  b.SetResults({b.Unary(Opcode::kNegate, product)});
+  const Module module = *std::move(target).Finish();
+  Plan plan = PlanOfStrategies(module, DataModel(),
+                               {{{Factor(0), Factor(0)}},
+                                {{Factor(1), Factor(1)}},
+                                {{Factor(2), Factor(2)}},
+                                {{Factor(1), Factor(1)}}});
+  const ReshardPrice bytes_alone = [](ReshardKind kind, int64_t bytes, AxisSet) {
+    return static_cast<double>(kind == ReshardKind::kAllReduce ? 2 * bytes : bytes);
+  };
+  for (Reshard& reshard : plan.stages[0].reshards) {
+    reshard.steps = CheapestReshard(module.entry_computation().shape(reshard.value), reshard.from,
+                                    reshard.to, DataModel(), bytes_alone)
+                        .steps;
+  }
+  const Module local = Lowered(module, plan);
+  EXPECT_EQ(WrittenCollectives(local), (std::map<CollectiveKey, int>{
+                                           {{"all-to-all", kF32, 64}, 1},
+                                           {{"reduce-scatter", kF32, 256}, 1},
+                                       }));
+  for (const Opcode opcode : {Opcode::kAllToAll, Opcode::kReduceScatter}) {
+    EXPECT_THAT(Find(local, opcode)->As<CollectiveAttributes>().groups,
+                ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)));
+  }
 }
 
 TEST(LowerSpmd, KeepsNamesAndAliases) {
@@ -304,34 +368,8 @@ TEST(LowerSpmd, RunsALoopOnLocalShapes) {
 }
 
 // What the plan lists is what runs: kind, type and bytes of every collective.
-struct CollectiveKey {
-  std::string kind;
-  ElementType type;
-  int64_t bytes;
-  auto operator<=>(const CollectiveKey&) const = default;
-};
-
-std::map<CollectiveKey, int> WrittenCollectives(const Module& local) {
-  std::map<CollectiveKey, int> written;
-  for (const Computation& computation : local.computations) {
-    for (const Instruction& instruction : computation.instructions) {
-      if (Family(instruction.opcode) != OpFamily::kCollective ||
-          instruction.opcode == Opcode::kReplicaId) {
-        continue;
-      }
-      int64_t bytes = 0;
-      for (size_t i = 0; i < instruction.operands.size(); ++i) {
-        bytes += instruction.opcode == Opcode::kAllGather
-                     ? instruction.results[i].num_bytes()
-                     : computation.shape(instruction.operands[i]).num_bytes();
-      }
-      ++written[{std::string(OpcodeName(instruction.opcode)), instruction.shape().type, bytes}];
-    }
-  }
-  return written;
-}
-
 TEST(LowerSpmd, WritesExactlyTheCollectivesOfRandomPlans) {
+  std::set<ReshardKind> joint;  // over several axes as one group
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const RandomProgram program = MakeRandomProgram(seed);
     const char* const meshes[] = {"2x2x2", "4x2", "8", "2x4"};
@@ -343,11 +381,13 @@ TEST(LowerSpmd, WritesExactlyTheCollectivesOfRandomPlans) {
       ++planned[{collective.kind, collective.type, collective.bytes}];
     }
     EXPECT_EQ(WrittenCollectives(local), planned) << "seed " << seed;
+    for (const Reshard& reshard : plan.stages[0].reshards) {
+      for (const ReshardStep& step : reshard.steps) {
+        if (step.axes.size() > 1) joint.insert(step.kind);
+      }
+    }
   }
-}
-
-void PrintTo(const CollectiveKey& key, std::ostream* out) {
-  *out << key.kind << ' ' << TypeName(key.type) << ' ' << key.bytes;
+  EXPECT_EQ(joint.size(), 6u) << "some kind of step is never taken over several axes";
 }
 
 }  // namespace

@@ -114,6 +114,10 @@ TEST(ReshardStepText, ParsesBack) {
            {"[data+model,-]", "all-gather data+model dim 0", "[-,-]"},
            {"[data+model,-]", "all-to-all model dim 0 to 1", "[data,model]"},
            {"[data,-]", "slice model dim 1", "[data,model]"},
+           {"[-,-]{partial: data,model}", "reduce-scatter model+data dim 1", "[-,model+data]"},
+           {"[data+model,-]", "all-to-all data+model dim 0 to 1", "[-,data+model]"},
+           {"[-,-]", "slice data+model dim 1", "[-,data+model]"},
+           {"[-,-]", "make-partial data+model", "[-,-]{partial: data,model}"},
            {"[data,-]", "make-partial model", "[data,-]{partial: model}"}}) {
     const auto step = ParseReshardStep(text, *ParseSharding(from, mesh), mesh);
     ASSERT_TRUE(step.ok()) << step.status();

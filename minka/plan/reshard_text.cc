@@ -74,6 +74,10 @@ absl::Status PopAxes(Sharding& sharding, int dim, const AxisList& axes, const Re
   return absl::OkStatus();
 }
 
+void PushAxes(AxisList& dim, const AxisList& axes) {
+  for (int i = 0; i < axes.size(); ++i) dim.PushMinor(axes[i]);
+}
+
 absl::Status RemovePartial(Sharding& sharding, const ReshardStep& step, const Mesh& mesh) {
   for (int i = 0; i < step.axes.size(); ++i) {
     if (!sharding.partial.contains(step.axes[i])) {
@@ -137,17 +141,13 @@ absl::StatusOr<Sharding> ApplyStep(const Sharding& before, const ReshardStep& st
   Sharding after = before;
   if (step.axes.empty()) return InvalidArgument("{} without an axis", ToString(step.kind));
   if (HasDim(step.kind)) RETURN_IF_ERROR(CheckDim(before, step.dim));
-  const bool several = step.kind == ReshardKind::kAllReduce || step.kind == ReshardKind::kAllGather;
-  if (!several && step.axes.size() > 1) {
-    return InvalidArgument("{} over several axes", ToString(step.kind));
-  }
   switch (step.kind) {
     case ReshardKind::kAllReduce:
       RETURN_IF_ERROR(RemovePartial(after, step, mesh));
       break;
     case ReshardKind::kReduceScatter:
       RETURN_IF_ERROR(RemovePartial(after, step, mesh));
-      after.dims[step.dim].PushMinor(step.axes[0]);
+      PushAxes(after.dims[step.dim], step.axes);
       break;
     case ReshardKind::kAllGather:
       RETURN_IF_ERROR(PopAxes(after, step.dim, step.axes, step, mesh));
@@ -156,15 +156,15 @@ absl::StatusOr<Sharding> ApplyStep(const Sharding& before, const ReshardStep& st
       RETURN_IF_ERROR(CheckDim(before, step.to_dim));
       if (step.to_dim == step.dim) return InvalidArgument("all-to-all within one dimension");
       RETURN_IF_ERROR(PopAxes(after, step.dim, step.axes, step, mesh));
-      after.dims[step.to_dim].PushMinor(step.axes[0]);
+      PushAxes(after.dims[step.to_dim], step.axes);
       break;
     case ReshardKind::kSlice:
       RETURN_IF_ERROR(CheckUnused(before, step, mesh));
-      after.dims[step.dim].PushMinor(step.axes[0]);
+      PushAxes(after.dims[step.dim], step.axes);
       break;
     case ReshardKind::kMakePartial:
       RETURN_IF_ERROR(CheckUnused(before, step, mesh));
-      after.partial.Insert(step.axes[0]);
+      after.partial = after.partial.Union(step.axes.axes());
       break;
   }
   return after;

@@ -151,14 +151,7 @@ class Steps {
     const Layout layout = LayoutOf(state);
     ForEachOfPartial(state, layout, visit);
     for (int dim = 0; dim < rank_; ++dim) ForEachOfDim(state, layout, dim, visit);
-    const AxisSet used = layout.split.Union(layout.partial);
-    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      if (used.contains(axis) || !searched_.contains(axis)) continue;
-      SplitOver(state, layout, axis, ReshardKind::kSlice, visit);
-      if (!to_partial_.contains(axis)) continue;
-      visit(Moved(state, axis, kPartial), layout.split,
-            Move{ReshardKind::kMakePartial, AxisSet::Of(axis)});
-    }
+    ForEachOfIdle(state, layout, visit);
   }
 
  private:
@@ -179,60 +172,87 @@ class Steps {
     return layout;
   }
 
-  bool Divides(const Layout& layout, int dim, int axis) const {
-    const AxisSet axes = layout.dims[dim].axes().Union(AxisSet::Of(axis));
+  bool Divides(const Layout& layout, int dim, AxisSet added) const {
+    const AxisSet axes = layout.dims[dim].axes().Union(added);
     return divides_[static_cast<size_t>(dim) << mesh_.num_axes() | axes.bits()];
   }
 
-  // All-reduces over every set of partial axes, reduce-scatters of each.
+  // All-reduces and reduce-scatters over every set of partial axes.
   template <typename Visit>
   void ForEachOfPartial(State state, const Layout& layout, const Visit& visit) const {
-    for (int bits = layout.partial.bits(); bits > 0; bits = (bits - 1) & layout.partial.bits()) {
-      AxisSet axes;
+    ForEachSubset(layout.partial, [&](AxisSet axes) {
       State next = state;
       for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-        if ((bits >> axis & 1) == 0) continue;
-        axes.Insert(axis);
-        next = Moved(next, axis, kIdle);
+        if (axes.contains(axis)) next = Moved(next, axis, kIdle);
       }
       visit(next, layout.split, Move{ReshardKind::kAllReduce, axes});
-    }
-    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      if (layout.partial.contains(axis)) {
-        SplitOver(state, layout, axis, ReshardKind::kReduceScatter, visit);
+      SplitOver(state, layout, axes, ReshardKind::kReduceScatter, visit);
+    });
+  }
+
+  // Slices and partial sums over every set of axes that the sharding does not use.
+  template <typename Visit>
+  void ForEachOfIdle(State state, const Layout& layout, const Visit& visit) const {
+    const AxisSet idle = searched_.Minus(layout.split).Minus(layout.partial);
+    ForEachSubset(idle, [&](AxisSet axes) {
+      SplitOver(state, layout, axes, ReshardKind::kSlice, visit);
+      if (!axes.Minus(to_partial_).empty()) return;
+      State next = state;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (axes.contains(axis)) next = Moved(next, axis, kPartial);
       }
+      visit(next, layout.split, Move{ReshardKind::kMakePartial, axes});
+    });
+  }
+
+  // Every set but the empty one, the largest first.
+  template <typename Visit>
+  static void ForEachSubset(AxisSet axes, const Visit& visit) {
+    for (int bits = axes.bits(); bits > 0; bits = (bits - 1) & axes.bits()) {
+      AxisSet subset;
+      for (int axis = 0; axis < kMaxMeshAxes; ++axis) {
+        if (bits >> axis & 1) subset.Insert(axis);
+      }
+      visit(subset);
     }
   }
 
+  // The axes become the minor ones of a dimension, among themselves in mesh order.
   template <typename Visit>
-  void SplitOver(State state, const Layout& layout, int axis, ReshardKind kind,
+  void SplitOver(State state, const Layout& layout, AxisSet axes, ReshardKind kind,
                  const Visit& visit) const {
     for (int dim = 0; dim < rank_; ++dim) {
-      if (!Divides(layout, dim, axis)) continue;
-      visit(Moved(state, axis, kFirstDim + dim, layout.dims[dim].size()), layout.split,
-            Move{kind, AxisSet::Of(axis), static_cast<int8_t>(dim)});
+      if (!Divides(layout, dim, axes)) continue;
+      State next = state;
+      int position = layout.dims[dim].size();
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (axes.contains(axis)) next = Moved(next, axis, kFirstDim + dim, position++);
+      }
+      visit(next, layout.split, Move{kind, axes, static_cast<int8_t>(dim)});
     }
   }
 
-  // All-gathers of the minor axes of the dimension, all-to-alls of the minor one.
+  // All-gathers and all-to-alls of the minor axes of the dimension.
   template <typename Visit>
   void ForEachOfDim(State state, const Layout& layout, int dim, const Visit& visit) const {
     const AxisList& axes = layout.dims[dim];
-    if (axes.empty()) return;
-    AxisSet gathered;
-    State next = state;
-    for (int i = axes.size() - 1; i >= 0; --i) {
-      gathered.Insert(axes[i]);
-      next = Moved(next, axes[i], kIdle);
-      visit(next, layout.split.Minus(gathered),
-            Move{ReshardKind::kAllGather, gathered, static_cast<int8_t>(dim)});
-    }
-    const int minor = axes.minor();
-    for (int to_dim = 0; to_dim < rank_; ++to_dim) {
-      if (to_dim == dim || !Divides(layout, to_dim, minor)) continue;
-      visit(Moved(state, minor, kFirstDim + to_dim, layout.dims[to_dim].size()), layout.split,
-            Move{ReshardKind::kAllToAll, AxisSet::Of(minor), static_cast<int8_t>(dim),
-                 static_cast<int8_t>(to_dim)});
+    AxisSet taken;
+    State gathered = state;
+    for (int first = axes.size() - 1; first >= 0; --first) {
+      taken.Insert(axes[first]);
+      gathered = Moved(gathered, axes[first], kIdle);
+      visit(gathered, layout.split.Minus(taken),
+            Move{ReshardKind::kAllGather, taken, static_cast<int8_t>(dim)});
+      for (int to_dim = 0; to_dim < rank_; ++to_dim) {
+        if (to_dim == dim || !Divides(layout, to_dim, taken)) continue;
+        State next = state;
+        for (int i = first, position = layout.dims[to_dim].size(); i < axes.size(); ++i) {
+          next = Moved(next, axes[i], kFirstDim + to_dim, position++);
+        }
+        visit(next, layout.split,
+              Move{ReshardKind::kAllToAll, taken, static_cast<int8_t>(dim),
+                   static_cast<int8_t>(to_dim)});
+      }
     }
   }
 
@@ -350,7 +370,7 @@ class Search {
       const Move& move = nodes_[node].move;
       ReshardStep step{.kind = move.kind, .dim = move.dim, .to_dim = move.to_dim};
       step.result = Decode(nodes_[node].state, shape_.rank());
-      if (move.kind == ReshardKind::kAllGather) {
+      if (move.kind == ReshardKind::kAllGather || move.kind == ReshardKind::kAllToAll) {
         const Sharding before = Decode(nodes_[nodes_[node].parent].state, shape_.rank());
         const AxisList& axes = before.dims[move.dim];
         for (int i = 0; i < axes.size(); ++i) {

@@ -15,10 +15,10 @@ namespace minka {
 
 enum class ReshardKind : uint8_t {
   kAllReduce,      // completes partial axes
-  kReduceScatter,  // completes a partial axis by splitting `dim` over it
-  kAllGather,      // takes the minor axis (or minor axes) of `dim` away
-  kAllToAll,       // moves the minor axis of `dim` to be the minor axis of `to_dim`
-  kSlice,          // splits `dim` over an axis; local, no communication
+  kReduceScatter,  // completes partial axes by splitting `dim` over them
+  kAllGather,      // takes minor axes of `dim` away
+  kAllToAll,       // moves minor axes of `dim` to be the minor axes of `to_dim`, in their order
+  kSlice,          // splits `dim` over axes; local, no communication
   kMakePartial,    // replicated -> partial: kept on coordinate 0, zero elsewhere; local
 };
 
@@ -28,8 +28,7 @@ std::string_view ToString(ReshardKind kind);
 
 struct ReshardStep {
   ReshardKind kind = ReshardKind::kSlice;
-  AxisList axes;  // major to minor; several only for kAllReduce and for kAllGather of neighbouring
-                  // minor axes
+  AxisList axes;  // major to minor, one group; those that `dim` loses or gains lie side by side
   int dim = -1;
   int to_dim = -1;  // kAllToAll
   Sharding result;  // after this step

@@ -89,7 +89,27 @@ TEST(Reshard, TakesTheStepMadeForTheChange) {
   EXPECT_EQ(Answer({"4", {8, 8}, "[-,-]", "[-,-]{partial: x}"}), "make-partial [-,-]{partial: x}");
   EXPECT_EQ(Answer({"2x2", {8, 8}, "[-,-]{partial: x,y}", "[-,-]"}), "all-reduce [-,-]");
   EXPECT_EQ(Answer({"2x2", {8, 8}, "[x+y,-]", "[-,-]"}), "all-gather [-,-]");
-  EXPECT_EQ(Answer({"2x2", {8, 8}, "[-,-]", "[x+y,-]"}), "slice [x,-], slice [x+y,-]");
+  EXPECT_EQ(Answer({"2x2", {8, 8}, "[-,-]", "[x+y,-]"}), "slice [x+y,-]");
+}
+
+TEST(Reshard, OneGroupOfSeveralAxesDoesWhatTheAxesJoinedToOneWould) {
+  struct Case {
+    const char *from, *to, *steps, *from_joined, *to_joined;
+  };
+  for (const Case& c : {
+           Case{"[-,-]{partial: x,y}", "[x+y,-]", "reduce-scatter [x+y,-]", "[-,-]{partial: x}",
+                "[x,-]"},
+           Case{"[x+y,-]", "[-,x+y]", "all-to-all [-,x+y]", "[x,-]", "[-,x]"},
+           Case{"[x+y,-]", "[-,-]", "all-gather [-,-]", "[x,-]", "[-,-]"},
+           Case{"[-,-]{partial: x,y}", "[-,-]", "all-reduce [-,-]", "[-,-]{partial: x}", "[-,-]"},
+           Case{"[-,-]", "[-,x+y]", "slice [-,x+y]", "[-,-]", "[-,x]"},
+           Case{"[-,-]", "[-,-]{partial: x,y}", "make-partial [-,-]{partial: x,y}", "[-,-]",
+                "[-,-]{partial: x}"},
+       }) {
+    EXPECT_EQ(Answer({"2x4", {64, 64}, c.from, c.to}), c.steps);
+    EXPECT_EQ(Cost({"2x4", {64, 64}, c.from, c.to}),
+              Cost({"8", {64, 64}, c.from_joined, c.to_joined}));
+  }
 }
 
 TEST(Reshard, OnlyTheMinorAxisComesAndGoesFreely) {
@@ -97,7 +117,7 @@ TEST(Reshard, OnlyTheMinorAxisComesAndGoesFreely) {
   EXPECT_EQ(Answer({"2x2", {64, 63}, "[x,-]", "[y+x,-]"}),
             "all-gather [-,-], slice [y,-], slice [y+x,-]");
   EXPECT_EQ(Answer({"2x2", {64, 64}, "[x+y,-]", "[y,-]"}),
-            "all-to-all [x,y], all-gather [-,y], all-to-all [y,-]");
+            "all-to-all [-,x+y], all-to-all [y,x], all-gather [y,-]");
 }
 
 // Independent of the search: Bellman-Ford over shardings as structs, without pruning.
@@ -137,50 +157,46 @@ class BruteForce {
     edges.push_back({after, AlphaBeta(mesh_, kind, bytes, axes)});
   }
 
+  // Steps that take up partial or unused axes, all at once.
+  void AddOverSet(std::vector<Edge>& edges, const Sharding& before, int bits) {
+    AxisSet axes;
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (bits >> axis & 1) axes.Insert(axis);
+    }
+    const bool is_partial = axes.Minus(before.partial).empty();
+    if (!is_partial && axes.Minus(before.used_axes()) != axes) return;
+    Sharding base = before;
+    base.partial = before.partial.Minus(axes);
+    if (is_partial) Add(edges, before, base, ReshardKind::kAllReduce, axes);
+    for (size_t dim = 0; dim < before.dims.size(); ++dim) {
+      Sharding after = base;
+      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+        if (axes.contains(axis)) after.dims[dim].PushMinor(axis);
+      }
+      Add(edges, before, after, is_partial ? ReshardKind::kReduceScatter : ReshardKind::kSlice,
+          axes);
+    }
+    if (is_partial) return;
+    base.partial = base.partial.Union(axes);
+    Add(edges, before, base, ReshardKind::kMakePartial, axes);
+  }
+
   std::vector<Edge> Steps(const Sharding& before) {
     std::vector<Edge> edges;
-    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      const bool is_partial = before.partial.contains(axis);
-      if (before.split_axes().contains(axis)) continue;
-      Sharding base = before;
-      base.partial.Remove(axis);
-      for (AxisList& axes : base.dims) {
-        axes.PushMinor(axis);
-        Add(edges, before, base, is_partial ? ReshardKind::kReduceScatter : ReshardKind::kSlice,
-            AxisSet::Of(axis));
-        axes.PopMinor();
-      }
-      if (is_partial) continue;
-      base.partial.Insert(axis);
-      Add(edges, before, base, ReshardKind::kMakePartial, AxisSet::Of(axis));
-    }
-    for (int bits = 1; bits < 1 << mesh_.num_axes(); ++bits) {
-      Sharding after = before;
-      AxisSet axes;
-      for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-        if (bits >> axis & 1) axes.Insert(axis);
-      }
-      if (!axes.Minus(before.partial).empty()) continue;
-      after.partial = after.partial.Minus(axes);
-      Add(edges, before, after, ReshardKind::kAllReduce, axes);
-    }
+    for (int bits = 1; bits < 1 << mesh_.num_axes(); ++bits) AddOverSet(edges, before, bits);
     for (size_t dim = 0; dim < before.dims.size(); ++dim) {
+      AxisList taken;  // minor to major
       Sharding after = before;
-      AxisSet gathered;
       while (!after.dims[dim].empty()) {
-        gathered.Insert(after.dims[dim].minor());
+        taken.PushMinor(after.dims[dim].minor());
         after.dims[dim].PopMinor();
-        Add(edges, before, after, ReshardKind::kAllGather, gathered);
-      }
-      if (before.dims[dim].empty()) continue;
-      after = before;
-      const int minor = after.dims[dim].minor();
-      after.dims[dim].PopMinor();
-      for (size_t to_dim = 0; to_dim < before.dims.size(); ++to_dim) {
-        if (to_dim == dim) continue;
-        after.dims[to_dim].PushMinor(minor);
-        Add(edges, before, after, ReshardKind::kAllToAll, AxisSet::Of(minor));
-        after.dims[to_dim].PopMinor();
+        Add(edges, before, after, ReshardKind::kAllGather, taken.axes());
+        for (size_t to_dim = 0; to_dim < before.dims.size(); ++to_dim) {
+          if (to_dim == dim) continue;
+          Sharding moved = after;
+          for (int i = taken.size() - 1; i >= 0; --i) moved.dims[to_dim].PushMinor(taken[i]);
+          Add(edges, before, moved, ReshardKind::kAllToAll, taken.axes());
+        }
       }
     }
     return edges;

@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<CostModel>> CostModelOf(const AcceptanceRow& row,
 // One step of a reshard by the row's formulas.
 double StepCost(const AcceptanceRow& row, const Mesh& mesh, const CostModel& cost,
                 const ReshardStep& step, int64_t bytes) {
-  if (row.flattens_mesh && step.axes.size() == mesh.num_axes()) {
+  if (row.flattens_mesh && step.kind == ReshardKind::kAllReduce &&
+      step.axes.size() == mesh.num_axes()) {
     const auto n = static_cast<double>(mesh.num_devices());
     return row.alpha[0] + 2 * row.beta[0] * (n - 1) / n * static_cast<double>(bytes);
   }

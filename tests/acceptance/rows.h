@@ -39,7 +39,7 @@ struct AcceptanceRow {
   int split_rank = 1;
   bool forbids_gathers = false;  // an all-gather costs 1e8
   bool truncates_costs = false;  // each collective costs a whole number, rounded down
-  bool flattens_mesh = false;    // a collective over all axes costs what it would over one
+  bool flattens_mesh = false;    // an all-reduce over all axes costs what it would over one
   std::string why_cheaper;       // for rows whose plan costs less than the bound
   bool compiles = false;         // on 4 devices, by the CPU plugin
 };
