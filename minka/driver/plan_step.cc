@@ -107,10 +107,6 @@ absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request, 
   plan.stop_reason = result.stop_reason;
   plan.search_seconds = result.seconds;
   plan.notes = result.notes;
-  if (result.num_choices_cut > 0) {
-    plan.notes.push_back(fmt::format("{} choices beyond {} per operation were not tried",
-                                     result.num_choices_cut, options.max_choices));
-  }
   plan.stages.push_back(std::move(result.stage));
   Describe(step, plan);
   plan.per_micro_batch = plan.num_micro_batches > 1 && request.micro_batches.per_micro_batch;

@@ -36,6 +36,18 @@ int NumLinearAxes(const Strategy& strategy) {
       strategy.axes, [](const AxisUse& use) { return use.kind == AxisUse::Kind::kLinear; }));
 }
 
+// How many axes are left once neighbours that do the same are joined; those of size 1 do not count.
+int NumRuns(const Strategy& strategy, const Mesh& mesh) {
+  int runs = 0;
+  const AxisUse* last = nullptr;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (mesh.size(axis) == 1) continue;
+    runs += last == nullptr || strategy.axes[axis] != *last;
+    last = &strategy.axes[axis];
+  }
+  return runs;
+}
+
 class Enumerator {
  public:
   Enumerator(const Step& step, const Mesh& mesh, bool forbid_replicated_dots,
@@ -109,7 +121,7 @@ class Enumerator {
     }
     const Opcode opcode = instruction.opcode;
     if (opcode == Opcode::kDot || opcode == Opcode::kConvolution) KeepDivided(choices.strategies);
-    Cut(choices.strategies);
+    Cut(opcode, choices.strategies);
     FillPorts(instruction, choices);
     return choices;
   }
@@ -128,29 +140,36 @@ class Enumerator {
   }
 
   // A dot that an axis does not divide repeats its work there: only where no choice divides it, or
-  // the cost model lets it compete and there is room.
+  // the cost model lets it compete.
   void KeepDivided(std::vector<Strategy>& strategies) const {
+    if (!forbid_replicated_dots_) return;
     int least = mesh_.num_axes();
     for (const Strategy& strategy : strategies)
       least = std::min(least, NumIdleAxes(strategy, mesh_));
-    const int allowed = forbid_replicated_dots_ || mesh_.num_axes() > 2 ? least : mesh_.num_axes();
     std::erase_if(strategies,
-                  [&](const Strategy& strategy) { return NumIdleAxes(strategy, mesh_) > allowed; });
+                  [&](const Strategy& strategy) { return NumIdleAxes(strategy, mesh_) > least; });
   }
 
-  // Beyond max_choices the unusual goes first: several partial axes, two axes on one factor, idle
-  // axes.
-  void Cut(std::vector<Strategy>& strategies) {
-    const size_t limit = static_cast<size_t>(options_.max_choices);
-    if (strategies.size() <= limit) return;
-    const auto unusual = [&](const Strategy& s) {
-      const bool all_idle = NumIdleAxes(s, mesh_) == mesh_.num_axes() && NumLinearAxes(s) == 0;
-      return all_idle ? -1 : 2 * (NumLinearAxes(s) > 1) + (SharesFactor(s, mesh_) ? 1 : 0);
+  // Beyond max_choices the unusual goes first: several partial axes, idle axes, two axes on one
+  // factor. What two axes could do, each made by joining neighbours, stays.
+  void Cut(Opcode opcode, std::vector<Strategy>& strategies) {
+    const size_t num_all = strategies.size();
+    if (num_all <= static_cast<size_t>(options_.max_choices)) return;
+    const auto unusual = [&](const Strategy& strategy) {
+      if (NumRuns(strategy, mesh_) <= 2) return -1;
+      const int num_linear = NumLinearAxes(strategy);
+      return 4 * (num_linear > 1) + 2 * (NumIdleAxes(strategy, mesh_) > num_linear) +
+             (SharesFactor(strategy, mesh_) ? 1 : 0);
     };
+    const auto num_coarse = std::ranges::count(strategies, -1, unusual);
+    const size_t num_kept = std::max<size_t>(num_coarse, options_.max_choices);
+    if (num_all <= num_kept) return;
     std::ranges::stable_sort(strategies, {}, unusual);
-    tables_.num_cut += static_cast<int64_t>(strategies.size() - limit);
-    strategies.resize(limit);
+    strategies.resize(num_kept);
     std::ranges::sort(strategies);
+    CutChoices& cut = tables_.cut[std::string(OpcodeName(opcode))];
+    cut.num_cut += static_cast<int64_t>(num_all - num_kept);
+    cut.num_choices += static_cast<int64_t>(num_all);
   }
 
   void FillPorts(const Instruction& instruction, OpChoices& choices) {

@@ -52,17 +52,24 @@ struct OpChoices {
   std::vector<PortId> results;   // by result
 };
 
+// What was not tried of all distinct operations of one opcode.
+struct CutChoices {
+  int64_t num_cut = 0;
+  int64_t num_choices = 0;  // of the operations of which some were cut
+};
+
 struct ChoiceTables {
   ShardingTable shardings;
   PortTable ports;
   std::vector<OpChoices> op_choices;
   std::vector<int32_t> of_instruction;      // instruction -> op_choices
   std::map<Value, Sharding> pinned_values;  // of parameters: none, they have fewer choices
-  int64_t num_cut = 0;
+  std::map<std::string, CutChoices> cut;    // by opcode
   std::vector<std::string> notes;
 };
 
-// Enumerates, honouring method and pins, and cuts to options.max_choices per operation.
+// Enumerates, honouring method and pins, and cuts to options.max_choices per operation; what a mesh
+// of two axes could do that is made of this one by joining neighbours is never cut.
 absl::StatusOr<ChoiceTables> EnumerateChoices(const Step& step, const Mesh& mesh,
                                               bool forbid_replicated_dots,
                                               const IntraOpOptions& options);

@@ -78,6 +78,15 @@ absl::Status FoundNothing(SolveStatus status, const Mesh& mesh, const IntraOpOpt
                             asked);
 }
 
+std::string NoteOnCut(const std::map<std::string, CutChoices>& cut) {
+  std::string counts;
+  for (const auto& [opcode, choices] : cut) {
+    counts += fmt::format("{}{} of {} of {}", counts.empty() ? "" : ", ", choices.num_cut,
+                          choices.num_choices, opcode);
+  }
+  return fmt::format("choices not tried, which lower bound and gap leave out: {}", counts);
+}
+
 // Does the solver, for want of a choice, leave open whether the limit is the reason?
 bool MayLackMemory(const SolveResult& solved) {
   return solved.choice.empty() && solved.infeasibility && !solved.infeasibility->without_limit;
@@ -182,8 +191,8 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
       result.objective > 0 ? (result.objective - result.lower_bound) / result.objective : 0;
   result.num_nodes = formulation.problem.num_nodes();
   result.num_edges = static_cast<int>(formulation.problem.edges().size());
-  result.num_choices_cut = tables.num_cut;
   result.notes = tables.notes;
+  if (!tables.cut.empty()) result.notes.push_back(NoteOnCut(tables.cut));
   if (IsDataParallel(options.method) && penalties > 1e-3 * result.objective) {
     result.notes.push_back(
         fmt::format("method {} avoids gathers and moves that this plan cannot do without; what the "

@@ -64,7 +64,7 @@ struct IntraOpOptions {
   SearchOptions search;
   // Sums over micro-batches are split over as many devices as divide them.
   bool scatters_accumulators = false;
-  int max_choices = 128;                // per operation or value; what is cut is counted
+  int max_choices = 128;                // per operation; what is cut is counted
   std::vector<int32_t> initial_choice;  // of an earlier result on the same problem
   std::function<void(double seconds, double gap)> on_progress;
 };
@@ -80,7 +80,6 @@ struct IntraOpResult {
   std::string stop_reason;
   double seconds = 0;
   int num_nodes = 0, num_edges = 0;
-  int64_t num_choices_cut = 0;
   std::vector<int32_t> choice;  // for a later warm start
   std::vector<std::string> notes;
 };
