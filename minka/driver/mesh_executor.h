@@ -26,12 +26,19 @@ struct MeshArray {
   std::vector<pjrt::Buffer> parts;  // by device of the mesh
 };
 
+// Wall times of equal runs, in microseconds; all zero where there are none.
+struct RunStatistics {
+  int num_runs = 0;
+  double mean_us = 0, std_us = 0;
+  double lower_quartile_us = 0, median_us = 0, upper_quartile_us = 0;  // linear between runs
+};
+RunStatistics StatisticsOf(std::span<const double> us);
+
 // Wall times of runs, each from the launch until all devices are done.
 struct RunTimes {
   std::vector<double> us;
-  // Mean and standard deviation without the first run (which warms up) where there are several.
-  double mean_us() const;
-  double std_us() const;
+  // Without the first `num_warm_up` runs, in which memory is touched for the first time.
+  RunStatistics Warm(int num_warm_up) const;
 };
 
 // What a program takes and gives: whole shapes with their shardings.

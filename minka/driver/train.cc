@@ -394,9 +394,7 @@ class Training {
     }
     NotePeak();
     report_.seconds = SecondsSince(start);
-    const RunTimes& times = run_->runner().executor().times();
-    report_.measured_step_us = times.mean_us();
-    report_.measured_step_std_us = times.std_us();
+    report_.step_times = run_->runner().executor().times();
     return absl::OkStatus();
   }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/driver/mesh_executor.h"
 #include "minka/driver/oracle.h"
 #include "minka/driver/plan_step.h"
 #include "minka/models/registry.h"
@@ -88,7 +89,7 @@ struct TrainReport {
   std::optional<double> held_out_loss;
   std::optional<double> held_out_accuracy;  // of classifiers
   std::optional<double> bigram_entropy;     // of the held-out text
-  double measured_step_us = 0, measured_step_std_us = 0;
+  RunTimes step_times;
   int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
   double create_state_seconds = 0, compile_seconds = 0;
   std::string data_source;

@@ -1,4 +1,4 @@
-// `minka run`: runs any module once on this machine's devices.
+// `minka run`: runs any module on this machine's devices.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/driver/prepare.h"
+#include "minka/report/format.h"
 #include "minka/report/plan_table.h"
 #include "minka/tensors/safetensors.h"
 #include "minka/tools/bundle.h"
@@ -31,8 +32,12 @@ struct RunFlags {
   std::string plan, inputs, outputs, dump_to, repro, plugin;
   std::vector<std::string> given_planning;  // flags of that group on the command line
   std::optional<uint64_t> random_inputs;
+  int steps = 5;
   bool check = false, json = false;
 };
+
+// The first steps find caches cold and memory untouched.
+constexpr int kNumWarmUpSteps = 2;
 
 using Clock = std::chrono::steady_clock;
 
@@ -108,9 +113,9 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
 }
 
 // All results by number, state read back from the devices.
-absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, StepRunner& runner,
-                                               StepOutput output) {
-  std::vector<Literal> results = std::move(output.results);
+absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, const StepRunner& runner,
+                                               const StepOutput& output) {
+  std::vector<Literal> results = output.results;
   for (int i = 0; i < static_cast<int>(step.parameters.size()); ++i) {
     const int result = step.parameters[i].state_result;
     if (step.parameters[i].role != ParameterRole::kState || result < 0) continue;
@@ -166,18 +171,40 @@ class ModuleRun {
     ReportPart("the launch on all devices");
     start = Clock::now();
     ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
-    const MeshExecutor& executor = runner.executor();
-    figures_.measured_step_us = executor.times().mean_us();
-    figures_.measured_step_std_us = executor.times().std_us();
     figures_.prepare_input_seconds =
-        std::max(0.0, SecondsSince(start) - figures_.measured_step_us * 1e-6);
+        std::max(0.0, SecondsSince(start) - runner.executor().times().us.front() * 1e-6);
+    RETURN_IF_ERROR(WriteResults(output));
+    RETURN_IF_ERROR(TimeWarmSteps(std::move(output.state)));
+    const MeshExecutor& executor = runner.executor();
+    figures_.step_times = executor.times();
+    figures_.num_warm_up = kNumWarmUpSteps;
     figures_.measured_peak_memory_bytes = executor.measured_peak_bytes();
     figures_.total_allocation_bytes = executor.executable().memory().total_bytes();
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteResults(const StepOutput& output) {
     ReportPart("reading the results");
     ASSIGN_OR_RETURN(const std::vector<Literal> results,
-                     ResultsOf(source_.step, runner, std::move(output)));
+                     ResultsOf(source_.step, run_->runner(), output));
     if (flags_.outputs.empty()) return absl::OkStatus();
     return WriteTensors(flags_.outputs, ToTensorFile(results));
+  }
+
+  // State goes on from step to step; the other inputs stay.
+  absl::Status TimeWarmSteps(State state) {
+    StepRunner& runner = run_->runner();
+    const int num_steps = kNumWarmUpSteps + flags_.steps;
+    for (int step = 1; step < num_steps; ++step) {
+      const std::string what = fmt::format("step {} of {}", step + 1, num_steps);
+      ReportPart(what);
+      ShowStatus(
+          fmt::format("{}, the last in {}", what, FormatTime(runner.executor().times().us.back())));
+      ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
+      state = std::move(output.state);
+    }
+    ClearStatus();
+    return absl::OkStatus();
   }
 
   absl::Status Check() {
@@ -256,7 +283,7 @@ void RunInParent(const RunFlags& flags, CommandLine& line) {
 void AddRunCommand(CLI::App& app, CommandLine& line) {
   const auto flags = std::make_shared<RunFlags>();
   CLI::App* const command =
-      app.add_subcommand("run", "Run a module once on this machine's devices, split by a plan");
+      app.add_subcommand("run", "Run a module on this machine's devices, split by a plan");
   command
       ->add_option("module", flags->source.model,
                    "A module file (HloModuleProto or HLO text) or a named model; - is standard "
@@ -273,6 +300,13 @@ void AddRunCommand(CLI::App& app, CommandLine& line) {
   command->add_option("--outputs", flags->outputs,
                       "Write the results as safetensors named 0, 1, ...; - is standard output. "
                       "Default: not written");
+  command
+      ->add_option("--steps", flags->steps,
+                   fmt::format("Time so many steps after {} that warm up; each goes on from the "
+                               "state that the one before left. Results are those of the first. "
+                               "Default: {}",
+                               kNumWarmUpSteps, flags->steps))
+      ->check(WholeNumberFrom(1));
   command->add_flag("--check", flags->check,
                     "Also run on one device, compare every result, and fail where the difference "
                     "is more than rounding explains");

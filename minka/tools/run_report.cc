@@ -21,16 +21,27 @@ double Ratio(const OutputComparison& output) {
   return output.allowed_error > 0 ? output.error / output.allowed_error : output.ok ? 0 : 2;
 }
 
+std::string MeasuredTime(const Plan& plan, const RunFigures& figures) {
+  const RunStatistics warm = figures.step_times.Warm(figures.num_warm_up);
+  const std::string first =
+      figures.step_times.us.empty()
+          ? ""
+          : fmt::format("; the first step, cold, {}", FormatTime(figures.step_times.us.front()));
+  if (warm.num_runs == 0) return "no warm step measured" + first;
+  return fmt::format("{} measured{}: median of {} warm step{}, half of them in {} to {}{}",
+                     FormatTime(warm.median_us), Difference(plan.step_time_us, warm.median_us),
+                     warm.num_runs, warm.num_runs == 1 ? "" : "s",
+                     FormatTime(warm.lower_quartile_us), FormatTime(warm.upper_quartile_us), first);
+}
+
 }  // namespace
 
 std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures) {
   return fmt::format(
-      "  step time      {} predicted, {} measured (deviation {}){}\n"
+      "  step time      {} predicted, {}\n"
       "  peak memory    {} predicted, {} measured per device{}\n",
-      FormatTime(plan.step_time_us), FormatTime(figures.measured_step_us),
-      FormatTime(figures.measured_step_std_us),
-      Difference(plan.step_time_us, figures.measured_step_us), FormatBytes(plan.peak_memory_bytes),
-      FormatBytes(figures.measured_peak_memory_bytes),
+      FormatTime(plan.step_time_us), MeasuredTime(plan, figures),
+      FormatBytes(plan.peak_memory_bytes), FormatBytes(figures.measured_peak_memory_bytes),
       Difference(static_cast<double>(plan.peak_memory_bytes),
                  static_cast<double>(figures.measured_peak_memory_bytes)));
 }
@@ -70,8 +81,19 @@ std::string DescribeCheck(const OracleReport& report) {
 nlohmann::ordered_json RunJson(const Plan& plan, const Module& module, const RunFigures& figures) {
   auto json = nlohmann::ordered_json::parse(PlanToJson(plan, module));
   json["predicted_step_time_us"] = plan.step_time_us;
-  json["measured_step_time_us"] = figures.measured_step_us;
-  json["measured_step_time_std_us"] = figures.measured_step_std_us;
+  const RunStatistics warm = figures.step_times.Warm(figures.num_warm_up);
+  const auto if_warm = [&](double us) -> nlohmann::ordered_json {
+    return warm.num_runs > 0 ? nlohmann::ordered_json(us) : nullptr;
+  };
+  json["num_measured_steps"] = warm.num_runs;
+  json["measured_step_time_us"] = if_warm(warm.mean_us);
+  json["measured_step_time_std_us"] = if_warm(warm.std_us);
+  json["measured_step_time_median_us"] = if_warm(warm.median_us);
+  json["measured_step_time_quartiles_us"] = {if_warm(warm.lower_quartile_us),
+                                             if_warm(warm.upper_quartile_us)};
+  json["first_step_time_us"] = figures.step_times.us.empty()
+                                   ? nullptr
+                                   : nlohmann::ordered_json(figures.step_times.us.front());
   json["measured_peak_memory_bytes"] = figures.measured_peak_memory_bytes;
   json["total_allocation_bytes"] = figures.total_allocation_bytes;
   json["prepare_input_seconds"] = figures.prepare_input_seconds;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "minka/driver/mesh_executor.h"
 #include "minka/driver/oracle.h"
 #include "minka/driver/plan_step.h"
 #include "nlohmann/json.hpp"
@@ -11,17 +12,19 @@
 namespace minka {
 
 struct RunFigures {
-  double measured_step_us = 0, measured_step_std_us = 0;
+  RunTimes step_times;
+  int num_warm_up = 1;  // of them, which are not compared with the prediction
   int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
   double prepare_input_seconds = 0, create_state_seconds = 0, compile_seconds = 0;
 };
 
-// Two lines: step time and peak memory, predicted against measured.
+// Lines for step time and peak memory, predicted against measured. A run without a warm step has
+// nothing to compare the predicted time with.
 std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures);
 // The outputs that differ most from one device's.
 std::string DescribeCheck(const OracleReport& report);
 
-// The content of plan.json and the fixed keys of a run.
+// The content of plan.json and the fixed keys of a run (docs/plan.md).
 nlohmann::ordered_json RunJson(const Plan& plan, const Module& module, const RunFigures& figures);
 std::string DumpJson(const nlohmann::ordered_json& json);
 

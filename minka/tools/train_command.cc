@@ -140,8 +140,8 @@ double MeanOfLast(const std::vector<double>& losses) {
 }
 
 RunFigures FiguresOf(const TrainReport& report) {
-  return {.measured_step_us = report.measured_step_us,
-          .measured_step_std_us = report.measured_step_std_us,
+  return {.step_times = report.step_times,
+          .num_warm_up = 1,
           .measured_peak_memory_bytes = report.measured_peak_memory_bytes,
           .total_allocation_bytes = report.total_allocation_bytes,
           .create_state_seconds = report.create_state_seconds,

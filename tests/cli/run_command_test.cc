@@ -56,14 +56,46 @@ TEST_F(RunCommandTest, APlanFileAndOutputsOfOneRunAreInputsOfAnother) {
   EXPECT_EQ(first.exit_code, 0) << first.err;
   const auto json = nlohmann::json::parse(first.out);
   for (const char* key :
-       {"predicted_step_time_us", "measured_step_time_us", "measured_step_time_std_us",
-        "measured_peak_memory_bytes", "total_allocation_bytes", "prepare_input_seconds",
-        "create_state_seconds", "compile_seconds", "unsupported_ops"}) {
+       {"predicted_step_time_us", "num_measured_steps", "measured_step_time_us",
+        "measured_step_time_std_us", "measured_step_time_median_us",
+        "measured_step_time_quartiles_us", "first_step_time_us", "measured_peak_memory_bytes",
+        "total_allocation_bytes", "prepare_input_seconds", "create_state_seconds",
+        "compile_seconds", "unsupported_ops"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["memory_tier"], "compiled");
   ASSERT_EQ(Run(command + "second.safetensors").exit_code, 0);
   EXPECT_EQ(Slurp(Path("first.safetensors")), Slurp(Path("second.safetensors")));
+}
+
+// Each step adds one to its state: how many steps made the results shows in them.
+TEST_F(RunCommandTest, TimesWarmStepsAndWritesTheResultsOfTheFirst) {
+  Write("count.hlo.txt", R"(HloModule count
+
+ENTRY main {
+  w = f32[8] parameter(0)
+  one = f32[] constant(1)
+  ones = f32[8] broadcast(one), dimensions={}
+  ROOT next = f32[8] add(w, ones)
+}
+)");
+  const std::string run =
+      "run count.hlo.txt --mesh 2 --state 0:0 --random-inputs 3 --cost-model roofline ";
+  const Outcome timed = Run(run + "--steps 7 --json --outputs seven.safetensors");
+  ASSERT_EQ(timed.exit_code, 0) << timed.err;
+  const auto json = nlohmann::json::parse(timed.out);
+  EXPECT_EQ(json["num_measured_steps"], 7);
+  EXPECT_GT(json["first_step_time_us"], 0);
+  const auto& quartiles = json["measured_step_time_quartiles_us"];
+  EXPECT_LE(quartiles[0], json["measured_step_time_median_us"]);
+  EXPECT_LE(json["measured_step_time_median_us"], quartiles[1]);
+  EXPECT_GT(quartiles[0], 0);
+  const Outcome once = Run(run + "--steps 1 --outputs one.safetensors");
+  ASSERT_EQ(once.exit_code, 0) << once.err;
+  EXPECT_THAT(once.out, HasSubstr("median of 1 warm step, "));
+  EXPECT_THAT(once.out, HasSubstr("; the first step, cold, "));
+  EXPECT_EQ(Slurp(Path("one.safetensors")), Slurp(Path("seven.safetensors")));
+  EXPECT_THAT(Run(run + "--steps 0").err, HasSubstr("--steps: 0 is no whole number in [1, "));
 }
 
 TEST_F(RunCommandTest, PinsAndLimitsHoldForEveryMethod) {
