@@ -1,0 +1,32 @@
+// One program planned, compiled and run: what was predicted and what it took.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "benchmarks/prediction/programs.h"
+#include "minka/cost/calibration.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+
+inline constexpr int kPredictionDevices = 8;
+
+// The fields of a row of the benchmark's JSON; times in us, memory in bytes of the fullest device.
+//   name, step, method, mesh
+//   predicted_us, median_us, quartiles_us, num_steps
+//   busy_us              processor time of this process per step and core, which hardly depends on
+//                        what else runs: a step cannot take less
+//   others_share         of the cores' time while the steps ran, by anything but this process
+//   estimated_bytes, compiled_bytes
+absl::StatusOr<nlohmann::ordered_json> Measure(const PredictionProgram& program,
+                                               const std::string& module_folder,
+                                               const Calibration& calibration);
+
+// What `work` returns in a process of its own, which XLA may abort; `what` is for the message then.
+// The process that calls must not have loaded a plugin.
+absl::StatusOr<nlohmann::ordered_json> RunApart(
+    const std::string& what, const std::function<absl::StatusOr<nlohmann::ordered_json>()>& work);
+
+}  // namespace minka

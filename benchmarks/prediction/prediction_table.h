@@ -1,0 +1,18 @@
+// What the benchmark's rows say together.
+#pragma once
+
+#include <string>
+
+#include "nlohmann/json.hpp"
+
+namespace minka {
+
+// `rows` as measurement.h lists their fields. `before`: name -> predicted / measured - 1 of an
+// earlier version, for a column of its own; empty: none.
+std::string PredictionTable(const nlohmann::ordered_json& rows,
+                            const nlohmann::ordered_json& before);
+
+// name -> predicted / measured - 1.
+nlohmann::ordered_json ErrorsOf(const nlohmann::ordered_json& rows);
+
+}  // namespace minka
