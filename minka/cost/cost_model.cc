@@ -40,6 +40,7 @@ class RooflineCostModel final : public CostModel {
 
   std::string name() const override { return calibration_ ? "measured" : "roofline"; }
   bool forbids_replicated_dots() const override { return false; }
+  bool shares_latency() const override { return true; }
 
   double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
                     ElementType) const override {
@@ -56,10 +57,6 @@ class RooflineCostModel final : public CostModel {
 
   double Latency(ReshardKind kind, AxisSet axes) const override {
     return Collective(kind, 0, axes, ElementType::kF32);
-  }
-
-  double Wait() const override {
-    return calibration_ ? calibration_->synchronise_us * sharing_ : 0;
   }
 
   double Operation(const LocalWork& work) const override {
@@ -144,6 +141,7 @@ class AlpaCostModel final : public CostModel {
 
   std::string name() const override { return "alpa"; }
   bool forbids_replicated_dots() const override { return !allow_replicated_dots_; }
+  bool shares_latency() const override { return false; }
 
   double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
                     ElementType) const override {
@@ -186,7 +184,27 @@ class AlpaCostModel final : public CostModel {
   const bool allow_replicated_dots_;
 };
 
+// Packing or taking apart `bytes`, without what each loop costs by itself.
+double PackingUs(const CostModel& cost, int64_t bytes, AxisSet axes, ElementType type) {
+  return cost.Collective(ReshardKind::kSlice, bytes, axes, type) -
+         cost.Collective(ReshardKind::kSlice, 0, axes, type);
+}
+
 }  // namespace
+
+double PriceInGroup(const CostModel& cost, ReshardKind kind, int64_t local_bytes, AxisSet axes,
+                    int64_t num_members, ElementType type) {
+  const double us = cost.Collective(kind, local_bytes, axes, type) - cost.Latency(kind, axes);
+  if (kind == ReshardKind::kAllReduce) return us;
+  return us + PackingUs(cost, local_bytes, axes, type) +
+         PackingUs(cost, local_bytes / num_members, axes, type);
+}
+
+double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes) {
+  const double latency = cost.Latency(kind, axes);
+  if (kind == ReshardKind::kAllReduce) return latency;
+  return latency + 2 * cost.Collective(ReshardKind::kSlice, 0, axes, ElementType::kF32);
+}
 
 std::unique_ptr<CostModel> MakeRooflineCostModel(const Cluster& cluster, const Mesh& mesh,
                                                  const Calibration* calibration) {

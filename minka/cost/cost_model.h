@@ -38,13 +38,20 @@ class CostModel {
                             ElementType type) const = 0;
   // The part of Collective that does not depend on bytes.
   virtual double Latency(ReshardKind kind, AxisSet axes) const = 0;
-  // The part of that for which devices wait for each other: nothing where one collective follows
-  // another without work between them.
-  virtual double Wait() const { return 0; }
   virtual double Operation(const LocalWork& work) const = 0;
+  // Whether collectives that run as one instruction pay one latency: alpa prices each by itself.
+  virtual bool shares_latency() const = 0;
   // Whether compute may be repeated on an axis: alpa forbids undivided dots.
   virtual bool forbids_replicated_dots() const = 0;
 };
+
+// What one of several tensors adds to a collective instruction that they share, which pays
+// GroupLatency once: its bytes, and where the tensors are packed into one array and taken apart
+// again (every kind but all-reduce) reading and writing them on both sides. `num_members` of a
+// group along the axes.
+double PriceInGroup(const CostModel& cost, ReshardKind kind, int64_t local_bytes, AxisSet axes,
+                    int64_t num_members, ElementType type);
+double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes);
 
 // Latency-bandwidth collectives and roofline compute on the mesh laid over the cluster's devices in
 // order; with a calibration its measured tables take the place of the cluster's rates ("measured").

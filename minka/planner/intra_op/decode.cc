@@ -76,7 +76,7 @@ class Decoder {
     Version kept = {0, ChosenAt(choices(value.instruction).results[value.result], producer)};
     if (layout.kept != producer) {
       kept = Make(value, kept, ChosenAt(formulation_.ports[layout.kept], layout.kept),
-                  /*group=*/0, AfterProducer(value), /*isolated=*/false);
+                  /*group=*/0, AfterProducer(value), facts_.IsReadLate(value), /*isolated=*/false);
     }
     for (const User& user : UsersOf(facts_, value)) {
       if (user.state_parameter < 0) DecodeUse(value, user, layout, kept);
@@ -89,13 +89,15 @@ class Decoder {
     Version source = kept;
     if (const NodeId view = layout.views[group]; view >= 0) {
       source = Make(value, kept, ChosenAt(formulation_.ports[view], view), group, user.instruction,
-                    /*isolated=*/true);
+                    ViewIsReadLate(value, group), /*isolated=*/true);
     }
     for (int operand : user.operands) {
       const Sharding& wanted = ChosenAt(choices(user.instruction).operands[operand],
                                         formulation_.operations[user.instruction]);
       plan_.ops[user.instruction].operand_versions[operand] =
-          Make(value, source, wanted, group, user.instruction, /*isolated=*/false).number;
+          Make(value, source, wanted, group, user.instruction,
+               facts_.leads_to_apply_only[user.instruction], /*isolated=*/false)
+              .number;
     }
   }
 
@@ -107,9 +109,15 @@ class Decoder {
       const Sharding& wanted = parameter < 0 ? kept.sharding : ParameterSharding(parameter);
       plan_.result_versions[result] =
           Make(value, kept, wanted, StepFacts::kNumViewGroups - 1, entry.num_instructions(),
-               /*isolated=*/false)
+               /*is_late=*/true, /*isolated=*/false)
               .number;
     }
+  }
+
+  bool ViewIsReadLate(Value value, int group) const {
+    return std::ranges::all_of(facts_.uses.uses(value), [&](const Use& use) {
+      return facts_.ViewGroup(use.user) != group || facts_.leads_to_apply_only[use.user];
+    });
   }
 
   int StateParameter(int result) const {
@@ -136,13 +144,13 @@ class Decoder {
   // already has it. What another group makes of `from` was paid for, too: without a barrier the
   // compiler would keep what begins alike, as it would keep one for all micro-batches.
   Version Make(Value value, const Version& from, const Sharding& to, int group,
-               InstructionId before, bool isolated) {
+               InstructionId before, bool is_late, bool isolated) {
     if (from.sharding == to) return from;
     const std::tuple key(from.number, group, to);
     auto found = made_.find(key);
     if (found == made_.end()) {
-      ReshardPath path =
-          reshards_.Path(facts_.entry.shape(value), from.sharding, to, facts_.ClassOf(value));
+      ReshardPath path = reshards_.Path(facts_.entry.shape(value), from.sharding, to,
+                                        {facts_.ClassOf(value), is_late});
       isolated = isolated || BeginsLikeAnotherGroups(from.number, group, path.steps.front());
       const int64_t runs = RunsOf(value, before);
       if (ReadsIntoLoop(value, before)) {
@@ -265,23 +273,26 @@ class Decoder {
     return total;
   }
 
-  // One latency for all; but gathers and reduce-scatters are packed into one array and taken apart
-  // again, and gathers of new state would follow one another anyway.
+  // What its members pay each for themselves, beyond what they pay together.
   double SavedByCombining(const PlannedCollective& collective) const {
-    const auto num_saved = static_cast<double>(collective.reshards.size()) - 1;
-    if (num_saved < 1) return 0;
+    if (collective.reshards.size() < 2) return 0;
     const Reshard& first = plan_.reshards[collective.reshards[0]];
     const ReshardKind kind = first.steps[*OnlyCollective(first)].kind;
-    double latency = cost_.Latency(kind, collective.axes);
-    if (first.before == facts_.entry.num_instructions()) latency -= cost_.Wait();
-    double packing = 0;
-    if (kind != ReshardKind::kAllReduce) {
-      const int64_t parts = mesh_.size(collective.axes);
-      for (const int64_t bytes : {collective.bytes, collective.bytes / parts}) {
-        packing += cost_.Collective(ReshardKind::kSlice, bytes, collective.axes, collective.type);
-      }
+    double saved = -GroupLatency(cost_, kind, collective.axes);
+    for (const int member : collective.reshards) {
+      const int64_t bytes = CollectiveBytes(plan_.reshards[member]);
+      saved += cost_.Collective(kind, bytes, collective.axes, collective.type) -
+               PriceInGroup(cost_, kind, bytes, collective.axes, mesh_.size(collective.axes),
+                            collective.type);
     }
-    return num_saved * latency - packing;
+    return saved;
+  }
+
+  // Of its only collective.
+  int64_t CollectiveBytes(const Reshard& reshard) const {
+    const int step = *OnlyCollective(reshard);
+    const Sharding& before = step == 0 ? reshard.from : reshard.steps[step - 1].result;
+    return StepBytes(facts_.entry.shape(reshard.value), before, reshard.steps[step], mesh_);
   }
 
   const StepFacts& facts_;

@@ -92,7 +92,7 @@ class Formulator {
     const bool is_pinned = pinned != tables_.pinned_values.end();
     const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value) || is_pinned);
     PortId kept_port = producer_port;
-    tensor_ = facts_.ClassOf(value);
+    use_ = {facts_.ClassOf(value), facts_.IsReadLate(value)};
     if (is_kept) {
       kept_port = is_pinned ? ports_.Intern({tables_.shardings.Intern(pinned->second)})
                             : KeptPort(value, producer_port, users);
@@ -154,9 +154,12 @@ class Formulator {
     constexpr int kNumGroups = StepFacts::kNumViewGroups;
     std::array<int, kNumGroups> num_users = {};
     std::array<InstructionId, kNumGroups> first = {}, last = {};
+    std::array<bool, kNumGroups> is_late = {};
     for (const User& user : users) {
       if (user.state_parameter >= 0) continue;
       const int group = facts_.ViewGroup(user.instruction);
+      const bool user_is_late = facts_.leads_to_apply_only[user.instruction];
+      is_late[group] = user_is_late && (num_users[group] == 0 || is_late[group]);
       if (num_users[group]++ == 0) first[group] = user.instruction;
       last[group] = user.instruction;
     }
@@ -164,6 +167,7 @@ class Formulator {
         static_cast<int>(std::ranges::count_if(num_users, [](int n) { return n > 0; }));
     for (int group = 0; group < kNumGroups; ++group) {
       if (num_users[group] < 2 || (num_groups < 2 && !is_parameter)) continue;
+      use_.is_late = is_late[group];
       TimeInterval interval = {first[group], last[group] + 1};
       runs_ = facts_.RunsOfReshard(value, first[group], out_.hoists_reshards);
       const bool is_hoisted = facts_.loop.IsInside(first[group]) && runs_ == 1;
@@ -186,7 +190,7 @@ class Formulator {
     std::vector<int64_t> cells(num_shardings * num_shardings * 2, kForbidden);
     for (size_t i = 0; i < num_shardings; ++i) {
       cells[i * 2 * num_shardings + i] = 0;
-      ReshardCosts::Source& reshards = reshards_.From(shape(value), ports_[kept_port][i], tensor_);
+      ReshardCosts::Source& reshards = reshards_.From(shape(value), ports_[kept_port][i], use_);
       for (size_t j = 0; j < num_shardings; ++j) {
         if (i == j) continue;
         const double cost = reshards.To(ports_[kept_port][j]);
@@ -207,6 +211,7 @@ class Formulator {
   }
 
   void Connect(Value value, const User& user, const ValueLayout& layout, PortId kept_port) {
+    use_.is_late = user.state_parameter >= 0 || facts_.leads_to_apply_only[user.instruction];
     if (user.state_parameter >= 0) {
       runs_ = 1;
       AddEdge(layout.kept, kept_port, out_.operations[ParameterInstruction(user)],
@@ -228,7 +233,7 @@ class Formulator {
   void AddEdge(NodeId from, PortId from_port, NodeId to, const std::vector<PortId>& to_ports,
                const Shape& shape) {
     if (from == to) return;
-    const auto key = std::tuple(from_port, to_ports, tensor_, runs_, shape.type, shape.dims);
+    const auto key = std::tuple(from_port, to_ports, use_, runs_, shape.type, shape.dims);
     const auto [found, added] = edge_tables_.try_emplace(key);
     if (added) {
       found->second = {MakeTable(from_port, to_ports, shape),
@@ -239,8 +244,7 @@ class Formulator {
   }
 
   int32_t AddReshards(PortId from, const std::vector<PortId>& to, const Shape& shape) {
-    out_.reshards.push_back(
-        {.from = from, .to = to, .tensor = tensor_, .runs = runs_, .shape = shape});
+    out_.reshards.push_back({.from = from, .to = to, .use = use_, .runs = runs_, .shape = shape});
     return static_cast<int32_t>(out_.reshards.size()) - 1;
   }
 
@@ -251,7 +255,7 @@ class Formulator {
     cells.reserve(from.size() * num_columns);
     std::vector<ShardingId> wanted;
     for (ShardingId source : from) {
-      ReshardCosts::Source& reshards = reshards_.From(shape, source, tensor_);
+      ReshardCosts::Source& reshards = reshards_.From(shape, source, use_);
       for (size_t j = 0; j < num_columns; ++j) {
         wanted.clear();
         double cost = 0;
@@ -300,9 +304,9 @@ class Formulator {
   double cell_limit_ = 0;
   Formulation out_;
   std::map<std::vector<PortId>, PortId> kept_ports_;
-  TensorClass tensor_ = TensorClass::kState;  // of the value being added
-  int64_t runs_ = 1;                          // per step, of the reshards being added
-  std::map<std::tuple<PortId, std::vector<PortId>, TensorClass, int64_t, ElementType,
+  ReshardUse use_;    // of the reshards being added
+  int64_t runs_ = 1;  // per step, of the same
+  std::map<std::tuple<PortId, std::vector<PortId>, ReshardUse, int64_t, ElementType,
                       std::vector<int64_t>>,
            EdgeTable>
       edge_tables_;
@@ -422,6 +426,11 @@ TensorClass StepFacts::ClassOf(Value value) const {
   return is_gradient ? TensorClass::kGradient : TensorClass::kActivation;
 }
 
+bool StepFacts::IsReadLate(Value value) const {
+  return std::ranges::all_of(uses.uses(value),
+                             [this](const Use& use) { return leads_to_apply_only[use.user]; });
+}
+
 bool StepFacts::IsMaterialised(Value value) const { return fusions.IsMaterialised(uses, value); }
 
 InstructionId StepFacts::FirstTime(Value value) const {
@@ -472,9 +481,8 @@ double TimeOf(const EdgeReshards& edge, const ChoiceTables& tables, const Reshar
   double time = 0;
   for (const ShardingId target : wanted) {
     if (target == source) continue;
-    time +=
-        reshards.Path(edge.shape, tables.shardings[source], tables.shardings[target], edge.tensor)
-            .cost;
+    time += reshards.SearchCost(edge.shape, tables.shardings[source], tables.shardings[target],
+                                edge.use);
   }
   return static_cast<double>(edge.runs) * time;
 }

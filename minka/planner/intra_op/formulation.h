@@ -46,6 +46,8 @@ struct StepFacts {
 
   bool IsMaterialised(Value value) const;  // leaves its fusion group
   TensorClass ClassOf(Value value) const;
+  // Does nothing before the apply phase read it? Then it may be made together with others.
+  bool IsReadLate(Value value) const;
   // Does the reader get the value without a trip through memory?
   bool IsInside(Value value, InstructionId reader) const {
     return fusions.repeated[value.instruction] ||
@@ -90,7 +92,7 @@ struct ValueLayout {
 struct EdgeReshards {
   PortId from = -1;
   std::vector<PortId> to;  // by operand
-  TensorClass tensor = TensorClass::kState;
+  ReshardUse use;
   int64_t runs = 1;
   Shape shape;
 };

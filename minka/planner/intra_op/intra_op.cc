@@ -38,21 +38,22 @@ SolveParameters ParametersFor(const IntraOpOptions& options) {
   return parameters;
 }
 
+bool SavesMemory(const IntraOpOptions& options) {
+  return options.search.memory_limit_bytes ||
+         (options.method == Method::kZero3 && options.search.limits.combine_gathers_bytes == 0);
+}
+
 ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
   ReshardLimits limits{.no_all_gather = options.search.limits.no_all_gather,
                        .no_all_to_all = options.search.limits.no_all_to_all,
                        .discourages_gathers_of_activations = IsDataParallel(options.method),
                        .discourages_gathers_of_state = options.method == Method::kData,
-                       .prefers_scattered_gradients = options.search.limits.prefer_reduce_scatter};
+                       .prefers_scattered_gradients = options.search.limits.prefer_reduce_scatter,
+                       .combines_only_all_reduces = SavesMemory(options)};
   if (const int axis = mesh.FindAxis(options.search.limits.batch_axis); axis >= 0) {
     limits.batch_axes = AxisSet::Of(axis);
   }
   return limits;
-}
-
-bool SavesMemory(const IntraOpOptions& options) {
-  return options.search.memory_limit_bytes ||
-         (options.method == Method::kZero3 && options.search.limits.combine_gathers_bytes == 0);
 }
 
 constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
@@ -203,11 +204,9 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   return result;
 }
 
-}  // namespace
-
-absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
-                                       const IntraOpOptions& options) {
-  if (!IsDataParallel(options.method)) return PlanOnce(step, mesh, cost, options);
+absl::StatusOr<IntraOpResult> PlanDataParallel(const Step& step, const Mesh& mesh,
+                                               const CostModel& cost,
+                                               const IntraOpOptions& options) {
   // Data parallelism has nothing to give up for memory: it is planned as it is and said not to fit.
   // Only what micro-batches accumulate depends on the limit.
   IntraOpOptions planned = options;
@@ -223,6 +222,38 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
   }
   planned.scatters_accumulators = true;
   return PlanOnce(step, mesh, cost, planned);
+}
+
+// Plans by rules are among the search's answers: it leaves out what each group of combined
+// collectives costs by itself, and within its gap it may stop at a slower one.
+void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
+                     const IntraOpOptions& options, IntraOpResult& result) {
+  const std::optional<int64_t> limit = options.search.memory_limit_bytes;
+  for (const Method method : {Method::kData, Method::kZero2, Method::kZero3}) {
+    IntraOpOptions by_rules = options;
+    by_rules.method = method;
+    by_rules.initial_choice.clear();
+    absl::StatusOr<IntraOpResult> other = PlanDataParallel(step, mesh, cost, by_rules);
+    if (!other.ok() || other->stage.step_time_us >= result.stage.step_time_us) continue;
+    if (limit && other->stage.peak_memory_bytes > *limit) continue;
+    result.stage = std::move(other->stage);
+    result.objective = other->objective;
+    result.lower_bound = std::min(result.lower_bound, result.objective);
+    result.gap =
+        result.objective > 0 ? (result.objective - result.lower_bound) / result.objective : 0;
+    result.notes.push_back(fmt::format(
+        "the plan is that of method {}, which is predicted to be faster", MethodName(method)));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
+                                       const IntraOpOptions& options) {
+  if (IsDataParallel(options.method)) return PlanDataParallel(step, mesh, cost, options);
+  ASSIGN_OR_RETURN(IntraOpResult result, PlanOnce(step, mesh, cost, options));
+  if (cost.shares_latency()) TakePlanByRules(step, mesh, cost, options, result);
+  return result;
 }
 
 }  // namespace minka

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/cluster/cluster.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/planner/intra_op/describe.h"
@@ -99,6 +101,43 @@ TEST(PlanMesh, DataParallelKeepsStateWholeAndCombinesTheGradients) {
 }
 
 // y = x . w with the rows of x over one axis and the contraction or the columns over the other.
+IntraOpResult PlanLocally(const Step& step, const Mesh& mesh, Method method) {
+  IntraOpOptions options{.method = method};
+  options.search.gap = 0;
+  options.search.num_threads = 1;
+  return *PlanMesh(step, mesh, *MakeRooflineCostModel(Cluster::Local(8), mesh), options);
+}
+
+TEST(PlanMesh, ReductionsInOneInstructionPayOneLatencyBehindTheSearch) {
+  const Mesh mesh = *Mesh::Parse("data=8");
+  const IntraOpResult result = PlanLocally(TwoLayerStep(1024, 32), mesh, Method::kData);
+  const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh);
+  const double latency = cost->Latency(ReshardKind::kAllReduce, AxisSet::Of(0));
+  double expected = 0;
+  for (const OpPlan& op : result.stage.ops) expected += op.cost_us;
+  ASSERT_EQ(result.stage.reshards.size(), 2u);
+  for (const Reshard& reshard : result.stage.reshards) {
+    EXPECT_EQ(reshard.combine_group, 0);
+    expected += reshard.cost_us - latency;
+  }
+  EXPECT_NEAR(result.objective, expected, 0.01 * latency);
+  EXPECT_NEAR(result.stage.step_time_us, expected + latency, 1e-6 * expected);
+}
+
+TEST(PlanMesh, TheSearchIsNeverSlowerThanAPlanByRules) {
+  for (const char* shape : {"8", "2x4", "2x2x2"}) {
+    const Mesh mesh = *Mesh::Parse(shape);
+    for (const auto& [batch, width] : {std::pair(64, 64), {1024, 32}, {4096, 256}}) {
+      const Step step = TwoLayerStep(batch, width);
+      const double searched = PlanLocally(step, mesh, Method::kShard).stage.step_time_us;
+      for (const Method method : {Method::kData, Method::kZero2, Method::kZero3}) {
+        EXPECT_LE(searched, PlanLocally(step, mesh, method).stage.step_time_us)
+            << shape << " " << batch << " " << MethodName(method);
+      }
+    }
+  }
+}
+
 TEST(DescribeParameters, BatchInputsAreLabelledByTheirOwnDimensions) {
   ModuleBuilder module("dot");
   ComputationBuilder b = module.Entry();

@@ -1,7 +1,9 @@
 #include "minka/planner/intra_op/reshard_costs.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 
 namespace minka {
 namespace {
@@ -9,6 +11,11 @@ namespace {
 constexpr double kDiscouraged = 1000;
 // Beyond every price: a path that costs as much uses what the limits forbid.
 constexpr double kForbiddenStep = 1e30;
+// On top of the price of every collective where paths with one are looked for: beyond every price,
+// but below what is forbidden, and small enough to be subtracted again.
+constexpr double kOneCollective = 1e12;
+// Of its latency, what a combined collective costs beyond its bytes.
+constexpr double kEpsilon = 1e-3;
 
 bool IsAllowed(const Sharding& from, const Sharding& to) {
   const AxisSet added = to.partial.Minus(from.partial);
@@ -38,6 +45,21 @@ ReshardPrice ReshardCosts::SearchPrice(const Shape& shape, TensorClass tensor) c
   };
 }
 
+ReshardPrice ReshardCosts::CombinedPrice(const Shape& shape, TensorClass tensor) const {
+  return [this, alone = SearchPrice(shape, tensor), type = shape.type](
+             ReshardKind kind, int64_t local_bytes, AxisSet axes) {
+    const double price = alone(kind, local_bytes, axes);
+    if (!IsCollective(kind) || price >= kForbiddenStep) return price;
+    const bool may_share = kind != ReshardKind::kAllToAll &&
+                           (kind == ReshardKind::kAllReduce || !limits_.combines_only_all_reduces);
+    if (!may_share) return kForbiddenStep;
+    const double real = cost_.Collective(kind, local_bytes, axes, type);
+    const double in_group = PriceInGroup(cost_, kind, local_bytes, axes, mesh_.size(axes), type) +
+                            kEpsilon * cost_.Latency(kind, axes);
+    return kOneCollective + in_group + (price - real);
+  };
+}
+
 double ReshardCosts::PriceOfWholeSum(const Sharding& from, const Sharding& to,
                                      TensorClass tensor) const {
   if (!limits_.prefers_scattered_gradients || tensor == TensorClass::kActivation) return 0;
@@ -51,14 +73,31 @@ double ReshardCosts::PriceOfWholeSum(const Sharding& from, const Sharding& to,
   return price;
 }
 
-ReshardPath ReshardCosts::CheapestPath(const Shape& shape, const Sharding& from, const Sharding& to,
-                                       TensorClass tensor) const {
-  return CheapestReshard(shape, from, to, mesh_, SearchPrice(shape, tensor));
+namespace {
+
+// The price of one combined collective, from a path's under CombinedPrice; nullopt: it has none or
+// several, or uses what the limits forbid.
+std::optional<double> PriceOfOne(double price) {
+  if (price < kOneCollective || price >= 2 * kOneCollective) return std::nullopt;
+  return price - kOneCollective;
+}
+
+}  // namespace
+
+ReshardCosts::Choice ReshardCosts::CheapestPath(const Shape& shape, const Sharding& from,
+                                                const Sharding& to, ReshardUse use) const {
+  Choice best = {CheapestReshard(shape, from, to, mesh_, SearchPrice(shape, use.tensor))};
+  if (!MayCombine(use)) return best;
+  ReshardPath one = CheapestReshard(shape, from, to, mesh_, CombinedPrice(shape, use.tensor));
+  const std::optional<double> price = PriceOfOne(one.cost);
+  if (!price || *price > best.path.cost) return best;
+  one.cost = *price;
+  return {std::move(one), /*is_combined=*/true};
 }
 
 ReshardPath ReshardCosts::Path(const Shape& shape, const Sharding& from, const Sharding& to,
-                               TensorClass tensor) const {
-  ReshardPath path = CheapestPath(shape, from, to, tensor);
+                               ReshardUse use) const {
+  ReshardPath path = CheapestPath(shape, from, to, use).path;
   path.cost = 0;
   const Sharding* before = &from;
   for (const ReshardStep& step : path.steps) {
@@ -69,16 +108,44 @@ ReshardPath ReshardCosts::Path(const Shape& shape, const Sharding& from, const S
   return path;
 }
 
-ReshardCosts::Source& ReshardCosts::From(const Shape& shape, ShardingId from, TensorClass tensor) {
+double ReshardCosts::SearchCost(const Shape& shape, const Sharding& from, const Sharding& to,
+                                ReshardUse use) const {
+  const Choice chosen = CheapestPath(shape, from, to, use);
+  double cost = 0;
+  const Sharding* before = &from;
+  for (const ReshardStep& step : chosen.path.steps) {
+    const int64_t bytes = StepBytes(shape, *before, step, mesh_);
+    const AxisSet axes = step.axes.axes();
+    const bool in_group = chosen.is_combined && IsCollective(step.kind);
+    cost += in_group ? PriceInGroup(cost_, step.kind, bytes, axes, mesh_.size(axes), shape.type) +
+                           kEpsilon * cost_.Latency(step.kind, axes)
+                     : cost_.Collective(step.kind, bytes, axes, shape.type);
+    before = &step.result;
+  }
+  return cost;
+}
+
+ReshardCosts::Source& ReshardCosts::From(const Shape& shape, ShardingId from, ReshardUse use) {
   const uint64_t shape_id =
       shape_ids_.try_emplace({shape.type, shape.dims}, shape_ids_.size()).first->second;
-  const uint64_t tensor_id = shape_id << 2 | static_cast<uint64_t>(tensor);
-  std::unique_ptr<Source>& source = sources_[tensor_id << 20 | static_cast<uint64_t>(from)];
+  const uint64_t use_id = shape_id << 3 | static_cast<uint64_t>(MayCombine(use)) << 2 |
+                          static_cast<uint64_t>(use.tensor);
+  std::unique_ptr<Source>& source = sources_[use_id << 20 | static_cast<uint64_t>(from)];
   if (source != nullptr) return *source;
-  std::unique_ptr<ReshardDistances>& distances = distances_[tensor_id];
-  if (distances == nullptr && searches_every_axis_)
-    distances = std::make_unique<ReshardDistances>(shape, mesh_, SearchPrice(shape, tensor));
-  source.reset(new Source(*this, shape, from, tensor, distances.get()));
+  const auto distances = [&](bool combined) -> ReshardDistances* {
+    if (!searches_every_axis_) return nullptr;
+    std::unique_ptr<ReshardDistances>& found =
+        distances_[(shape_id << 2 | static_cast<uint64_t>(use.tensor)) << 1 |
+                   static_cast<uint64_t>(combined)];
+    if (found == nullptr) {
+      found = std::make_unique<ReshardDistances>(
+          shape, mesh_,
+          combined ? CombinedPrice(shape, use.tensor) : SearchPrice(shape, use.tensor));
+    }
+    return found.get();
+  };
+  source.reset(new Source(*this, shape, from, use, distances(/*combined=*/false),
+                          MayCombine(use) ? distances(/*combined=*/true) : nullptr));
   return *source;
 }
 
@@ -94,9 +161,17 @@ double ReshardCosts::Source::Search(ShardingId to) {
   const Sharding& source = costs_.shardings_[from_];
   const Sharding& target = costs_.shardings_[to];
   if (!IsAllowed(source, target)) return kInfinite;
-  double cost = costs_.PriceOfWholeSum(source, target, tensor_);
-  cost += distances_ == nullptr ? costs_.CheapestPath(shape_, source, target, tensor_).cost
-                                : distances_->Between(source, target);
+  double cost = costs_.PriceOfWholeSum(source, target, use_.tensor);
+  if (distances_ == nullptr) {
+    cost += costs_.CheapestPath(shape_, source, target, use_).path.cost;
+  } else {
+    double cheapest = distances_->Between(source, target);
+    if (combined_ != nullptr) {
+      cheapest =
+          std::min(cheapest, PriceOfOne(combined_->Between(source, target)).value_or(kInfinite));
+    }
+    cost += cheapest;
+  }
   return cost < kForbiddenStep ? cost : kInfinite;
 }
 

@@ -29,12 +29,24 @@ struct ReshardLimits {
   // Sums on their way to new state become whole for two latencies more per axis: enough for a
   // reduce-scatter and a gather of the new state to win over an all-reduce, not for more bytes.
   bool prefers_scattered_gradients = false;
+  // Only all-reduces are combined: the other kinds need memory for the tensors packed together.
+  bool combines_only_all_reduces = false;
 
   // Does any of them make a reshard dearer in the search than it is?
   bool put_penalties() const {
     return discourages_gathers_of_activations || discourages_gathers_of_state ||
            prefers_scattered_gradients;
   }
+};
+
+// Whose reshards, and whether they run in one instruction with others of their kind, axes and type.
+struct ReshardUse {
+  TensorClass tensor = TensorClass::kState;
+  // Nothing before the apply phase reads what they make. Such reshards of one collective each pay
+  // for their bytes in the search, and so little more that fewer are better; what the instruction
+  // costs by itself is added once the plan is known.
+  bool is_late = false;
+  auto operator<=>(const ReshardUse&) const = default;
 };
 
 // Not thread-safe: prices are computed when first asked for.
@@ -57,40 +69,58 @@ class ReshardCosts {
 
    private:
     friend class ReshardCosts;
-    Source(const ReshardCosts& costs, const Shape& shape, ShardingId from, TensorClass tensor,
-           ReshardDistances* distances)
-        : costs_(costs), shape_(shape), from_(from), tensor_(tensor), distances_(distances) {}
+    // Distances: of the shape, by every path and by one combined collective; null where too many
+    // axes take part.
+    Source(const ReshardCosts& costs, const Shape& shape, ShardingId from, ReshardUse use,
+           ReshardDistances* distances, ReshardDistances* combined)
+        : costs_(costs),
+          shape_(shape),
+          from_(from),
+          use_(use),
+          distances_(distances),
+          combined_(combined) {}
     double Search(ShardingId to);
 
     const ReshardCosts& costs_;
     const Shape shape_;
     const ShardingId from_;
-    const TensorClass tensor_;
-    ReshardDistances* const distances_;  // of the shape; null where too many axes take part
+    const ReshardUse use_;
+    ReshardDistances *const distances_, *const combined_;
     absl::flat_hash_map<ShardingId, double> known_;
   };
   // Valid as long as this.
-  Source& From(const Shape& shape, ShardingId from, TensorClass tensor);
-  double Cost(const Shape& shape, ShardingId from, ShardingId to, TensorClass tensor) {
-    return From(shape, from, tensor).To(to);
+  Source& From(const Shape& shape, ShardingId from, ReshardUse use);
+  double Cost(const Shape& shape, ShardingId from, ShardingId to, ReshardUse use) {
+    return From(shape, from, use).To(to);
   }
-  // The path chosen, at its undistorted cost.
+  // The path chosen, at what it costs if nothing is combined.
   ReshardPath Path(const Shape& shape, const Sharding& from, const Sharding& to,
-                   TensorClass tensor) const;
+                   ReshardUse use) const;
+  // What the search charges for that path without penalties: less where it can be combined.
+  double SearchCost(const Shape& shape, const Sharding& from, const Sharding& to,
+                    ReshardUse use) const;
   const ReshardLimits& limits() const { return limits_; }
 
  private:
   ReshardPrice SearchPrice(const Shape& shape, TensorClass tensor) const;
   double PriceOfWholeSum(const Sharding& from, const Sharding& to, TensorClass tensor) const;
-  ReshardPath CheapestPath(const Shape& shape, const Sharding& from, const Sharding& to,
-                           TensorClass tensor) const;
+  // Every collective at what it adds to a group, and kOneCollective on top.
+  ReshardPrice CombinedPrice(const Shape& shape, TensorClass tensor) const;
+  bool MayCombine(ReshardUse use) const { return use.is_late && cost_.shares_latency(); }
+  struct Choice {
+    ReshardPath path;  // at its price in the search
+    bool is_combined = false;
+  };
+  Choice CheapestPath(const Shape& shape, const Sharding& from, const Sharding& to,
+                      ReshardUse use) const;
 
   const Mesh& mesh_;
   const CostModel& cost_;
   const ShardingTable& shardings_;
   const ReshardLimits limits_;
   std::map<std::pair<ElementType, std::vector<int64_t>>, uint64_t> shape_ids_;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<ReshardDistances>> distances_;  // by shape, class
+  // By shape, use, and whether by one combined collective.
+  absl::flat_hash_map<uint64_t, std::unique_ptr<ReshardDistances>> distances_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Source>> sources_;
   const bool searches_every_axis_;
 };
