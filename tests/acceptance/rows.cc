@@ -32,6 +32,7 @@ class WithoutGathers final : public CostModel {
     return base_->Latency(kind, axes);
   }
   double Operation(const LocalWork& work) const override { return base_->Operation(work); }
+  bool shares_latency() const override { return false; }
   bool forbids_replicated_dots() const override { return base_->forbids_replicated_dots(); }
 
  private:
