@@ -7,6 +7,7 @@
 #include "minka/analysis/phases.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/driver/mesh_shapes.h"
 #include "minka/driver/prepare.h"
 #include "minka/driver/remat_search.h"
 #include "minka/lowering/rematerialize.h"
@@ -16,6 +17,19 @@
 
 namespace minka {
 namespace {
+
+// Axes that the search tells apart, see mesh_shapes.h: beyond, an operation has too many
+// strategies.
+constexpr int kMaxAxesApart = 3;
+
+// What is searched at a time: a method on a mesh, or on that mesh with axes joined.
+struct Target {
+  Mesh mesh;
+  Method method = Method::kShard;
+  std::optional<JoinedAxes> joined;
+
+  const Mesh& searched_mesh() const { return joined ? joined->mesh : mesh; }
+};
 
 absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const PlanRequest& request,
                                                          const Mesh& mesh) {
@@ -30,22 +44,6 @@ absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const PlanRequest& requ
       return MakeAlpaCostModel(mesh, choice.alpha, choice.beta, choice.allow_replicated_dots);
   }
   MINKA_CHECK(false);
-}
-
-// Factorisations of n into factors of at least 2, in order.
-void Factorise(int64_t n, std::vector<int64_t>& factors, int max_factors,
-               std::vector<std::vector<int64_t>>& out) {
-  if (n == 1) {
-    if (!factors.empty()) out.push_back(factors);
-    return;
-  }
-  if (static_cast<int>(factors.size()) == max_factors) return;
-  for (int64_t factor = 2; factor <= n; ++factor) {
-    if (n % factor != 0) continue;
-    factors.push_back(factor);
-    Factorise(n / factor, factors, max_factors, out);
-    factors.pop_back();
-  }
 }
 
 // A step prepared in several ways, each made once.
@@ -83,20 +81,24 @@ RematChoice RematCandidates(const Step& simplified) {
   return all.ok() ? *std::move(all) : RematChoice();
 }
 
-absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request, const Mesh& mesh,
-                                  Method method) {
+absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
+                                  const Target& target) {
+  const Mesh& mesh = target.searched_mesh();
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
-  IntraOpOptions options{.method = method, .search = request.search};
+  IntraOpOptions options{.method = target.method, .search = request.search};
   if (request.on_progress) {
-    const std::string what = fmt::format("{} on {}", MethodName(method), mesh.ToString());
+    const std::string what = fmt::format("{} on {}", MethodName(target.method), mesh.ToString());
     options.on_progress = [&request, what](double seconds, double gap) {
       request.on_progress(what, seconds, gap);
     };
   }
   ASSIGN_OR_RETURN(IntraOpResult result, PlanMesh(step, mesh, *cost, options));
+  if (target.joined) {
+    result.stage = WithAxesApart(std::move(result.stage), target.mesh, *target.joined);
+  }
   Plan plan;
   plan.options = request.options;
-  plan.method = std::string(MethodName(method));
+  plan.method = std::string(MethodName(target.method));
   plan.cost_model = cost->name();
   plan.step_time_us = result.stage.step_time_us;
   plan.peak_memory_bytes = result.stage.peak_memory_bytes;
@@ -113,14 +115,14 @@ absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request, 
   return plan;
 }
 
-absl::StatusOr<Plan> PlanCandidateOn(PreparedSteps& steps, const RematChoice& candidates,
-                                     const PlanRequest& request, const Mesh& mesh, Method method) {
+absl::StatusOr<Plan> PlanTarget(PreparedSteps& steps, const RematChoice& candidates,
+                                const PlanRequest& request, const Target& target) {
   const PlanWithRemat plan_with = [&](const RematChoice& remat,
                                       std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(const Step* prepared, steps.With(remat));
     PlanRequest limited = request;
     limited.search.memory_limit_bytes = limit;
-    ASSIGN_OR_RETURN(Plan plan, PlanPrepared(*prepared, limited, mesh, method));
+    ASSIGN_OR_RETURN(Plan plan, PlanPrepared(*prepared, limited, target));
     plan.remat = remat;
     return plan;
   };
@@ -135,50 +137,6 @@ absl::StatusOr<Plan> PlanCandidateOn(PreparedSteps& steps, const RematChoice& ca
 bool Fits(const Plan& plan, const SearchOptions& options) {
   return !options.memory_limit_bytes || plan.peak_memory_bytes <= *options.memory_limit_bytes;
 }
-
-// The refusal of a candidate, with the pins and limits to blame: whatever plan there is without one
-// of them will do, so that it is searched for quickly.
-absl::Status WithCulprits(const absl::Status& refusal, PreparedSteps& steps,
-                          const RematChoice& candidates, const PlanRequest& request,
-                          const PlanCandidate& candidate) {
-  constexpr double kAnyGap = 0.9, kMaxSeconds = 10;
-  const TrySearch search = [&](const SearchOptions& options) -> absl::Status {
-    PlanRequest other = request;
-    other.search = options;
-    other.search.gap = std::max(options.gap, kAnyGap);
-    other.search.time_limit_seconds = std::min(options.time_limit_seconds, kMaxSeconds);
-    other.on_progress = nullptr;
-    ASSIGN_OR_RETURN(const Plan plan,
-                     PlanCandidateOn(steps, candidates, other, candidate.mesh, candidate.method));
-    return Fits(plan, options) ? absl::OkStatus() : ResourceExhausted("the plan does not fit");
-  };
-  return NameCulprits(refusal, request.search, search);
-}
-
-}  // namespace
-
-std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links) {
-  static constexpr const char* kNames[] = {"x", "y", "z"};
-  if (num_devices == 1) return {Mesh({{"x", 1}})};
-  std::vector<std::vector<int64_t>> shapes;
-  std::vector<int64_t> factors;
-  Factorise(num_devices, factors, 3, shapes);
-  if (equal_links) {
-    std::erase_if(shapes,
-                  [](const std::vector<int64_t>& shape) { return !std::ranges::is_sorted(shape); });
-  }
-  std::ranges::stable_sort(shapes, {},
-                           [](const std::vector<int64_t>& shape) { return shape.size(); });
-  std::vector<Mesh> meshes;
-  for (const std::vector<int64_t>& shape : shapes) {
-    std::vector<MeshAxis> axes;
-    for (size_t i = 0; i < shape.size(); ++i) axes.push_back({kNames[i], shape[i]});
-    meshes.emplace_back(std::move(axes));
-  }
-  return meshes;
-}
-
-namespace {
 
 // Without a batch input, a method or limit that splits the batch would have nothing to split.
 absl::Status CheckBatchIsKnown(const Step& step, Method method, const SearchLimits& limits) {
@@ -202,9 +160,162 @@ bool NeedsLess(const absl::Status& a, const absl::Status& b) {
   return smallest && other && *smallest < *other;
 }
 
+// The number of the fastest that fits; -1: none does.
+int Fastest(const std::vector<PlanCandidate>& candidates) {
+  int best = -1;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const bool is_better =
+        candidates[i].fits &&
+        (best < 0 || candidates[i].plan.step_time_us < candidates[best].plan.step_time_us);
+    if (is_better) best = static_cast<int>(i);
+  }
+  return best;
+}
+
+// Of candidates of which none fits: the one that says best what would do. A refusal that names the
+// smallest limit, else the first refusal, else the plan that needs least.
+size_t NearestToFit(const std::vector<PlanCandidate>& candidates) {
+  std::optional<size_t> refused;
+  size_t smallest = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const PlanCandidate& candidate = candidates[i];
+    if (candidate.plan.peak_memory_bytes < candidates[smallest].plan.peak_memory_bytes)
+      smallest = i;
+    if (candidate.status.ok()) continue;
+    if (!refused || NeedsLess(candidate.status, candidates[*refused].status)) refused = i;
+  }
+  return refused.value_or(smallest);
+}
+
+PlanCandidate CandidateOf(const Mesh& mesh, Method method, absl::StatusOr<Plan> plan,
+                          const SearchOptions& search) {
+  PlanCandidate candidate{.mesh = mesh, .method = method, .status = plan.status()};
+  if (!plan.ok()) return candidate;
+  candidate.plan = *std::move(plan);
+  candidate.fits = Fits(candidate.plan, search);
+  return candidate;
+}
+
+// Plans meshes by methods, one after the other.
+class Planner {
+ public:
+  Planner(const PlanRequest& request, PreparedSteps& steps, const RematChoice& remat)
+      : request_(request), steps_(steps), remat_(remat) {}
+
+  PlanCandidate PlanOn(const Mesh& mesh, Method method) {
+    absl::StatusOr<Plan> plan = NumAxesThatSplit(mesh) <= kMaxAxesApart
+                                    ? PlanTarget(steps_, remat_, request_, {mesh, method, {}})
+                                    : PlanWithJoinedAxes(mesh, method);
+    return CandidateOf(mesh, method, std::move(plan), request_.search);
+  }
+
+ private:
+  absl::StatusOr<Plan> PlanWithJoinedAxes(const Mesh& mesh, Method method) {
+    RETURN_IF_ERROR(CheckCompatible({.method = method, .search = request_.search}, mesh));
+    if (request_.cost_model.kind == CostModelKind::kAlpa) {
+      return InvalidArgument(
+          "the mesh {} has {} axes; cost model alpa prices at most {}, roofline up to {}",
+          mesh.ToString(), NumAxesThatSplit(mesh), kMaxAxesApart, kMaxMeshAxes);
+    }
+    const SearchOptions& search = request_.search;
+    const bool names_axes = !search.pins.empty() || !search.limits.batch_axis.empty();
+    const bool equal_links = request_.cluster.num_hosts == 1 && !names_axes;
+    // Data parallelism treats the mesh as one axis anyway.
+    const int max_axes = IsDataParallel(method) && !names_axes ? 1 : kMaxAxesApart;
+    std::vector<PlanCandidate> candidates;
+    absl::Status apart;
+    for (const JoinedAxes& joined : JoinNeighbours(mesh, max_axes, equal_links)) {
+      PlanRequest request = request_;
+      absl::StatusOr<SearchOptions> options = OnJoinedAxes(search, mesh, joined);
+      if (options.status().code() == absl::StatusCode::kFailedPrecondition) {
+        apart.Update(options.status());
+        continue;
+      }
+      ASSIGN_OR_RETURN(request.search, std::move(options));
+      candidates.push_back(CandidateOf(joined.mesh, method,
+                                       PlanTarget(steps_, remat_, request, {mesh, method, joined}),
+                                       search));
+    }
+    if (candidates.empty()) {
+      return WithContext(apart,
+                         fmt::format("neighbours of the {} axes of {} are joined to {}",
+                                     NumAxesThatSplit(mesh), mesh.ToString(), kMaxAxesApart));
+    }
+    return BestOfJoined(mesh, std::move(candidates));
+  }
+
+  // The best, with the bound that holds for all.
+  static absl::StatusOr<Plan> BestOfJoined(const Mesh& mesh,
+                                           std::vector<PlanCandidate> candidates) {
+    const int fastest = Fastest(candidates);
+    PlanCandidate& best = candidates[fastest < 0 ? NearestToFit(candidates) : fastest];
+    RETURN_IF_ERROR(best.status);
+    Plan plan = std::move(best.plan);
+    for (const PlanCandidate& candidate : candidates) {
+      if (candidate.status.ok()) {
+        plan.lower_bound = std::min(plan.lower_bound, candidate.plan.lower_bound);
+        plan.search_seconds += candidate.plan.search_seconds;
+      }
+    }
+    plan.sharding_gap =
+        plan.objective > 0 ? (plan.objective - plan.lower_bound) / plan.objective : 0;
+    if (plan.gap) plan.gap = plan.sharding_gap;
+    if (candidates.size() > 1) {
+      plan.notes.push_back(fmt::format(
+          "neighbours of the {} axes of the mesh were joined to at most {}, in {} ways, of which "
+          "{} is the best; what splits them otherwise was not tried",
+          NumAxesThatSplit(mesh), kMaxAxesApart, candidates.size(), best.mesh.ToString()));
+    }
+    return plan;
+  }
+
+  const PlanRequest& request_;
+  PreparedSteps& steps_;
+  const RematChoice& remat_;
+};
+
+// The refusal of a candidate, with the pins and limits to blame: whatever plan there is without one
+// of them will do, so that it is searched for quickly.
+absl::Status WithCulprits(const absl::Status& refusal, PreparedSteps& steps,
+                          const RematChoice& candidates, const PlanRequest& request,
+                          const PlanCandidate& candidate) {
+  constexpr double kAnyGap = 0.9, kMaxSeconds = 10;
+  const TrySearch search = [&](const SearchOptions& options) -> absl::Status {
+    PlanRequest other = request;
+    other.search = options;
+    other.search.gap = std::max(options.gap, kAnyGap);
+    other.search.time_limit_seconds = std::min(options.time_limit_seconds, kMaxSeconds);
+    other.on_progress = nullptr;
+    const PlanCandidate found =
+        Planner(other, steps, candidates).PlanOn(candidate.mesh, candidate.method);
+    RETURN_IF_ERROR(found.status);
+    return found.fits ? absl::OkStatus() : ResourceExhausted("the plan does not fit");
+  };
+  return NameCulprits(refusal, request.search, search);
+}
+
+// Meshes and clusters of a size that is planned for.
+absl::Status CheckSizes(const std::vector<Mesh>& meshes, const Cluster& cluster) {
+  for (const Mesh& mesh : meshes) {
+    if (mesh.num_devices() > kMaxPlannedDevices) {
+      return InvalidArgument("mesh {} has {} devices; at most {} are planned for", mesh.ToString(),
+                             mesh.num_devices(), kMaxPlannedDevices);
+    }
+    if (mesh.num_devices() > cluster.num_devices()) {
+      return InvalidArgument("mesh {} has {} devices; the cluster {} has {}", mesh.ToString(),
+                             mesh.num_devices(), cluster.name, cluster.num_devices());
+    }
+  }
+  if (!meshes.empty() || cluster.num_devices() <= kMaxPlannedDevices) return absl::OkStatus();
+  return InvalidArgument(
+      "the cluster {} has {} devices; at most {} are planned for: give a mesh of fewer",
+      cluster.name, cluster.num_devices(), kMaxPlannedDevices);
+}
+
 }  // namespace
 
 absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
+  RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));
   const std::vector<Mesh> meshes =
       !request.meshes.empty()
           ? request.meshes
@@ -215,50 +326,27 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));
   }
   PlanResult out;
-  absl::Status error;
-  size_t refused = 0;  // whose error it is
+  Planner planner(request, steps, remat);
   for (const Mesh& mesh : meshes) {
-    if (mesh.num_devices() > request.cluster.num_devices()) {
-      return InvalidArgument("mesh {} has {} devices; the cluster {} has {}", mesh.ToString(),
-                             mesh.num_devices(), request.cluster.name,
-                             request.cluster.num_devices());
-    }
     for (Method method : request.methods) {
-      PlanCandidate candidate{.mesh = mesh, .method = method};
       const absl::Status batch = CheckBatchIsKnown(step, method, request.search.limits);
-      absl::StatusOr<Plan> plan =
-          batch.ok() ? PlanCandidateOn(steps, remat, request, mesh, method) : batch;
-      candidate.status = plan.status();
-      if (plan.ok()) {
-        candidate.plan = *std::move(plan);
-        candidate.fits = Fits(candidate.plan, request.search);
-      } else if (error.ok() || NeedsLess(candidate.status, error)) {
-        error = candidate.status;
-        refused = out.candidates.size();
-      }
-      out.candidates.push_back(std::move(candidate));
-      const PlanCandidate& added = out.candidates.back();
-      if (added.fits &&
-          (out.best < 0 || added.plan.step_time_us < out.candidates[out.best].plan.step_time_us)) {
-        out.best = static_cast<int>(out.candidates.size()) - 1;
-      }
+      out.candidates.push_back(batch.ok() ? planner.PlanOn(mesh, method)
+                                          : CandidateOf(mesh, method, batch, request.search));
     }
   }
+  out.best = Fastest(out.candidates);
   if (out.best >= 0) {
     ASSIGN_OR_RETURN(const Step* prepared, steps.With(out.candidates[out.best].plan.remat));
     out.prepared = *prepared;
     return out;
   }
-  if (error.ok()) {
-    const auto smallest = std::ranges::min_element(
-        out.candidates, {},
-        [](const PlanCandidate& candidate) { return candidate.plan.peak_memory_bytes; });
-    refused = smallest - out.candidates.begin();
-    error = NoPlanFits(*request.search.memory_limit_bytes, "the smallest of those tried needs",
-                       smallest->plan.peak_memory_bytes);
-  }
-  if (!request.names_culprits) return error;
-  return WithCulprits(error, steps, remat, request, out.candidates[refused]);
+  const PlanCandidate& nearest = out.candidates[NearestToFit(out.candidates)];
+  const absl::Status refusal = nearest.status.ok() ? NoPlanFits(*request.search.memory_limit_bytes,
+                                                                "the smallest of those tried needs",
+                                                                nearest.plan.peak_memory_bytes)
+                                                   : nearest.status;
+  if (!request.names_culprits) return refusal;
+  return WithCulprits(refusal, steps, remat, request, nearest);
 }
 
 }  // namespace minka

@@ -28,6 +28,9 @@ struct CostModelChoice {
   bool allow_replicated_dots = false;      // kAlpa
 };
 
+// Meshes and clusters of more devices are refused.
+inline constexpr int64_t kMaxPlannedDevices = 4096;
+
 struct PlanRequest {
   Cluster cluster;
   MicroBatchOptions micro_batches;
@@ -60,9 +63,5 @@ struct PlanResult {
 // Prepares the step for each candidate. An error only if no candidate has a plan that fits: it
 // names the smallest memory that would do.
 absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request);
-
-// The mesh shapes that --num-devices considers: ordered factorisations without factors of 1, at
-// most three axes; on a cluster whose links are all equal, one order of each.
-std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links);
 
 }  // namespace minka

@@ -1,0 +1,116 @@
+#include "minka/driver/mesh_shapes.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/driver/plan_step.h"
+#include "minka/frontend/nn.h"
+#include "minka/frontend/optimizer.h"
+#include "minka/frontend/trace.h"
+#include "minka/models/mlp.h"
+
+namespace minka {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::string> Texts(const std::vector<JoinedAxes>& all) {
+  std::vector<std::string> texts;
+  for (const JoinedAxes& joined : all) texts.push_back(joined.mesh.ToString());
+  return texts;
+}
+
+TEST(JoinNeighbours, JoinsWhatLiesSideBySide) {
+  const Mesh mesh = *Mesh::Parse("a=2,b=3,one=1,c=4");
+  EXPECT_THAT(Texts(JoinNeighbours(mesh, 2, /*equal_links=*/false)),
+              ElementsAre("a_b_c=24", "a=2,b_c=12", "a_b=6,c=4"));
+  EXPECT_THAT(JoinNeighbours(mesh, 2, false)[1].axes,
+              ElementsAre(ElementsAre(0), ElementsAre(1, 3)));
+}
+
+TEST(JoinNeighbours, TakesOneOrderWhereLinksAreEqual) {
+  const Mesh mesh = *Mesh::Parse("2x2x2x2x2x2");
+  EXPECT_EQ(JoinNeighbours(mesh, 3, /*equal_links=*/false).size(), 1 + 5 + 10);
+  EXPECT_EQ(JoinNeighbours(mesh, 3, /*equal_links=*/true).size(), 1 + 3 + 3);
+}
+
+TEST(OnJoinedAxes, PinsNameWhatIsJoined) {
+  const Mesh mesh = *Mesh::Parse("2x2x2x2");
+  const std::vector<JoinedAxes> ways = JoinNeighbours(mesh, 2, false);
+  ASSERT_THAT(Texts(ways), ElementsAre("x_y_z_w=16", "x=2,y_z_w=8", "x_y=4,z_w=4", "x_y_z=8,w=2"));
+  SearchOptions search{.pins = {"a/*=[x+y,-]", "b=[-,-]"}};
+  const auto joined = OnJoinedAxes(search, mesh, ways[2]);
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_THAT(joined->pins, ElementsAre("a/*=[x_y,-]", "b=[-,-]"));
+  EXPECT_EQ(Message(OnJoinedAxes(search, mesh, ways[1]).status()),
+            "pin \"a/*=[x+y,-]\" keeps axes apart that x=2,y_z_w=8 joins");
+  search = {.limits = {.batch_axis = "w"}};
+  EXPECT_EQ(OnJoinedAxes(search, mesh, ways[3])->limits.batch_axis, "w");
+  EXPECT_EQ(Message(OnJoinedAxes(search, mesh, ways[2]).status()),
+            "--batch-axis w is no axis of x_y=4,z_w=4");
+}
+
+Step SmallMlp() {
+  return Trace(Mlp({.batch = 64, .hidden = 64, .num_layers = 2}), Sgd()).value().step;
+}
+
+// What is searched on the coarser meshes is a plan of the finer one at the same price, so at most
+// as dear as the best of them.
+TEST(PlanStep, AMeshOfManyAxesIsPlannedAsItsCoarserOnes) {
+  const Step step = SmallMlp();
+  const Mesh mesh = *Mesh::Parse("2x2x2x2x2");
+  for (const Method method : {Method::kShard, Method::kData, Method::kZero3}) {
+    const auto fine =
+        PlanStep(step, {.cluster = Cluster::Local(32), .meshes = {mesh}, .methods = {method}});
+    ASSERT_TRUE(fine.ok()) << Message(fine.status());
+    const Plan& plan = fine->candidates[0].plan;
+    EXPECT_EQ(plan.stages[0].mesh, mesh);
+    const absl::Status checked = CheckPlan(plan, fine->prepared.module);
+    EXPECT_TRUE(checked.ok()) << Message(checked);
+    const auto coarse = PlanStep(step, {.cluster = Cluster::Local(32), .methods = {method}});
+    ASSERT_TRUE(coarse.ok()) << Message(coarse.status());
+    EXPECT_EQ(plan.step_time_us, coarse->candidates[coarse->best].plan.step_time_us);
+    for (const PlanCandidate& candidate : coarse->candidates) {
+      EXPECT_LE(plan.lower_bound, candidate.plan.objective) << candidate.mesh.ToString();
+    }
+  }
+}
+
+TEST(PlanStep, PinsOnSingleAxesOfAFineMeshHold) {
+  const Mesh mesh = *Mesh::Parse("2x2x2x2");
+  const auto result = PlanStep(SmallMlp(), {.cluster = Cluster::Local(16),
+                                            .meshes = {mesh},
+                                            .search = {.pins = {"params/layer_0/kernel=[z,x+y]"}}});
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  const Plan& plan = result->candidates[0].plan;
+  const auto pinned =
+      std::ranges::find(plan.parameters, "params/layer_0/kernel", &ParameterPlan::name);
+  ASSERT_NE(pinned, plan.parameters.end());
+  EXPECT_EQ(ToString(pinned->sharding, mesh), "[z,x+y]");
+  EXPECT_EQ(Message(PlanStep(SmallMlp(), {.cluster = Cluster::Local(16),
+                                          .meshes = {mesh},
+                                          .search = {.pins = {"params/*/kernel=[z+x,-]"}}})
+                        .status()),
+            "neighbours of the 4 axes of x=2,y=2,z=2,w=2 are joined to 3: pin "
+            "\"params/*/kernel=[z+x,-]\" keeps axes apart that x_y_z_w=16 joins; there is one "
+            "without --pin params/*/kernel=[z+x,-]: drop it");
+}
+
+TEST(PlanStep, RefusesWhatIsTooLargeAtOnce) {
+  Cluster cluster = Cluster::Local(1);
+  cluster.devices_per_host = 8192;
+  EXPECT_EQ(Message(PlanStep(SmallMlp(), {.cluster = cluster}).status()),
+            "the cluster local has 8192 devices; at most 4096 are planned for: give a mesh of "
+            "fewer");
+  EXPECT_EQ(
+      Message(
+          PlanStep(SmallMlp(), {.cluster = cluster, .meshes = {*Mesh::Parse("64x128")}}).status()),
+      "mesh x=64,y=128 has 8192 devices; at most 4096 are planned for");
+}
+
+}  // namespace
+}  // namespace minka
