@@ -27,7 +27,8 @@ absl::StatusOr<State> StepRunner::CreateState(
   return state;
 }
 
-absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& values) {
+absl::StatusOr<std::vector<MeshArray>> StepRunner::Launch(State& state,
+                                                          const ParameterValues& values) {
   if (state.arrays.size() != parameters_.size()) {
     return FailedPrecondition("this state was consumed by an earlier step; use what that returned");
   }
@@ -39,7 +40,11 @@ absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& v
     }
     arguments.push_back(IsResident(parameters_[i]) ? &state.arrays[i] : &inputs[i]);
   }
-  ASSIGN_OR_RETURN(std::vector<MeshArray> results, executor_.Run(arguments));
+  return executor_.Run(arguments);
+}
+
+absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& values) {
+  ASSIGN_OR_RETURN(std::vector<MeshArray> results, Launch(state, values));
   StepOutput output{.results = std::vector<Literal>(results.size())};
   std::vector<bool> is_state(results.size());
   for (const ParameterInfo& parameter : parameters_) {

@@ -42,6 +42,11 @@ class StepRunner {
       const std::function<absl::StatusOr<Literal>(int parameter)>& value) const;
   // From the values of batch inputs and keys. FailedPrecondition for a state that a run consumed.
   absl::StatusOr<StepOutput> Run(State state, const ParameterValues& values);
+  // Run in two parts, for those who read what each device holds: all results by number, which
+  // consumes what the program aliases to results; and the state after them, which takes its arrays
+  // out of `results`.
+  absl::StatusOr<std::vector<MeshArray>> Launch(State& state, const ParameterValues& values);
+  absl::StatusOr<State> NextState(State state, std::vector<MeshArray>& results) const;
   // The value of a state parameter.
   absl::StatusOr<Literal> ReadParameter(const State& state, int parameter) const;
 
@@ -50,8 +55,6 @@ class StepRunner {
   const MeshExecutor& executor() const { return executor_; }
 
  private:
-  absl::StatusOr<State> NextState(State state, std::vector<MeshArray>& results) const;
-
   std::vector<ParameterInfo> parameters_;
   MeshExecutor executor_;
 };

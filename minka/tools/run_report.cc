@@ -10,15 +10,26 @@ namespace minka {
 namespace {
 
 constexpr size_t kShownOutputs = 10;
+constexpr double kFarOff = 1e300;
 
 std::string Difference(double predicted, double measured) {
   if (measured <= 0) return "";
   return fmt::format(" (prediction {:+.1f} %)", 100 * (predicted / measured - 1));
 }
 
-// How much of what is allowed is used up; exact comparisons have nothing to use.
+// How much of what is allowed is used up; what is wrong by another rule comes first.
 double Ratio(const OutputComparison& output) {
-  return output.allowed_error > 0 ? output.error / output.allowed_error : output.ok ? 0 : 2;
+  const Norms& norms = output.norms;
+  const bool by_error = output.rule == ComparisonRule::kNorm && norms.allowed_error > 0;
+  if (output.ok()) return by_error ? norms.error / norms.allowed_error : 0;
+  return by_error && output.fault == Fault::kValue ? norms.error / norms.allowed_error : kFarOff;
+}
+
+std::string Verdict(const OutputComparison& output) {
+  if (!output.ok()) return "WRONG";
+  return output.num_not_finite == 0
+             ? "ok"
+             : fmt::format("ok, {} not finite as on one device", output.num_not_finite);
 }
 
 std::string MeasuredTime(const Plan& plan, const RunFigures& figures) {
@@ -62,11 +73,11 @@ std::string DescribeCheck(const OracleReport& report) {
     const bool by_norm = output.rule == ComparisonRule::kNorm;
     table.Add({output.name.empty() ? fmt::format("{}", output.result) : output.name,
                ToString(output.shape), fmt::format("{:.3g}", output.largest_difference),
-               by_norm ? fmt::format("{:.3g}", output.error) : "",
-               by_norm                                 ? fmt::format("{:.3g}", output.allowed_error)
+               by_norm ? fmt::format("{:.3g}", output.norms.error) : "",
+               by_norm ? fmt::format("{:.3g}", output.norms.allowed_error)
                : output.rule == ComparisonRule::kExact ? "exact"
                                                        : "range",
-               output.ok ? "ok" : "WRONG"});
+               Verdict(output)});
   }
   std::string text =
       fmt::format("compared with one device after {} step{}, {} results:\n", report.num_steps,
