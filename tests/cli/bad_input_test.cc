@@ -85,9 +85,10 @@ TEST_F(BadInputTest, AMemoryLimitThatNothingFitsIn) {
 
 TEST_F(BadInputTest, PinsAndLimitsThatLeaveNoPlan) {
   const std::string plan = "plan mlp --layers 1 --mesh a=2,b=2 ";
-  EXPECT_EQ(ErrorOf(plan + "--method zero3 --no-all-gather"),
+  EXPECT_EQ(ErrorOf(plan + "--method zero3 --no-all-gather --no-all-to-all"),
             "minka: no plan on the mesh a=2,b=2 obeys all that is asked: method zero3, "
-            "--no-all-gather; there is one without --no-all-gather: drop it\n");
+            "--no-all-gather, --no-all-to-all; there is one without --no-all-gather or without "
+            "--no-all-to-all: drop one of them\n");
   // Also under a limit, when it is not memory that is short.
   const std::string pins = "--pin 'params/*kernel=[-,-]' --pin 'optimizer/m/*kernel=[-,a+b]' ";
   for (const char* limit : {"", "--memory-limit 1GiB"}) {
