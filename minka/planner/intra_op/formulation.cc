@@ -15,6 +15,8 @@ namespace {
 
 // Finest unit: small enough that tie-breaking fractions of Alpa's costs survive.
 constexpr double kMaxUnitsPerCost = 1e5;
+// In a port, of choices that leave nothing in memory.
+constexpr ShardingId kNoBytes = -1;
 // What an operation costs at least is at most this part of what a cell can hold.
 constexpr double kHeadroom = 1e4;
 
@@ -59,8 +61,8 @@ class Formulator {
   const Shape& shape(Value value) const { return facts_.entry.shape(value); }
 
   // The solver wants the sum of the largest costs of all nodes and edges below 2^62. A cell that
-  // would need more than its share is cut to it: it only makes a hopeless choice cheaper, so the
-  // bound stays one.
+  // would need more than its share is cut to it, and all are rounded down: choices only become
+  // cheaper, so the bound stays one.
   void ChooseUnits() {
     double dearest = 0;
     for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
@@ -72,7 +74,7 @@ class Formulator {
 
   int64_t ToUnits(double cost) const {
     if (std::isinf(cost)) return kForbidden;
-    return std::llround(std::min(cost * out_.units_per_cost, cell_limit_));
+    return static_cast<int64_t>(std::min(cost * out_.units_per_cost, cell_limit_));
   }
 
   void AddOperation(InstructionId id) {
@@ -87,7 +89,7 @@ class Formulator {
     const NodeId producer = out_.operations[value.instruction];
     const PortId producer_port = choices(value.instruction).results[value.result];
     ValueLayout layout{.kept = producer};
-    const bool is_parameter = facts_.entry.instruction(value).opcode == Opcode::kParameter;
+    const bool is_parameter = IsParameter(value);
     const auto pinned = tables_.pinned_values.find(value);
     const bool is_pinned = pinned != tables_.pinned_values.end();
     const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value) || is_pinned);
@@ -100,8 +102,10 @@ class Formulator {
       runs_ = facts_.loop.IsTransient(value.instruction) ? facts_.loop.num_micro_batches : 1;
       AddEdge(producer, producer_port, layout.kept, {kept_port}, shape(value));
     }
-    AddUsage(value, layout.kept, kept_port);
-    AddViews(value, users, is_parameter, kept_port, layout);
+    const ViewGroups groups = ViewGroupsOf(users, is_parameter);
+    const TimeInterval kept_time = TimeOfKept(value, users, groups);
+    if (TakesMemory(value)) AddBytes(layout.kept, value, ports_[kept_port], kept_time);
+    AddViews(value, groups, kept_time, kept_port, layout);
     for (const User& user : users) Connect(value, user, layout, kept_port);
     out_.layouts[value.instruction].push_back(layout);
   }
@@ -149,34 +153,78 @@ class Formulator {
     return found->second;
   }
 
-  void AddViews(Value value, const std::vector<User>& users, bool is_parameter, PortId kept_port,
-                ValueLayout& layout) {
-    constexpr int kNumGroups = StepFacts::kNumViewGroups;
-    std::array<int, kNumGroups> num_users = {};
-    std::array<InstructionId, kNumGroups> first = {}, last = {};
-    std::array<bool, kNumGroups> is_late = {};
+  // The readers of one value by view group.
+  struct ViewGroups {
+    std::array<bool, StepFacts::kNumViewGroups> has_view = {};
+    std::array<bool, StepFacts::kNumViewGroups> is_late = {};  // as ReshardUse::is_late
+    std::array<InstructionId, StepFacts::kNumViewGroups> first = {}, last = {};
+    // When the last of them runs.
+    std::array<InstructionId, StepFacts::kNumViewGroups> last_runs = {};
+  };
+
+  ViewGroups ViewGroupsOf(const std::vector<User>& users, bool is_parameter) const {
+    ViewGroups groups;
+    std::array<int, StepFacts::kNumViewGroups> num_users = {};
     for (const User& user : users) {
       if (user.state_parameter >= 0) continue;
       const int group = facts_.ViewGroup(user.instruction);
       const bool user_is_late = facts_.leads_to_apply_only[user.instruction];
-      is_late[group] = user_is_late && (num_users[group] == 0 || is_late[group]);
-      if (num_users[group]++ == 0) first[group] = user.instruction;
-      last[group] = user.instruction;
+      groups.is_late[group] = user_is_late && (num_users[group] == 0 || groups.is_late[group]);
+      if (num_users[group]++ == 0) groups.first[group] = user.instruction;
+      groups.last[group] = user.instruction;
+      groups.last_runs[group] =
+          std::max(groups.last_runs[group], facts_.last_runs[user.instruction]);
     }
-    const int num_groups =
-        static_cast<int>(std::ranges::count_if(num_users, [](int n) { return n > 0; }));
-    for (int group = 0; group < kNumGroups; ++group) {
-      if (num_users[group] < 2 || (num_groups < 2 && !is_parameter)) continue;
-      use_.is_late = is_late[group];
-      TimeInterval interval = {first[group], last[group] + 1};
-      runs_ = facts_.RunsOfReshard(value, first[group], out_.hoists_reshards);
-      const bool is_hoisted = facts_.loop.IsInside(first[group]) && runs_ == 1;
-      if (is_hoisted) interval = {facts_.loop.begin, facts_.loop.end};
-      layout.views[group] = AddView(value, layout.kept, kept_port, interval);
+    const auto num_groups = std::ranges::count_if(num_users, [](int n) { return n > 0; });
+    for (int group = 0; group < StepFacts::kNumViewGroups; ++group) {
+      groups.has_view[group] = num_users[group] >= 2 && (num_groups >= 2 || is_parameter);
+    }
+    return groups;
+  }
+
+  // While the kept value is there, whatever is chosen: a view may be a fresh copy, and then it
+  // reads the kept value where its first reader stands.
+  TimeInterval TimeOfKept(Value value, const std::vector<User>& users,
+                          const ViewGroups& groups) const {
+    if (IsParameter(value)) return {0, facts_.entry.num_instructions() + 1};
+    TimeInterval time = {facts_.FirstTime(value), facts_.LastUse(value) + 1};
+    const bool has_fresh_views = options_.search.memory_limit_bytes.has_value();
+    if (!has_fresh_views || facts_.uses.is_result(value) || facts_.loop.exists()) return time;
+    InstructionId last = value.instruction;
+    for (const User& user : users) {
+      const int group = facts_.ViewGroup(user.instruction);
+      last = std::max(
+          last, groups.has_view[group] ? groups.first[group] : facts_.last_runs[user.instruction]);
+    }
+    time.end = last + 1;
+    return time;
+  }
+
+  void AddViews(Value value, const ViewGroups& groups, TimeInterval kept_time, PortId kept_port,
+                ValueLayout& layout) {
+    for (int group = 0; group < StepFacts::kNumViewGroups; ++group) {
+      if (!groups.has_view[group]) continue;
+      use_.is_late = groups.is_late[group];
+      TimeInterval fresh = {groups.first[group], groups.last[group] + 1};
+      runs_ = facts_.RunsOfReshard(value, groups.first[group], out_.hoists_reshards);
+      const bool is_hoisted = facts_.loop.IsInside(groups.first[group]) && runs_ == 1;
+      if (is_hoisted) fresh = {facts_.loop.begin, facts_.loop.end};
+      layout.views[group] = AddView(value, layout.kept, kept_port);
+      if (!options_.search.memory_limit_bytes) continue;
+      const Port& shardings = ports_[kept_port];
+      Port doubled(2 * shardings.size(), kNoBytes);
+      std::ranges::copy(shardings, doubled.begin() + static_cast<int64_t>(shardings.size()));
+      if (facts_.IsMaterialised(value)) AddBytes(layout.views[group], value, doubled, fresh);
+      // Read as kept, the kept value stays for as long as the readers need it.
+      const TimeInterval longer = {kept_time.end, groups.last_runs[group] + 1};
+      if (longer.end <= longer.begin || facts_.loop.exists() || !TakesMemory(value)) continue;
+      std::ranges::fill(doubled, kNoBytes);
+      std::ranges::copy(shardings, doubled.begin());
+      AddBytes(layout.views[group], value, doubled, longer);
     }
   }
 
-  NodeId AddView(Value value, NodeId kept, PortId kept_port, TimeInterval interval) {
+  NodeId AddView(Value value, NodeId kept, PortId kept_port) {
     const Port& shardings = ports_[kept_port];
     const size_t num_shardings = shardings.size();
     if (!options_.search.memory_limit_bytes) {
@@ -201,12 +249,6 @@ class Formulator {
     out_.problem.AddEdge(
         {.a = kept, .b = view, .table = out_.problem.AddTable(size, 2 * size, cells)});
     out_.reshards_of_edge.push_back(AddReshards(kept_port, {out_.ports[view]}, shape(value)));
-    std::vector<int64_t> bytes(num_shardings, 0);
-    for (ShardingId id : ports_[kept_port]) {
-      bytes.push_back(LocalBytes(shape(value), tables_.shardings[id], mesh_));
-    }
-    if (facts_.IsMaterialised(value))
-      out_.problem.AddUsage(view, interval, out_.problem.AddUsageRow(bytes));
     return view;
   }
 
@@ -272,18 +314,21 @@ class Formulator {
                                  static_cast<int32_t>(num_columns), cells);
   }
 
-  void AddUsage(Value value, NodeId node, PortId port) {
-    const int num_instructions = facts_.entry.num_instructions();
-    TimeInterval interval = {facts_.FirstTime(value), facts_.LastUse(value) + 1};
-    if (facts_.entry.instruction(value).opcode == Opcode::kParameter) {
-      interval = {0, num_instructions + 1};
-    } else if (!facts_.IsMaterialised(value) ||
-               !facts_.state_parameters[value.instruction].empty()) {
-      return;  // inside a fusion, or written into the buffer of the state it replaces
-    }
+  bool IsParameter(Value value) const {
+    return facts_.entry.instruction(value).opcode == Opcode::kParameter;
+  }
+
+  // Not inside a fusion, nor written into the buffer of the state it replaces.
+  bool TakesMemory(Value value) const {
+    return IsParameter(value) ||
+           (facts_.IsMaterialised(value) && facts_.state_parameters[value.instruction].empty());
+  }
+
+  // By choice of the node, the local bytes of a sharding or none.
+  void AddBytes(NodeId node, Value value, const Port& port, TimeInterval interval) {
     std::vector<int64_t> bytes;
-    for (ShardingId id : ports_[port]) {
-      bytes.push_back(LocalBytes(shape(value), tables_.shardings[id], mesh_));
+    for (const ShardingId id : port) {
+      bytes.push_back(id == kNoBytes ? 0 : LocalBytes(shape(value), tables_.shardings[id], mesh_));
     }
     out_.problem.AddUsage(node, interval, out_.problem.AddUsageRow(bytes));
   }
@@ -472,42 +517,45 @@ Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts
 
 namespace {
 
-// What the reshards of one edge take that a choice asks for.
-double TimeOf(const EdgeReshards& edge, const ChoiceTables& tables, const ReshardCosts& reshards,
-              int32_t from, int32_t to) {
+// Of one edge.
+ReshardTimes TimesOf(const EdgeReshards& edge, const ChoiceTables& tables, ReshardCosts& reshards,
+                     int32_t from, int32_t to) {
   const ShardingId source = tables.ports[edge.from][from];
   std::set<ShardingId> wanted;
   for (const PortId port : edge.to) wanted.insert(tables.ports[port][to]);
-  double time = 0;
+  wanted.erase(source);
+  const auto runs = static_cast<double>(edge.runs);
+  ReshardTimes times;
   for (const ShardingId target : wanted) {
-    if (target == source) continue;
-    time += reshards.SearchCost(edge.shape, tables.shardings[source], tables.shardings[target],
-                                edge.use);
+    const double time = reshards.SearchCost(edge.shape, tables.shardings[source],
+                                            tables.shardings[target], edge.use);
+    times.time += runs * time;
+    if (!reshards.limits().put_penalties()) continue;
+    times.penalties += runs * (reshards.Cost(edge.shape, source, target, edge.use) - time);
   }
-  return static_cast<double>(edge.runs) * time;
+  return times;
 }
 
 }  // namespace
 
-double PenaltiesOf(const Formulation& formulation, const ChoiceTables& tables,
-                   const ReshardCosts& reshards, std::span<const int32_t> choice) {
-  if (!reshards.limits().put_penalties()) return 0;
-  double penalties = 0;
+ReshardTimes ReshardTimesOf(const Formulation& formulation, const ChoiceTables& tables,
+                            ReshardCosts& reshards, std::span<const int32_t> choice) {
+  ReshardTimes total;
   // Equal layers ask for the same.
-  std::map<std::tuple<int32_t, int32_t, int32_t>, double> times;
+  std::map<std::tuple<int32_t, int32_t, int32_t>, ReshardTimes> known;
   for (size_t i = 0; i < formulation.problem.edges().size(); ++i) {
     const ProblemEdge& edge = formulation.problem.edges()[i];
     const int32_t from = choice[edge.a], to = choice[edge.b];
-    const int64_t units = formulation.problem.EdgeCost(edge, from, to);
-    if (units == 0) continue;
     const int32_t asked = formulation.reshards_of_edge[i];
-    const auto [found, added] = times.try_emplace({asked, from, to}, 0);
+    const auto [found, added] = known.try_emplace({asked, from, to});
     if (added) {
-      found->second = TimeOf(formulation.reshards[asked], tables, reshards, from, to);
+      found->second = TimesOf(formulation.reshards[asked], tables, reshards, from, to);
     }
-    penalties += static_cast<double>(units) / formulation.units_per_cost - found->second;
+    total.time += found->second.time;
+    total.penalties += found->second.penalties;
   }
-  return std::max(0.0, penalties);
+  total.penalties = std::max(0.0, total.penalties);
+  return total;
 }
 
 }  // namespace minka

@@ -106,16 +106,20 @@ struct Formulation {
   std::vector<std::vector<ValueLayout>> layouts;  // [instruction][result]
   // Are versions that the loop over micro-batches reads made once, in front of it?
   bool hoists_reshards = true;
-  double units_per_cost = 1;  // solver cost = cost * units_per_cost
+  double units_per_cost = 1;  // solver cost = cost * units_per_cost, rounded down
 };
 
 // Adds the ports of kept and view nodes to `tables`.
 Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards,
                       const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options);
 
-// How much more the reshards of a choice cost in the search than they take, see ReshardLimits; in
-// units of the cost model.
-double PenaltiesOf(const Formulation& formulation, const ChoiceTables& tables,
-                   const ReshardCosts& reshards, std::span<const int32_t> choice);
+// What the reshards of a choice take, each paid as the edges pay it, and how much more they cost in
+// the search, see ReshardLimits; exact, in units of the cost model.
+struct ReshardTimes {
+  double time = 0;
+  double penalties = 0;
+};
+ReshardTimes ReshardTimesOf(const Formulation& formulation, const ChoiceTables& tables,
+                            ReshardCosts& reshards, std::span<const int32_t> choice);
 
 }  // namespace minka
