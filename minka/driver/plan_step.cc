@@ -1,6 +1,7 @@
 #include "minka/driver/plan_step.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "minka/analysis/layers.h"
@@ -151,6 +152,24 @@ absl::Status CheckBatchIsKnown(const Step& step, Method method, const SearchLimi
       by_method ? fmt::format("method {}", MethodName(method))
                 : fmt::format("--batch-axis {}", limits.batch_axis),
       step.module.name, by_method ? "search with method shard" : "drop --batch-axis");
+}
+
+// No plan of the meshes and methods tried costs less than the least of their bounds. None is known
+// where a candidate chose what to compute again, or has no plan although there may be one.
+void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates) {
+  std::optional<double> least = std::numeric_limits<double>::infinity();
+  for (const PlanCandidate& candidate : candidates) {
+    const bool is_bounded = candidate.status.ok() && candidate.plan.gap;
+    if (is_bounded && least) least = std::min(*least, candidate.plan.lower_bound);
+    if (!is_bounded && (candidate.status.ok() || absl::IsResourceExhausted(candidate.status)))
+      least.reset();
+  }
+  for (PlanCandidate& candidate : candidates) {
+    Plan& plan = candidate.plan;
+    if (!candidate.status.ok()) continue;
+    if (!least) plan.gap.reset();
+    if (plan.gap && plan.objective > 0) plan.gap = (plan.objective - *least) / plan.objective;
+  }
 }
 
 // Does the first say that a smaller limit than the second's would do?
@@ -335,6 +354,7 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     }
   }
   out.best = Fastest(out.candidates);
+  SetGapsOfWholeSearch(out.candidates);
   if (out.best >= 0) {
     ASSIGN_OR_RETURN(const Step* prepared, steps.With(out.candidates[out.best].plan.remat));
     out.prepared = *prepared;

@@ -85,7 +85,7 @@ struct Plan {
   int64_t state_bytes_per_device = 0;
   double objective = 0;
   double lower_bound = 0;
-  // Of the whole search; nullopt: several rematerialisations were tried, which no bound covers.
+  // Of the whole search: above the least bound of meshes and methods; nullopt: not all have one.
   std::optional<double> gap = 0;
   double sharding_gap = 0;  // given mesh, method and rematerialisation
   double memory_price = 0;  // objective saved per extra byte per device at the tightest time
