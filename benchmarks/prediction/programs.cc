@@ -14,7 +14,7 @@ constexpr char kFlax[] = "flax ";
 
 struct PlannedStep {
   const char* name;
-  // Besides data and zero3 on 8 devices and shard on 2x4.
+  // Besides data, zero3 and shard on 8 devices and shard on 2x4.
   bool on_three_axes = false;
 };
 
@@ -69,6 +69,7 @@ std::vector<PredictionProgram> AllPrograms() {
   for (const PlannedStep& step : kSteps) {
     programs.push_back({step.name, Method::kData, "8"});
     programs.push_back({step.name, Method::kZero3, "8"});
+    programs.push_back({step.name, Method::kShard, "8"});
     programs.push_back({step.name, Method::kShard, "2x4"});
     if (step.on_three_axes) programs.push_back({step.name, Method::kShard, "2x2x2"});
   }

@@ -6,7 +6,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
+#include "fmt/format.h"
 #include "minka/base/check.h"
 #include "minka/base/json.h"
 #include "minka/base/status.h"
@@ -16,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchemaVersion = 3;  // 3: dots without XNNPACK
+constexpr int kSchemaVersion = 4;  // 4: convolutions, reductions, bf16, strided groups
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -26,6 +28,77 @@ absl::StatusOr<ReshardKind> ParseKind(const std::string& name) {
     if (name == ToString(kind)) return kind;
   }
   return InvalidArgument("calibration: unknown collective \"{}\"", name);
+}
+
+constexpr ReductionKernel kReductionKernels[] = {ReductionKernel::kRows, ReductionKernel::kColumns,
+                                                 ReductionKernel::kMaximumOfRows,
+                                                 ReductionKernel::kWindow};
+
+absl::StatusOr<ReductionKernel> ParseReductionKernel(const std::string& name) {
+  for (const ReductionKernel kernel : kReductionKernels) {
+    if (name == ToString(kernel)) return kernel;
+  }
+  return InvalidArgument("calibration: unknown reduction \"{}\"", name);
+}
+
+// No device computes, copies or waits beyond this, in us or per us.
+constexpr double kMost = 1e12;
+
+// Reads fields and remembers the first that is out of range, by its path.
+class FieldReader {
+ public:
+  FieldReader(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
+
+  // More than zero, or at least `least`.
+  double Positive(const char* name) { return Checked(name, /*may_be_zero=*/false); }
+  double NotNegative(const char* name) { return Checked(name, /*may_be_zero=*/true); }
+  int64_t Size(const char* name, int64_t least = 1) {
+    const Json& value = json_.at(name);
+    const bool fits = value.is_number_integer() && value >= least && value <= int64_t{1} << 40;
+    if (!fits) Refuse(name, fmt::format("a whole number from {}", least));
+    return fits ? value.get<int64_t>() : least;
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  double Checked(const char* name, bool may_be_zero) {
+    const Json& value = json_.at(name);
+    const bool fits = value.is_number() && value <= kMost && (may_be_zero ? value >= 0 : value > 0);
+    if (!fits) Refuse(name, may_be_zero ? "0 or more" : "above 0");
+    return fits ? value.get<double>() : 1;
+  }
+  void Refuse(const char* name, std::string_view wanted) {
+    if (!status_.ok()) return;
+    status_ = InvalidArgument("calibration: {}{} is {}, not {}", path_, name, json_.at(name).dump(),
+                              wanted);
+  }
+
+  const Json& json_;
+  const std::string path_;
+  absl::Status status_;
+};
+
+absl::StatusOr<std::vector<DotPoint>> ReadDots(const Json& json, const char* name) {
+  std::vector<DotPoint> dots;
+  for (const Json& dot : json.at(name)) {
+    FieldReader read(dot, fmt::format("{}[{}].", name, dots.size()));
+    dots.push_back({.batch = read.Size("batch"),
+                    .m = read.Size("m"),
+                    .n = read.Size("n"),
+                    .k = read.Size("k"),
+                    .us = read.Positive("us")});
+    RETURN_IF_ERROR(read.status());
+  }
+  return dots;
+}
+
+Json DotsToJson(const std::vector<DotPoint>& dots) {
+  Json json = Json::array();
+  for (const DotPoint& dot : dots) {
+    json.push_back(
+        {{"batch", dot.batch}, {"m", dot.m}, {"n", dot.n}, {"k", dot.k}, {"us", dot.us}});
+  }
+  return json;
 }
 
 // y at x through the points, ascending in x, linear between and beyond them, never below zero.
@@ -75,6 +148,22 @@ std::array<double, 3> FitRelative(std::span<const DotPoint> dots,
 
 }  // namespace
 
+std::string_view ToString(ReductionKernel kernel) {
+  switch (kernel) {
+    case ReductionKernel::kNone:
+      return "none";
+    case ReductionKernel::kRows:
+      return "rows";
+    case ReductionKernel::kColumns:
+      return "columns";
+    case ReductionKernel::kMaximumOfRows:
+      return "maximum-of-rows";
+    case ReductionKernel::kWindow:
+      return "window";
+  }
+  MINKA_CHECK(false);
+}
+
 double DotModel::Us(int64_t batch, int64_t m, int64_t n, int64_t k) const {
   const auto terms = DotTerms({.batch = batch, .m = m, .n = n, .k = k});
   return fixed_us * terms[0] + us_per_multiply_add * terms[1] + us_per_element * terms[2];
@@ -97,12 +186,14 @@ DotModel FitDots(std::span<const DotPoint> dots) {
 }
 
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
-                              double bytes) {
+                              double bytes, bool is_strided) {
+  is_strided = is_strided && std::ranges::any_of(calibration.collectives, [&](const auto& point) {
+                 return point.is_strided && point.kind == kind && point.group_size == group_size;
+               });
   std::map<int64_t, std::vector<std::pair<double, double>>> by_group_size;
   for (const CollectivePoint& point : calibration.collectives) {
-    if (point.kind == kind) {
-      by_group_size[point.group_size].emplace_back(static_cast<double>(point.bytes), point.us);
-    }
+    if (point.kind != kind || point.is_strided != is_strided) continue;
+    by_group_size[point.group_size].emplace_back(static_cast<double>(point.bytes), point.us);
   }
   std::vector<std::pair<double, double>> by_size;
   for (auto& [size, points] : by_group_size) {
@@ -121,17 +212,21 @@ std::string Calibration::ToJson() const {
                {"launch_us", launch_us},
                {"step_us", step_us},
                {"elementwise_per_us", elementwise_per_us},
+               {"half_elementwise_per_us", half_elementwise_per_us},
                {"bytes_per_us", bytes_per_us},
                {"synchronise_us", synchronise_us},
-               {"dots", Json::array()},
+               {"dots", DotsToJson(dots)},
+               {"convolutions", DotsToJson(convolutions)},
+               {"reductions", Json::array()},
                {"collectives", Json::array()}};
-  for (const DotPoint& dot : dots) {
-    json["dots"].push_back(
-        {{"batch", dot.batch}, {"m", dot.m}, {"n", dot.n}, {"k", dot.k}, {"us", dot.us}});
+  for (const ReductionRate& rate : reductions) {
+    json["reductions"].push_back({{"kernel", std::string(ToString(rate.kernel))},
+                                  {"elementwise_per_us", rate.elementwise_per_us}});
   }
   for (const CollectivePoint& point : collectives) {
     json["collectives"].push_back({{"kind", std::string(ToString(point.kind))},
                                    {"group_size", point.group_size},
+                                   {"strided", point.is_strided},
                                    {"bytes", point.bytes},
                                    {"us", point.us}});
   }
@@ -143,32 +238,40 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
   if (!parsed.ok()) return WithContext(parsed.status(), "calibration");
   const Json& json = *parsed;
   try {
-    if (json.at("schema_version") != kSchemaVersion)
-      return InvalidArgument("calibration: schema_version is not {}; profile again",
-                             kSchemaVersion);
+    if (json.at("schema_version") != kSchemaVersion) {
+      return FailedPrecondition("calibration: schema_version is {}, not {}; profile again",
+                                json.at("schema_version").dump(), kSchemaVersion);
+    }
+    FieldReader read(json, "");
     Calibration out{.processor = json.at("processor"),
-                    .cores = json.at("cores"),
+                    .cores = static_cast<int>(read.Size("cores")),
                     .plugin = json.at("plugin"),
-                    .num_devices = json.at("num_devices"),
-                    .launch_us = json.at("launch_us"),
-                    .step_us = json.at("step_us"),
-                    .elementwise_per_us = json.at("elementwise_per_us"),
-                    .bytes_per_us = json.at("bytes_per_us"),
-                    .synchronise_us = json.at("synchronise_us")};
-    for (const Json& dot : json.at("dots")) {
-      out.dots.push_back({dot.at("batch"), dot.at("m"), dot.at("n"), dot.at("k"), dot.at("us")});
+                    .num_devices = static_cast<int>(read.Size("num_devices")),
+                    .launch_us = read.NotNegative("launch_us"),
+                    .step_us = read.NotNegative("step_us"),
+                    .elementwise_per_us = read.Positive("elementwise_per_us"),
+                    .half_elementwise_per_us = read.Positive("half_elementwise_per_us"),
+                    .bytes_per_us = read.Positive("bytes_per_us"),
+                    .synchronise_us = read.NotNegative("synchronise_us")};
+    RETURN_IF_ERROR(read.status());
+    ASSIGN_OR_RETURN(out.dots, ReadDots(json, "dots"));
+    ASSIGN_OR_RETURN(out.convolutions, ReadDots(json, "convolutions"));
+    for (const Json& rate : json.at("reductions")) {
+      FieldReader field(rate, fmt::format("reductions[{}].", out.reductions.size()));
+      ASSIGN_OR_RETURN(const ReductionKernel kernel, ParseReductionKernel(rate.at("kernel")));
+      out.reductions.push_back({kernel, field.Positive("elementwise_per_us")});
+      RETURN_IF_ERROR(field.status());
     }
     for (const Json& point : json.at("collectives")) {
+      FieldReader field(point, fmt::format("collectives[{}].", out.collectives.size()));
       ASSIGN_OR_RETURN(const ReshardKind kind, ParseKind(point.at("kind")));
-      out.collectives.push_back({kind, point.at("group_size"), point.at("bytes"), point.at("us")});
+      out.collectives.push_back({.kind = kind,
+                                 .group_size = field.Size("group_size", /*least=*/2),
+                                 .bytes = field.Size("bytes"),
+                                 .us = field.Positive("us"),
+                                 .is_strided = point.at("strided")});
+      RETURN_IF_ERROR(field.status());
     }
-    const bool positive =
-        out.num_devices > 0 && out.elementwise_per_us > 0 && out.bytes_per_us > 0 &&
-        std::ranges::all_of(out.dots, [](const DotPoint& dot) {
-          return dot.us > 0 && dot.batch > 0 && dot.m > 0 && dot.n > 0 && dot.k > 0;
-        });
-    if (!positive)
-      return InvalidArgument("calibration: rates, sizes and times must be positive; profile again");
     return out;
   } catch (const Json::exception& error) {
     return InvalidArgument("calibration: {}", error.what());

@@ -26,21 +26,42 @@ struct CollectivePoint {
   int64_t group_size = 2;
   int64_t bytes = 0;
   double us = 0;
+  bool is_strided = false;  // the members of a group are no neighbours
+};
+
+// Reductions that backends run at rates of their own.
+enum class ReductionKernel : uint8_t {
+  kNone,
+  kRows,           // sums over the last dimension
+  kColumns,        // over others, as batch norms have them
+  kMaximumOfRows,  // maximum or minimum over the last dimension
+  kWindow,         // pooling and its gradient
+};
+std::string_view ToString(ReductionKernel kernel);  // "rows", "columns", ...
+
+struct ReductionRate {
+  ReductionKernel kernel = ReductionKernel::kRows;
+  double elementwise_per_us = 1;  // weighted operations per device
 };
 
 struct Calibration {
   std::string processor;  // as the operating system names it
   int cores = 1;
-  std::string plugin;             // platform and version
-  int num_devices = 1;            // that ran at once while it was measured
-  double launch_us = 0;           // one fusion group, nothing to do
-  double step_us = 0;             // one launch of a program over all devices
-  double elementwise_per_us = 1;  // weighted elementwise operations per device
-  double bytes_per_us = 1;        // streamed through memory per device
-  double synchronise_us = 0;      // a collective between other work, beyond its own time
+  std::string plugin;                  // platform and version
+  int num_devices = 1;                 // that ran at once while it was measured
+  double launch_us = 0;                // one fusion group, nothing to do
+  double step_us = 0;                  // one launch of a program over all devices
+  double elementwise_per_us = 1;       // weighted elementwise operations per device
+  double half_elementwise_per_us = 1;  // the same on bf16
+  double bytes_per_us = 1;             // streamed through memory per device
+  double synchronise_us = 0;           // a collective between other work, beyond its own time
   std::vector<DotPoint> dots;
+  std::vector<DotPoint> convolutions;  // as the dots that they are, per group of features
+  std::vector<ReductionRate> reductions;
   std::vector<CollectivePoint> collectives;
 
+  // FailedPrecondition for the JSON of another version, which must be measured again;
+  // InvalidArgument names a field out of range.
   static absl::StatusOr<Calibration> FromJson(std::string_view json);
   std::string ToJson() const;
 };
@@ -61,8 +82,9 @@ struct DotModel {
 DotModel FitDots(std::span<const DotPoint> dots);
 
 // Microseconds of a collective, linear between the measured sizes and beyond them, group sizes
-// interpolated likewise. Zero when nothing of the kind was measured.
+// interpolated likewise. Strided groups cost what neighbours do where none were measured. Zero when
+// nothing of the kind was measured.
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
-                              double bytes);
+                              double bytes, bool is_strided = false);
 
 }  // namespace minka

@@ -30,6 +30,7 @@ class RooflineCostModel final : public CostModel {
     if (calibration) {
       calibration_ = *calibration;
       if (!calibration->dots.empty()) dots_ = FitDots(calibration->dots);
+      if (!calibration->convolutions.empty()) convolutions_ = FitDots(calibration->convolutions);
     }
     const int on_one_host =
         static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
@@ -49,7 +50,7 @@ class RooflineCostModel final : public CostModel {
     const int64_t n = mesh_.size(axes);
     if (n == 1) return 0;
     if (calibration_) {
-      const double us = CalibratedCollectiveUs(*calibration_, kind, n, bytes);
+      const double us = CalibratedCollectiveUs(*calibration_, kind, n, bytes, IsStrided(axes));
       if (us > 0) return (us + calibration_->synchronise_us) * sharing_;
     }
     return CollectiveUs(kind, bytes, static_cast<double>(n), LinkFor(axes)) + LaunchUs();
@@ -61,7 +62,7 @@ class RooflineCostModel final : public CostModel {
 
   double Operation(const LocalWork& work) const override {
     const double memory = static_cast<double>(work.bytes) / BytesPerUs();
-    double compute = work.elementwise / ElementwisePerUs();
+    double compute = work.elementwise / ElementwisePerUs(work);
     if (!work.dot_sizes.empty()) {
       compute += DotUs(work);
     } else {
@@ -80,24 +81,48 @@ class RooflineCostModel final : public CostModel {
   }
   // Elementwise units do one operation where matrix units do many: a sixteenth of the peak without
   // a measurement.
-  double ElementwisePerUs() const {
-    return (calibration_ ? calibration_->elementwise_per_us
-                         : cluster_.device.peak_flops_per_us / 16) /
+  double ElementwisePerUs(const LocalWork& work) const {
+    if (!calibration_) return cluster_.device.peak_flops_per_us / 16 / sharing_;
+    for (const ReductionRate& rate : calibration_->reductions) {
+      if (rate.kernel == work.kernel) return rate.elementwise_per_us / sharing_;
+    }
+    return (IsHalf(work.type) ? calibration_->half_elementwise_per_us
+                              : calibration_->elementwise_per_us) /
            sharing_;
   }
+  static bool IsHalf(ElementType type) {
+    return type == ElementType::kBF16 || type == ElementType::kF16;
+  }
+  // Are the members of groups along the axes no neighbours?
+  bool IsStrided(AxisSet axes) const {
+    bool is_inside = false;
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      if (mesh_.size(axis) == 1) continue;
+      if (is_inside && !axes.contains(axis)) return true;
+      is_inside = is_inside || axes.contains(axis);
+    }
+    return false;
+  }
   double FlopsPerUs(ElementType type) const {
-    const bool half = type == ElementType::kBF16 || type == ElementType::kF16;
-    const double peak = half && cluster_.device.peak_half_flops_per_us > 0
+    const double peak = IsHalf(type) && cluster_.device.peak_half_flops_per_us > 0
                             ? cluster_.device.peak_half_flops_per_us
                             : cluster_.device.peak_flops_per_us;
     return peak / sharing_;
   }
   double DotUs(const LocalWork& work) const {
-    if (dots_) {
+    const bool is_convolution = work.opcode == Opcode::kConvolution && convolutions_;
+    if (const auto& model = is_convolution ? convolutions_ : dots_) {
       const auto& s = work.dot_sizes;
-      return dots_->Us(s[0], s[1], s[2], s[3]) * sharing_;
+      return (model->Us(s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
     }
     return work.flops / FlopsPerUs(work.type);
+  }
+  // What is measured are products of f32, to which processors without half units widen.
+  double WideningUs(const LocalWork& work) const {
+    if (!IsHalf(work.type)) return 0;
+    const DotModel elements = {.us_per_element = 1 / calibration_->half_elementwise_per_us};
+    const auto& s = work.dot_sizes;
+    return elements.Us(s[0], s[1], s[2], s[3]);
   }
   // The slowest link that groups along the axes cross, the mesh laid over the hosts' devices in
   // order.
@@ -118,7 +143,7 @@ class RooflineCostModel final : public CostModel {
   const Cluster cluster_;
   const Mesh mesh_;
   std::optional<Calibration> calibration_;
-  std::optional<DotModel> dots_;
+  std::optional<DotModel> dots_, convolutions_;
   double sharing_ =
       1;  // how much slower a device is than its rates, because others use the same cores
 };

@@ -20,11 +20,13 @@ namespace minka {
 struct LocalWork {
   Opcode opcode = Opcode::kOther;
   ElementType type = ElementType::kF32;
-  double flops = 0;                // dots, convolutions: multiply-adds count two
-  double elementwise = 0;          // weighted elementwise operations
-  int64_t bytes = 0;               // read and written outside the fusion group
-  bool launches = false;           // first operation of its fusion group
-  std::vector<int64_t> dot_sizes;  // dots: {batch, m, n, k} on the device
+  double flops = 0;        // dots, convolutions: multiply-adds count two
+  double elementwise = 0;  // weighted elementwise operations
+  int64_t bytes = 0;       // read and written outside the fusion group
+  bool launches = false;   // first operation of its fusion group
+  // {batch, m, n, k} on the device: of a dot, and of the dot that a convolution is.
+  std::vector<int64_t> dot_sizes;
+  ReductionKernel kernel = ReductionKernel::kNone;  // of reductions
 };
 
 // Costs are microseconds per step of the mesh, or unitless for alpa. Thread-safe.

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
@@ -64,12 +66,17 @@ Calibration SomeCalibration() {
           .launch_us = 3,
           .step_us = 100,
           .elementwise_per_us = 10,
+          .half_elementwise_per_us = 5,
           .bytes_per_us = 20,
           .dots = {{1, 64, 64, 64, 10}, {1, 256, 256, 256, 300}},
+          .convolutions = {{1, 64, 64, 64, 20}, {1, 256, 256, 256, 900}},
+          .reductions = {{ReductionKernel::kMaximumOfRows, 2}},
           .collectives = {{ReshardKind::kAllReduce, 2, 1000, 10},
                           {ReshardKind::kAllReduce, 2, 3000, 30},
                           {ReshardKind::kAllReduce, 8, 1000, 40},
-                          {ReshardKind::kAllReduce, 8, 3000, 120}}};
+                          {ReshardKind::kAllReduce, 8, 3000, 120},
+                          {ReshardKind::kAllReduce, 2, 1000, 15, /*is_strided=*/true},
+                          {ReshardKind::kAllReduce, 2, 3000, 45, /*is_strided=*/true}}};
 }
 
 TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
@@ -77,6 +84,11 @@ TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
   EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 2, 2000), 20, 1e-9);
   EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 5, 1000), 25, 1e-9);
   EXPECT_EQ(CalibratedCollectiveUs(calibration, ReshardKind::kAllToAll, 2, 2000), 0);
+  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 2, 2000, true), 30,
+              1e-9);
+  // Groups of eight are the whole mesh: none was measured strided.
+  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 8, 1000, true), 40,
+              1e-9);
 }
 
 TEST(FitDots, FindsThePartsInSpiteOfDisturbedMeasurements) {
@@ -100,10 +112,55 @@ TEST(Calibration, RoundTripsAndRefusesNonsense) {
   const Calibration read = *Calibration::FromJson(SomeCalibration().ToJson());
   EXPECT_EQ(read.ToJson(), SomeCalibration().ToJson());
   EXPECT_THAT(Message(Calibration::FromJson("{").status()), HasSubstr("calibration: not JSON: "));
-  Calibration broken = SomeCalibration();
-  broken.bytes_per_us = 0;
-  EXPECT_EQ(Message(Calibration::FromJson(broken.ToJson()).status()),
-            "calibration: rates, sizes and times must be positive; profile again");
+  const auto refusal = [](auto change) {
+    Calibration broken = SomeCalibration();
+    change(broken);
+    return Message(Calibration::FromJson(broken.ToJson()).status());
+  };
+  EXPECT_EQ(refusal([](Calibration& c) { c.bytes_per_us = 0; }),
+            "calibration: bytes_per_us is 0.0, not above 0");
+  EXPECT_EQ(refusal([](Calibration& c) { c.launch_us = -5; }),
+            "calibration: launch_us is -5.0, not 0 or more");
+  EXPECT_EQ(refusal([](Calibration& c) { c.step_us = NAN; }),
+            "calibration: step_us is null, not 0 or more");
+  EXPECT_EQ(refusal([](Calibration& c) { c.num_devices = 0; }),
+            "calibration: num_devices is 0, not a whole number from 1");
+  EXPECT_EQ(refusal([](Calibration& c) { c.convolutions[1].us = 0; }),
+            "calibration: convolutions[1].us is 0.0, not above 0");
+  EXPECT_EQ(refusal([](Calibration& c) { c.collectives[2].group_size = 1; }),
+            "calibration: collectives[2].group_size is 1, not a whole number from 2");
+  EXPECT_EQ(refusal([](Calibration& c) { c.reductions[0].kernel = ReductionKernel::kNone; }),
+            "calibration: unknown reduction \"none\"");
+}
+
+TEST(Calibration, AnotherVersionIsNoNonsense) {
+  const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 4; profile again");
+}
+
+TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {
+  const Calibration calibration = SomeCalibration();
+  const Mesh mesh = MeshOf("x=4,y=2");
+  const auto model = MakeRooflineCostModel(Cluster::Local(8), mesh, &calibration);
+  const auto product = [&](Opcode opcode, ElementType type) {
+    return model->Operation(
+        {.opcode = opcode, .type = type, .flops = 1, .dot_sizes = {1, 256, 256, 256}});
+  };
+  EXPECT_NEAR(product(Opcode::kDot, ElementType::kF32), 300, 1);
+  EXPECT_NEAR(product(Opcode::kConvolution, ElementType::kF32), 900, 1);
+  EXPECT_NEAR(product(Opcode::kDot, ElementType::kBF16), 300 + 3 * 256 * 256 / 5.0, 1);
+  const auto elements = [&](ReductionKernel kernel, ElementType type) {
+    return model->Operation(
+        {.opcode = Opcode::kReduce, .type = type, .elementwise = 100, .kernel = kernel});
+  };
+  EXPECT_DOUBLE_EQ(elements(ReductionKernel::kMaximumOfRows, ElementType::kF32), 50);
+  EXPECT_DOUBLE_EQ(elements(ReductionKernel::kRows, ElementType::kF32), 10);  // not measured
+  EXPECT_DOUBLE_EQ(elements(ReductionKernel::kNone, ElementType::kBF16), 20);
+  const auto reduce = [&](int axis) {
+    return model->Collective(ReshardKind::kAllReduce, 3000, AxisSet::Of(axis), ElementType::kF32);
+  };
+  EXPECT_DOUBLE_EQ(reduce(1), 30);
 }
 
 }  // namespace

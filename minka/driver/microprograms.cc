@@ -1,5 +1,6 @@
 #include "minka/driver/microprograms.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "minka/base/check.h"
@@ -10,13 +11,13 @@ namespace {
 
 using Groups = std::vector<std::vector<int64_t>>;
 
-Groups NeighbourGroups(int64_t group_size, int64_t num_devices) {
-  Groups groups;
-  for (int64_t device = 0; device < num_devices; ++device) {
-    if (device % group_size == 0) groups.emplace_back();
-    groups.back().push_back(device);
+Groups MembersOf(const DeviceGroups& groups) {
+  const int64_t num_groups = groups.num_devices / groups.size;
+  Groups members(num_groups);
+  for (int64_t device = 0; device < groups.num_devices; ++device) {
+    members[groups.is_strided ? device % num_groups : device / groups.size].push_back(device);
   }
-  return groups;
+  return members;
 }
 
 Value OneCollective(ComputationBuilder& b, ReshardKind kind, Value x, int64_t dim,
@@ -79,16 +80,115 @@ absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count) {
   return std::move(module).Finish();
 }
 
-absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, int64_t num_elements, int count) {
+absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64_t num_elements,
+                                          int count) {
   ModuleBuilder module("elementwise");
   ComputationBuilder b = module.Entry();
-  Value x = b.Parameter({ElementType::kF32, {num_elements}}, "x");
+  Value x = b.Parameter({type, {num_elements}}, "x");
   for (int i = 0; i < count; ++i) {
     x = b.Unary(opcode, x);
     // Otherwise the compiler might find that the operation undoes itself.
     x = b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5));
   }
   b.SetResults({x});
+  return std::move(module).Finish();
+}
+
+namespace {
+
+constexpr int64_t kWindow = 3;
+
+// Elements under all positions of a window along one dimension, without padding.
+int64_t TapsAlong(int64_t size) { return kWindow * size - 2; }
+
+}  // namespace
+
+ProductSizes ProductOf(const ConvolutionShape& shape) {
+  const int64_t positions = shape.size * shape.size;
+  const int64_t taps = TapsAlong(shape.size) * TapsAlong(shape.size);
+  return {.m = shape.images * positions,
+          .n = shape.features,
+          .k = std::max<int64_t>(taps * shape.inputs / positions, 1)};
+}
+
+ProductSizes ProductOfKernelGradient(const ConvolutionShape& shape) {
+  const int64_t taps = TapsAlong(shape.size) * TapsAlong(shape.size);
+  return {.m = kWindow * kWindow * shape.inputs,
+          .n = shape.features,
+          .k = std::max<int64_t>(taps * shape.images / (kWindow * kWindow), 1)};
+}
+
+absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int count) {
+  ModuleBuilder module("convolutions");
+  ComputationBuilder b = module.Entry();
+  const auto [images, size, inputs, features] = shape;
+  Value x = b.Parameter({ElementType::kF32, {images, size, size, inputs}}, "x");
+  const WindowDim window = {.size = kWindow, .padding_low = 1, .padding_high = 1};
+  const ConvolutionAttributes convolution = {.window = {window, window},
+                                             .input_feature = 3,
+                                             .kernel_input_feature = 2,
+                                             .kernel_output_feature = 3,
+                                             .output_feature = 3,
+                                             .input_spatial = {1, 2},
+                                             .kernel_spatial = {0, 1},
+                                             .output_spatial = {1, 2}};
+  for (int i = 0; i < count; ++i) {
+    const Value w = b.Parameter({ElementType::kF32, {kWindow, kWindow, inputs, features}},
+                                fmt::format("w{}", i));
+    const Value v = b.Parameter({ElementType::kF32, {kWindow, kWindow, features, inputs}},
+                                fmt::format("v{}", i));
+    x = b.Convolution(b.Convolution(x, w, convolution), v, convolution);
+  }
+  b.SetResults({x});
+  return std::move(module).Finish();
+}
+
+absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int count) {
+  ModuleBuilder module("kernel_gradients");
+  ComputationBuilder b = module.Entry();
+  const auto [images, size, inputs, features] = shape;
+  const Value x = b.Parameter({ElementType::kF32, {images, size, size, inputs}}, "x");
+  const WindowDim window = {.size = size, .padding_low = 1, .padding_high = 1};
+  const ConvolutionAttributes convolution = {.window = {window, window},
+                                             .input_batch = 3,
+                                             .input_feature = 0,
+                                             .kernel_input_feature = 0,
+                                             .kernel_output_feature = 3,
+                                             .output_batch = 2,
+                                             .output_feature = 3,
+                                             .input_spatial = {1, 2},
+                                             .kernel_spatial = {1, 2},
+                                             .output_spatial = {0, 1}};
+  std::vector<Value> results;
+  for (int i = 0; i < count; ++i) {
+    const Value y =
+        b.Parameter({ElementType::kF32, {images, size, size, features}}, fmt::format("y{}", i));
+    results.push_back(b.Convolution(x, y, convolution));
+  }
+  b.SetResults(results);
+  return std::move(module).Finish();
+}
+
+absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count) {
+  ModuleBuilder module("reductions");
+  ComputationBuilder b = module.Entry();
+  const bool pools = kernel == ReductionKernel::kWindow;
+  const Shape shape = {ElementType::kF32, pools ? std::vector<int64_t>{4, 20, 20, 48}
+                                                : std::vector<int64_t>{160, 240}};
+  const Value zero = b.Scalar(ElementType::kF32, 0);
+  std::vector<Value> results;
+  for (int i = 0; i < count; ++i) {
+    const Value x = b.Parameter(shape, fmt::format("x{}", i));
+    if (pools) {
+      const WindowDim window = {.size = 2, .stride = 2};
+      results.push_back(b.ReduceWindow(x, zero, {{}, window, window, {}}, Opcode::kMaximum));
+      continue;
+    }
+    const Opcode reducer =
+        kernel == ReductionKernel::kMaximumOfRows ? Opcode::kMaximum : Opcode::kAdd;
+    results.push_back(b.Reduce(x, zero, {kernel == ReductionKernel::kColumns ? 0 : 1}, reducer));
+  }
+  b.SetResults(results);
   return std::move(module).Finish();
 }
 
@@ -105,15 +205,16 @@ absl::StatusOr<Module> LaunchProgram(int count) {
   return std::move(module).Finish();
 }
 
-absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
-                                         int64_t num_devices, CollectiveDims dims, int count) {
+absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
+                                         const DeviceGroups& groups, CollectiveDims dims,
+                                         int count) {
   ModuleBuilder module("collectives");
   ComputationBuilder b = module.Entry();
   Value x = b.Parameter({ElementType::kF32, MatrixDims(bytes / 4)}, "x");
-  const Groups groups = NeighbourGroups(group_size, num_devices);
+  const Groups members = MembersOf(groups);
   for (int i = 0; i < count; ++i) {
     const int64_t dim = dims == CollectiveDims::kAlternating ? i % 2 : 0;
-    x = OneCollective(b, kind, x, dim, group_size, groups);
+    x = OneCollective(b, kind, x, dim, groups.size, members);
   }
   b.SetResults({x});
   return std::move(module).Finish();
@@ -131,7 +232,7 @@ absl::StatusOr<Module> SynchronisedProgram(bool synchronised, int64_t num_device
   Value x = b.Parameter({ElementType::kF32, {1, kSynchronisedRows, kSynchronisedColumns}}, "x");
   const DotAttributes dot{
       .lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
-  const Groups groups = NeighbourGroups(num_devices, num_devices);
+  const Groups groups = MembersOf({.size = num_devices, .num_devices = num_devices});
   for (int i = 0; i < count; ++i) {
     const Value w =
         b.Parameter({ElementType::kF32, {1, kSynchronisedColumns, 640}}, fmt::format("w{}", i));

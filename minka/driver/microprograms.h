@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "minka/cost/calibration.h"
 #include "minka/ir/module.h"
 #include "minka/sharding/reshard.h"
 
@@ -17,8 +18,30 @@ absl::StatusOr<Module> DotProgram(int64_t batch, int64_t m, int64_t n, int64_t k
 // `count` arrays of `num_elements` floats, each read, changed and written in place.
 absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count);
 
-// `count` times an operation on every one of `num_elements` floats, in one loop.
-absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, int64_t num_elements, int count);
+// `count` times an operation on every one of `num_elements` values of the type, in one loop.
+absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64_t num_elements,
+                                          int count);
+
+// Square images under windows of 3 x 3 with borders of padding.
+struct ConvolutionShape {
+  int64_t images = 1, size = 1, inputs = 1, features = 1;
+};
+// The product of matrices that a convolution is, and that of its kernel's gradient; products with
+// padding do not count.
+struct ProductSizes {
+  int64_t m = 1, n = 1, k = 1;
+};
+ProductSizes ProductOf(const ConvolutionShape& shape);
+ProductSizes ProductOfKernelGradient(const ConvolutionShape& shape);
+
+// `count` times two convolutions one behind the other, from `inputs` to `features` and back, each
+// with a kernel of its own.
+absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int count);
+// The gradients of `count` kernels for the same images: windows as large as the images.
+absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int count);
+
+// `count` arrays of their own, each reduced. WorkOf says how much that is.
+absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count);
 
 // `count` kernels with next to nothing to do, one after the other.
 absl::StatusOr<Module> LaunchProgram(int count);
@@ -27,10 +50,18 @@ absl::StatusOr<Module> LaunchProgram(int count);
 // that the compiler cannot keep the array in the order that the second one needs.
 enum class CollectiveDims { kFirst, kAlternating };
 
-// `count` collectives on a matrix over groups of neighbouring devices, one after the other; bytes
-// as in ReshardPrice. Reduce-scatter: each followed by an all-gather, which brings the array back.
-absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes, int64_t group_size,
-                                         int64_t num_devices, CollectiveDims dims, int count);
+// Devices in groups of equal size: neighbours, or as far apart as equal steps allow.
+struct DeviceGroups {
+  int64_t size = 1;
+  int64_t num_devices = 1;
+  bool is_strided = false;
+};
+
+// `count` collectives on a matrix over the groups, one after the other; bytes as in ReshardPrice.
+// Reduce-scatter: each followed by an all-gather, which brings the array back.
+absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
+                                         const DeviceGroups& groups, CollectiveDims dims,
+                                         int count);
 
 // `count` times the two dots of DotProgram on a small matrix, behind each pair an all-reduce over
 // all devices if `synchronised`: devices that share cores wait there for the last one.

@@ -49,10 +49,19 @@ std::vector<DotShape> DotGrid() {
   return grid;
 }
 
+// Layers of convolution networks, the first one's few inputs among them.
+constexpr ConvolutionShape kConvolutions[] = {{4, 32, 3, 24},  {8, 12, 24, 48}, {4, 20, 24, 24},
+                                              {2, 28, 48, 48}, {8, 8, 48, 96},  {2, 14, 96, 96}};
+
+constexpr ReductionKernel kReductions[] = {ReductionKernel::kRows, ReductionKernel::kColumns,
+                                           ReductionKernel::kMaximumOfRows,
+                                           ReductionKernel::kWindow};
+
 constexpr ReshardKind kCollectives[] = {ReshardKind::kAllReduce, ReshardKind::kAllGather,
                                         ReshardKind::kReduceScatter, ReshardKind::kAllToAll};
 // Not powers of two either.
-constexpr int64_t kCollectiveBytes[] = {3 << 10, 48 << 10, 384 << 10, 1536 << 10, 6 << 20};
+constexpr int64_t kCollectiveBytes[] = {256, 3 << 10, 48 << 10, 384 << 10, 1536 << 10, 6 << 20};
+constexpr int64_t kStridedBytes[] = {256, 48 << 10, 1536 << 10};
 
 int CollectiveCount(int64_t bytes) {
   if (bytes <= 64 << 10) return 16;
@@ -78,17 +87,30 @@ class Profiler {
                     .plugin = devices_.version(),
                     .num_devices = options_.num_devices};
     const std::vector<DotShape> grid = DotGrid();
-    total_ = static_cast<int>(grid.size()) + 6;
+    total_ =
+        static_cast<int>(grid.size() + 2 * std::size(kConvolutions) + std::size(kReductions)) + 7;
+    // Collectives that divide are measured along one and along two dimensions.
+    constexpr int kProgramsPerSize = 2 * static_cast<int>(std::size(kCollectives)) - 1;
     for (const int64_t group : GroupSizes()) {
-      total_ +=
-          group > 0 ? static_cast<int>(std::size(kCollectives) * std::size(kCollectiveBytes)) : 0;
+      total_ += kProgramsPerSize * static_cast<int>(std::size(kCollectiveBytes));
+      if (group < options_.num_devices)
+        total_ += kProgramsPerSize * static_cast<int>(std::size(kStridedBytes));
     }
     RETURN_IF_ERROR(MeasureOverheads(out));
     RETURN_IF_ERROR(MeasureElementwise(out));
     for (const DotShape& shape : grid) RETURN_IF_ERROR(MeasureDot(shape, out));
-    for (const int64_t group_size : GroupSizes()) {
+    for (const ConvolutionShape& shape : kConvolutions) {
+      RETURN_IF_ERROR(MeasureConvolution(shape, out));
+    }
+    for (const ReductionKernel kernel : kReductions) RETURN_IF_ERROR(MeasureReduction(kernel, out));
+    for (const int64_t size : GroupSizes()) {
+      DeviceGroups groups = {.size = size, .num_devices = options_.num_devices};
       for (const int64_t bytes : kCollectiveBytes) {
-        RETURN_IF_ERROR(MeasureCollectives(group_size, bytes, out));
+        RETURN_IF_ERROR(MeasureCollectives(groups, bytes, out));
+      }
+      groups.is_strided = true;
+      for (const int64_t bytes : kStridedBytes) {
+        if (size < options_.num_devices) RETURN_IF_ERROR(MeasureCollectives(groups, bytes, out));
       }
     }
     RETURN_IF_ERROR(MeasureSynchronisation(out));
@@ -150,6 +172,11 @@ class Profiler {
     return std::max((program_us - step_us_) / count, 0.01);
   }
 
+  // Work per us, what its launch takes off; disturbed times may leave next to nothing.
+  static double Rate(double work, double us, double launch_us) {
+    return work / std::max(us - launch_us, 0.1 * us);
+  }
+
   absl::Status MeasureOverheads(Calibration& out) {
     ASSIGN_OR_RETURN(step_us_, LaunchUs("step overhead", LaunchProgram(1)));
     constexpr int kCount = 100;
@@ -163,15 +190,19 @@ class Profiler {
     constexpr int64_t kLarge = 1 << 20;
     constexpr int kArrays = 8;
     ASSIGN_OR_RETURN(const double stream, LaunchUs("memory", StreamProgram(kLarge, kArrays)));
-    out.bytes_per_us = 2.0 * 4 * kLarge / (PerOperation(stream, kArrays) - out.launch_us);
+    out.bytes_per_us = Rate(2.0 * 4 * kLarge, PerOperation(stream, kArrays), out.launch_us);
     constexpr int64_t kSmall = 1 << 16;
     constexpr int kOperations = 16;
-    ASSIGN_OR_RETURN(
-        const double exponentials,
-        LaunchUs("elementwise", ElementwiseProgram(Opcode::kExponential, kSmall, kOperations)));
     const double weight = ElementWeight(Opcode::kExponential) + ElementWeight(Opcode::kMultiply);
-    out.elementwise_per_us =
-        weight * kSmall / (PerOperation(exponentials, kOperations) - out.launch_us / kOperations);
+    for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+      const bool is_half = type == ElementType::kBF16;
+      ASSIGN_OR_RETURN(
+          const double exponentials,
+          LaunchUs(is_half ? "elementwise in bf16" : "elementwise",
+                   ElementwiseProgram(Opcode::kExponential, type, kSmall, kOperations)));
+      (is_half ? out.half_elementwise_per_us : out.elementwise_per_us) = Rate(
+          weight * kSmall, PerOperation(exponentials, kOperations), out.launch_us / kOperations);
+    }
     return absl::OkStatus();
   }
 
@@ -187,6 +218,36 @@ class Profiler {
       out.dots.push_back(
           {.batch = shape.batch, .m = shape.m, .n = shape.k, .k = shape.n, .us = us});
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureConvolution(const ConvolutionShape& shape, Calibration& out) {
+    const auto add = [&](const ProductSizes& product, double us) {
+      out.convolutions.push_back({.m = product.m, .n = product.n, .k = product.k, .us = us});
+    };
+    const std::string what = fmt::format("convolution of {} x {} x {}, {} to {}", shape.images,
+                                         shape.size, shape.size, shape.inputs, shape.features);
+    constexpr int kCount = 4;
+    ASSIGN_OR_RETURN(const double there_and_back_us,
+                     LaunchUs(what, ConvolutionProgram(shape, kCount)));
+    const ConvolutionShape back = {shape.images, shape.size, shape.features, shape.inputs};
+    add(ProductOf(shape), PerOperation(there_and_back_us, 2 * kCount));
+    add(ProductOf(back), PerOperation(there_and_back_us, 2 * kCount));
+    ASSIGN_OR_RETURN(const double gradients_us,
+                     LaunchUs("kernel gradient, " + what, KernelGradientProgram(shape, kCount)));
+    add(ProductOfKernelGradient(shape), PerOperation(gradients_us, kCount));
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureReduction(ReductionKernel kernel, Calibration& out) {
+    constexpr int kCount = 24;
+    const absl::StatusOr<Module> program = ReductionProgram(kernel, kCount);
+    RETURN_IF_ERROR(program.status());
+    const double work = WorkOf(*program, program->entry_computation()).elementwise;
+    ASSIGN_OR_RETURN(const double us,
+                     LaunchUs(fmt::format("reduction of {}", ToString(kernel)), program));
+    out.reductions.push_back(
+        {kernel, Rate(work / kCount, PerOperation(us, kCount), out.launch_us)});
     return absl::OkStatus();
   }
 
@@ -206,33 +267,36 @@ class Profiler {
     return absl::OkStatus();
   }
 
-  absl::Status MeasureCollectives(int64_t group_size, int64_t bytes, Calibration& out) {
+  absl::Status MeasureCollectives(const DeviceGroups& groups, int64_t bytes, Calibration& out) {
     double all_gather_us = 0;
     for (const ReshardKind kind : kCollectives) {
-      ASSIGN_OR_RETURN(double us,
-                       CollectiveUs(kind, bytes, group_size, CollectiveDims::kAlternating));
+      ASSIGN_OR_RETURN(double us, CollectiveUs(kind, bytes, groups, CollectiveDims::kAlternating));
       if (kind != ReshardKind::kAllReduce) {
         // Along the second dimension, as most are in models: every other one of the alternating
         // ones, which also pays for the transpositions in front of it and behind it.
         ASSIGN_OR_RETURN(const double first_us,
-                         CollectiveUs(kind, bytes, group_size, CollectiveDims::kFirst));
+                         CollectiveUs(kind, bytes, groups, CollectiveDims::kFirst));
         us = std::max(2 * us - first_us, first_us);
       }
       if (kind == ReshardKind::kAllGather) all_gather_us = us;
       // Its program gathers again after each one.
       if (kind == ReshardKind::kReduceScatter) us = std::max(us - all_gather_us, us / 2);
-      out.collectives.push_back({.kind = kind, .group_size = group_size, .bytes = bytes, .us = us});
+      out.collectives.push_back({.kind = kind,
+                                 .group_size = groups.size,
+                                 .bytes = bytes,
+                                 .us = us,
+                                 .is_strided = groups.is_strided});
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<double> CollectiveUs(ReshardKind kind, int64_t bytes, int64_t group_size,
+  absl::StatusOr<double> CollectiveUs(ReshardKind kind, int64_t bytes, const DeviceGroups& groups,
                                       CollectiveDims dims) {
     const int count = CollectiveCount(bytes);
-    ASSIGN_OR_RETURN(
-        const double program_us,
-        LaunchUs(fmt::format("{} of {} bytes by {}", ToString(kind), bytes, group_size),
-                 CollectiveProgram(kind, bytes, group_size, options_.num_devices, dims, count)));
+    ASSIGN_OR_RETURN(const double program_us,
+                     LaunchUs(fmt::format("{} of {} bytes by {}{}", ToString(kind), bytes,
+                                          groups.size, groups.is_strided ? ", strided" : ""),
+                              CollectiveProgram(kind, bytes, groups, dims, count)));
     return PerOperation(program_us, count);
   }
 
@@ -243,11 +307,16 @@ class Profiler {
   int total_ = 0;
 };
 
-std::optional<Calibration> Load(const std::string& path) {
+// nullopt: there is none, or one of another version.
+absl::StatusOr<std::optional<Calibration>> Load(const std::string& path) {
   const auto text = ReadFile(path);
   if (!text.ok()) return std::nullopt;
   auto calibration = Calibration::FromJson(*text);
-  if (!calibration.ok()) return std::nullopt;
+  if (calibration.status().code() == absl::StatusCode::kFailedPrecondition) return std::nullopt;
+  if (!calibration.ok()) {
+    return InvalidArgument("{}: {}; `minka profile` measures anew", path,
+                           Message(calibration.status()));
+  }
   return *std::move(calibration);
 }
 
@@ -276,7 +345,8 @@ std::string CalibrationPath(const LocalDevices& devices, int num_devices) {
 absl::StatusOr<Calibration> LoadOrProfile(const LocalDevices& devices,
                                           const ProfileOptions& options) {
   const std::string path = CalibrationPath(devices, options.num_devices);
-  if (std::optional<Calibration> kept = Load(path)) return *std::move(kept);
+  ASSIGN_OR_RETURN(std::optional<Calibration> kept, Load(path));
+  if (kept) return *std::move(kept);
   ASSIGN_OR_RETURN(Calibration calibration, Profile(devices, options));
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);

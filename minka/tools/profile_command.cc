@@ -25,30 +25,41 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       "{} ({} cores), {}, {} devices at once\n\n"
       "launch of a program       {}\n"
       "launch of a fusion group  {}\n"
-      "elementwise               {:.0f} operations per us and device\n"
+      "elementwise               {:.0f} operations per us and device, {:.0f} in bf16\n"
       "memory                    {}/s per device\n"
       "waiting at a collective   {}, beyond its own time\n\n",
       calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices,
       FormatTime(calibration.step_us), FormatTime(calibration.launch_us),
-      calibration.elementwise_per_us,
+      calibration.elementwise_per_us, calibration.half_elementwise_per_us,
       FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
       FormatTime(calibration.synchronise_us));
-  Table dots({{"dot (batch x m x n x k)"}, {"time", Align::kRight}, {"GFLOP/s", Align::kRight}});
-  for (const DotPoint& dot : calibration.dots) {
-    const double flops = 2.0 * static_cast<double>(dot.batch) * static_cast<double>(dot.m) *
-                         static_cast<double>(dot.n) * static_cast<double>(dot.k);
-    dots.Add({fmt::format("{} x {} x {} x {}", dot.batch, dot.m, dot.n, dot.k), FormatTime(dot.us),
-              fmt::format("{:.1f}", flops / dot.us * 1e-3)});
+  Table dots(
+      {{"product (batch x m x n x k)"}, {""}, {"time", Align::kRight}, {"GFLOP/s", Align::kRight}});
+  const auto add = [&](const std::vector<DotPoint>& points, const char* what) {
+    for (const DotPoint& dot : points) {
+      const double flops = 2.0 * static_cast<double>(dot.batch) * static_cast<double>(dot.m) *
+                           static_cast<double>(dot.n) * static_cast<double>(dot.k);
+      dots.Add({fmt::format("{} x {} x {} x {}", dot.batch, dot.m, dot.n, dot.k), what,
+                FormatTime(dot.us), fmt::format("{:.1f}", flops / dot.us * 1e-3)});
+    }
+  };
+  add(calibration.dots, "dot");
+  add(calibration.convolutions, "convolution");
+  Table reductions({{"reduction"}, {"operations per us", Align::kRight}});
+  for (const ReductionRate& rate : calibration.reductions) {
+    reductions.Add(
+        {std::string(ToString(rate.kernel)), fmt::format("{:.0f}", rate.elementwise_per_us)});
   }
   Table collectives({{"collective"},
                      {"group", Align::kRight},
                      {"bytes", Align::kRight},
                      {"time", Align::kRight}});
   for (const CollectivePoint& point : calibration.collectives) {
-    collectives.Add({std::string(ToString(point.kind)), fmt::format("{}", point.group_size),
+    collectives.Add({std::string(ToString(point.kind)),
+                     fmt::format("{}{}", point.group_size, point.is_strided ? ", strided" : ""),
                      FormatBytes(point.bytes), FormatTime(point.us)});
   }
-  return text + dots.ToString() + "\n" + collectives.ToString() +
+  return text + dots.ToString() + "\n" + reductions.ToString() + "\n" + collectives.ToString() +
          fmt::format("\nkept in {}\n", path);
 }
 
@@ -77,7 +88,7 @@ void AddProfileCommand(CLI::App& app, CommandLine& line) {
   CLI::App* const command = app.add_subcommand(
       "profile",
       "Measure what operations and collectives cost on this machine, and keep it for "
-      "--cost-model measured (about half a minute)");
+      "--cost-model measured (about a minute)");
   command->add_flag("--local", flags->local,
                     "Measure this machine's devices, which is all that can be measured so far");
   command->add_option("--num-devices", flags->num_devices, "Devices that run at once")

@@ -447,10 +447,6 @@ StepFacts::StepFacts(const Step& step_in)
       loop(FindMicroLoop(step_in.module)),
       is_activation(FindActivations(step_in, phases)),
       leads_to_apply_only(LeadToApplyOnly(entry, uses, phases)) {
-  std::set<int> seen;
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    leads_group.push_back(seen.insert(fusions.group[id]).second);
-  }
   for (size_t parameter = 0; parameter < step.parameters.size(); ++parameter) {
     const int result = step.parameters[parameter].state_result;
     if (result < 0) continue;
@@ -469,6 +465,21 @@ TensorClass StepFacts::ClassOf(Value value) const {
     return leads_to_apply_only[use.user];
   });
   return is_gradient ? TensorClass::kGradient : TensorClass::kActivation;
+}
+
+int StepFacts::NumEnteringApply() const {
+  int count = 0;
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Opcode opcode = entry.instructions[id].opcode;
+    if (leads_to_apply_only[id] || opcode == Opcode::kParameter || opcode == Opcode::kConstant) {
+      continue;
+    }
+    for (int result = 0; result < static_cast<int>(entry.instructions[id].results.size());
+         ++result) {
+      count += !uses.uses({id, result}).empty() && IsReadLate({id, result});
+    }
+  }
+  return std::max(count, 1);
 }
 
 bool StepFacts::IsReadLate(Value value) const {

@@ -33,7 +33,6 @@ struct StepFacts {
   UseTable uses;
   std::vector<Phase> phases;
   FusionPartition fusions;
-  std::vector<bool> leads_group;  // first operation of its fusion group
   // When it runs last: one that leaves nothing in memory runs with those that read it.
   std::vector<InstructionId> last_runs;
   std::vector<std::vector<int>>
@@ -46,6 +45,8 @@ struct StepFacts {
 
   bool IsMaterialised(Value value) const;  // leaves its fusion group
   TensorClass ClassOf(Value value) const;
+  // How many values enter the apply phase, where their reshards may be combined; at least 1.
+  int NumEnteringApply() const;
   // Does nothing before the apply phase read it? Then it may be made together with others.
   bool IsReadLate(Value value) const;
   // Does the reader get the value without a trip through memory?

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
@@ -14,6 +15,7 @@
 #include "minka/planner/intra_op/decode.h"
 #include "minka/planner/intra_op/formulation.h"
 #include "minka/planner/intra_op/memory_estimate.h"
+#include "minka/planner/intra_op/op_costs.h"
 #include "minka/planner/intra_op/reshard_costs.h"
 #include "minka/planner/intra_op/restrictions.h"
 #include "minka/solver/solve.h"
@@ -147,7 +149,9 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   const StepFacts facts(step);
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
-  ReshardCosts reshards(mesh, cost, tables.shardings, LimitsFor(mesh, options));
+  ReshardLimits limits = LimitsFor(mesh, options);
+  limits.num_combinable = facts.NumEnteringApply();
+  ReshardCosts reshards(mesh, cost, tables.shardings, limits);
   Formulation formulation = Formulate(facts, tables, reshards, mesh, cost, options);
 
   IntraOpResult result;
@@ -206,10 +210,11 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   if (!tables.cut.empty()) result.notes.push_back(NoteOnCut(tables.cut));
   if (std::abs(saved) > kRounding * result.objective) {
     result.notes.push_back(fmt::format(
-        "the step time is {:.4g} % {} the objective: versions that readers share and latencies "
-        "of collectives that run as one are in neither objective nor bound",
+        "the step time is {:.4g} % {} the objective: versions that readers share and into how "
+        "many instructions collectives are combined are in neither objective nor bound",
         100 * std::abs(saved) / result.objective, saved > 0 ? "below" : "above"));
   }
+  std::ranges::copy(NotesOnTrips(step.module), std::back_inserter(result.notes));
   if (IsDataParallel(options.method) && penalties > 1e-3 * result.objective) {
     result.notes.push_back(
         fmt::format("method {} avoids gathers and moves that this plan cannot do without; what the "
@@ -250,7 +255,9 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
     by_rules.method = method;
     by_rules.initial_choice.clear();
     absl::StatusOr<IntraOpResult> other = PlanDataParallel(step, mesh, cost, by_rules);
-    if (!other.ok() || other->stage.step_time_us >= result.stage.step_time_us) continue;
+    if (!other.ok()) continue;
+    result.seconds += other->seconds;
+    if (other->stage.step_time_us >= result.stage.step_time_us) continue;
     if (limit && other->stage.peak_memory_bytes > *limit) continue;
     result.stage = std::move(other->stage);
     result.objective = other->objective;

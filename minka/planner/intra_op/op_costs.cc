@@ -6,7 +6,6 @@
 #include "minka/analysis/flops.h"
 #include "minka/analysis/trip_count.h"
 #include "minka/planner/intra_op/formulation.h"
-#include "minka/sharding/called_plan.h"
 
 namespace minka {
 namespace {
@@ -48,44 +47,210 @@ InstructionWork Scaled(InstructionWork work, double factor) {
   return work;
 }
 
-double TripsOf(const Module& module, const Computation& computation, InstructionId loop) {
-  return static_cast<double>(TripCount(module, computation, loop).value_or(1));
+// Does the operation only name what is in memory?
+bool IsView(Opcode opcode) {
+  return opcode == Opcode::kParameter || opcode == Opcode::kConstant ||
+         opcode == Opcode::kReshape || opcode == Opcode::kOptBarrier;
 }
 
-// What one device does of an operation; of control flow, operation by operation, because a factor
-// does not divide all of them. Bytes are those that operations inside control flow move (outside,
-// OutsideBytes knows more); elementwise ones read what others wrote.
-InstructionWork LocalWorkOf(const Module& module, const Computation& computation, InstructionId id,
-                            const OpRule& rule, const Strategy& strategy, const Mesh& mesh) {
-  const Instruction& instruction = computation.instructions[id];
-  const bool is_loop = instruction.opcode == Opcode::kWhile;
-  if (!is_loop && instruction.opcode != Opcode::kConditional) {
-    return Scaled(WorkOf(module, computation, id),
-                  1 / static_cast<double>(NumWorkParts(strategy, mesh)));
+// The array of which the operation only touches a part, where it is.
+bool IsTable(const Instruction& instruction, int operand) {
+  switch (instruction.opcode) {
+    case Opcode::kSlice:
+    case Opcode::kDynamicSlice:
+    case Opcode::kGather:
+    case Opcode::kDynamicUpdateSlice:
+      return operand == 0;
+    case Opcode::kScatter:
+      return operand < static_cast<int>(instruction.operands.size()) / 2;
+    default:
+      return false;
   }
-  InstructionWork most;
-  for (size_t index = 0; index < (is_loop ? 1 : instruction.called.size()); ++index) {
-    const Computation& called = module.computations[instruction.called[index]];
-    const CalledPlan plan = PlanCalledBy(module, computation, id, rule, strategy, index, mesh);
-    InstructionWork sum;
-    for (InstructionId i = 0; i < called.num_instructions(); ++i) {
-      InstructionWork work =
-          LocalWorkOf(module, called, i, plan.rules[i], plan.strategies[i], mesh);
-      if (IsElementwise(called.instructions[i].opcode)) work.bytes = 0;
-      sum += work;
-    }
-    if (sum.flops + sum.elementwise >= most.flops + most.elementwise) most = sum;
-  }
-  return is_loop ? Scaled(most, TripsOf(module, computation, id)) : most;
+}
+
+// Operand that says how much of a table is written in place; -1: the result is made anew.
+int UpdateOperand(const Instruction& instruction, int result) {
+  if (instruction.opcode == Opcode::kDynamicUpdateSlice) return 1;
+  if (instruction.opcode != Opcode::kScatter) return -1;
+  return static_cast<int>(instruction.operands.size()) / 2 + 1 + result;
 }
 
 }  // namespace
+
+PricedComputation::PricedComputation(const Computation& computation_in)
+    : computation(computation_in), uses(computation), fusions(PartitionIntoFusions(computation)) {
+  std::vector<bool> seen(fusions.num_groups);
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const bool runs = !IsView(computation.instructions[id].opcode);
+    leads_group.push_back(runs && !seen[fusions.group[id]]);
+    seen[fusions.group[id]] = seen[fusions.group[id]] || runs;
+  }
+}
+
+double OperationPrices::Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
+                              const Strategy& strategy) {
+  const Instruction& instruction = in.computation.instructions[id];
+  const bool is_loop = instruction.opcode == Opcode::kWhile;
+  double price = 0;
+  if (is_loop || instruction.opcode == Opcode::kConditional) {
+    price = ControlPrice(in, id, rule, strategy);
+  } else {
+    price = cost_.Operation(WorkOf(in, id, rule, strategy));
+    const Trips once = [](const Computation&, InstructionId) { return 1.0; };
+    for (const OperationCollective& own :
+         CollectivesOf(module_, in.computation, id, rule, strategy, mesh_, once)) {
+      price += cost_.Collective(own.kind, own.bytes, own.axes, own.type);
+    }
+  }
+  return price;
+}
+
+// Carried values stay where they are; of branches the dearest counts.
+double OperationPrices::ControlPrice(const PricedComputation& in, InstructionId id,
+                                     const OpRule& rule, const Strategy& strategy) {
+  const Instruction& instruction = in.computation.instructions[id];
+  const bool is_loop = instruction.opcode == Opcode::kWhile;
+  double sum = 0, dearest = 0;
+  for (size_t index = 0; index < instruction.called.size(); ++index) {
+    const double price =
+        CalledPrice(instruction.called[index],
+                    PlanCalledBy(module_, in.computation, id, rule, strategy, index, mesh_));
+    sum += price;
+    dearest = std::max(dearest, price);
+  }
+  if (!is_loop) return dearest;
+  return sum * static_cast<double>(TripCount(module_, in.computation, id).value_or(1));
+}
+
+double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan) {
+  std::unique_ptr<PricedComputation>& known = called_[called];
+  if (known == nullptr) known = std::make_unique<PricedComputation>(module_.computations[called]);
+  const PricedComputation& in = *known;
+  double price = 0;
+  for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
+    price += Price(in, id, plan.rules[id], plan.strategies[id]);
+  }
+  for (const CalledReshard& reshard : plan.reshards) {
+    const Shape& shape = in.computation.shape(reshard.value);
+    const Sharding* before = &plan.results[reshard.value.instruction][reshard.value.result];
+    for (const ReshardStep& step : reshard.steps) {
+      price += cost_.Collective(step.kind, StepBytes(shape, *before, step, mesh_), step.axes.axes(),
+                                shape.type);
+      before = &step.result;
+    }
+  }
+  return price;
+}
+
+LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id, const OpRule& rule,
+                                  const Strategy& strategy) const {
+  const Instruction& instruction = in.computation.instructions[id];
+  const InstructionWork work = Scaled(minka::WorkOf(module_, in.computation, id),
+                                      1 / static_cast<double>(NumWorkParts(strategy, mesh_)));
+  LocalWork local = {
+      .opcode = instruction.opcode,
+      .type = instruction.results.empty() ? ElementType::kF32 : instruction.results[0].type,
+      .flops = work.flops,
+      .elementwise = work.elementwise,
+      .bytes = OutsideBytes(in, id, rule, strategy),
+      .launches = in.leads_group[id]};
+  const auto local_operand = [&](int operand) {
+    return LocalShape(in.computation.shape(instruction.operands[operand]),
+                      OperandSharding(rule, strategy, operand), mesh_);
+  };
+  switch (instruction.opcode) {
+    case Opcode::kDot:
+      local.dot_sizes =
+          DotSizes(instruction.As<DotAttributes>(), local_operand(0), local_operand(1));
+      break;
+    case Opcode::kConvolution:
+      local.dot_sizes = ConvolutionSizes(
+          instruction.As<ConvolutionAttributes>(),
+          LocalShape(instruction.shape(), ResultSharding(rule, strategy, 0), mesh_), work.flops);
+      break;
+    case Opcode::kReduce:
+    case Opcode::kReduceWindow:
+    case Opcode::kSelectAndScatter:
+      local.kernel = KernelOf(in.computation, instruction);
+      break;
+    default:
+      break;
+  }
+  return local;
+}
+
+ReductionKernel OperationPrices::KernelOf(const Computation& computation,
+                                          const Instruction& instruction) const {
+  if (instruction.opcode != Opcode::kReduce) return ReductionKernel::kWindow;
+  const std::vector<int64_t>& dims = instruction.As<DimensionsAttributes>().dims;
+  const int last = computation.shape(instruction.operands[0]).rank() - 1;
+  if (std::ranges::find(dims, last) == dims.end()) return ReductionKernel::kColumns;
+  const Computation& reducer = module_.computations[instruction.called[0]];
+  const bool orders = std::ranges::any_of(reducer.instructions, [](const Instruction& i) {
+    return i.opcode == Opcode::kMaximum || i.opcode == Opcode::kMinimum;
+  });
+  return orders ? ReductionKernel::kMaximumOfRows : ReductionKernel::kRows;
+}
+
+int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId id,
+                                      const OpRule& rule, const Strategy& strategy) const {
+  const Instruction& instruction = in.computation.instructions[id];
+  if (instruction.opcode == Opcode::kParameter || instruction.opcode == Opcode::kConstant ||
+      instruction.opcode == Opcode::kOptBarrier) {
+    return 0;
+  }
+  const auto operand_bytes = [&](int operand) {
+    return LocalBytes(in.computation.shape(instruction.operands[operand]),
+                      OperandSharding(rule, strategy, operand), mesh_);
+  };
+  const auto result_bytes = [&](int result) {
+    return LocalBytes(instruction.results[result], ResultSharding(rule, strategy, result), mesh_);
+  };
+  int64_t bytes = 0;
+  for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
+    if (in.IsInside(instruction.operands[operand], id)) continue;
+    if (!IsTable(instruction, operand)) {
+      bytes += operand_bytes(operand);
+    } else if (const int update = UpdateOperand(instruction, operand); update < 0) {
+      bytes += result_bytes(0);
+    } else if (instruction.opcode == Opcode::kScatter) {
+      bytes += operand_bytes(update);  // what the update is added to
+    }
+  }
+  for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
+    const int update = UpdateOperand(instruction, result);
+    if (update >= 0) {
+      bytes += operand_bytes(update);
+    } else if (in.fusions.IsMaterialised(in.uses, {id, result})) {
+      bytes += result_bytes(result);
+    }
+  }
+  return bytes;
+}
+
+std::vector<std::string> NotesOnTrips(const Module& module) {
+  std::vector<std::string> notes;
+  for (const Computation& computation : module.computations) {
+    for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+      const Instruction& instruction = computation.instructions[id];
+      if (instruction.opcode != Opcode::kWhile || TripCount(module, computation, id)) continue;
+      notes.push_back(
+          fmt::format("how often the loop {} runs is not known; its time is that of one turn",
+                      instruction.name));
+    }
+  }
+  return notes;
+}
+
+OpCosts::OpCosts(const StepFacts& facts, const ChoiceTables& tables, const Mesh& mesh,
+                 const CostModel& cost)
+    : facts_(facts), tables_(tables), entry_(facts.entry), prices_(facts.step.module, mesh, cost) {}
 
 const std::vector<double>& OpCosts::Costs(InstructionId id) {
   const Instruction& instruction = facts_.entry.instructions[id];
   const int32_t number = tables_.of_instruction[id];
   std::string key = fmt::format(
-      "{} {}", number, static_cast<int>(facts_.leads_group[id]) + 2 * facts_.loop.IsInside(id));
+      "{} {}", number, static_cast<int>(entry_.leads_group[id]) + 2 * facts_.loop.IsInside(id));
   for (const Value& operand : instruction.operands) {
     key += facts_.IsInside(operand, id) ? 'i' : 'o';
   }
@@ -102,63 +267,9 @@ const std::vector<double>& OpCosts::Costs(InstructionId id) {
   return found->second;
 }
 
-double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) const {
-  const Instruction& instruction = facts_.entry.instructions[id];
-  const Strategy& strategy = choices.strategies[choice];
-  const InstructionWork work =
-      LocalWorkOf(facts_.step.module, facts_.entry, id, choices.rule, strategy, mesh_);
-  const bool controls =
-      instruction.opcode == Opcode::kWhile || instruction.opcode == Opcode::kConditional;
-  LocalWork local = {
-      .opcode = instruction.opcode,
-      .type = instruction.results.empty() ? ElementType::kF32 : instruction.shape().type,
-      .flops = work.flops,
-      .elementwise = work.elementwise,
-      .bytes = OutsideBytes(id, choices, choice) + (controls ? work.bytes : 0),
-      .launches = facts_.leads_group[id]};
-  if (instruction.opcode == Opcode::kDot) {
-    const auto local_operand = [&](int operand) {
-      return LocalShape(facts_.entry.shape(instruction.operands[operand]),
-                        OperandSharding(choices.rule, strategy, operand), mesh_);
-    };
-    local.dot_sizes = DotSizes(instruction.As<DotAttributes>(), local_operand(0), local_operand(1));
-  }
-  if (instruction.opcode == Opcode::kConvolution) {
-    local.dot_sizes = ConvolutionSizes(
-        instruction.As<ConvolutionAttributes>(),
-        LocalShape(instruction.shape(), ResultSharding(choices.rule, strategy, 0), mesh_),
-        work.flops);
-  }
-  const auto runs = static_cast<double>(facts_.loop.RunsOf(id));
-  double cost = cost_.Operation(local);
-  const Trips trips = [this](const Computation& computation, InstructionId loop) {
-    return TripsOf(facts_.step.module, computation, loop);
-  };
-  for (const OperationCollective& own :
-       CollectivesOf(facts_.step.module, facts_.entry, id, choices.rule, strategy, mesh_, trips)) {
-    cost += own.times * cost_.Collective(own.kind, own.bytes, own.axes, own.type);
-  }
-  return runs * cost;
-}
-
-int64_t OpCosts::OutsideBytes(InstructionId id, const OpChoices& choices, size_t choice) const {
-  const Instruction& instruction = facts_.entry.instructions[id];
-  if (instruction.opcode == Opcode::kParameter || instruction.opcode == Opcode::kConstant) return 0;
-  int64_t bytes = 0;
-  for (size_t operand = 0; operand < instruction.operands.size(); ++operand) {
-    const Value value = instruction.operands[operand];
-    if (facts_.IsInside(value, id)) continue;
-    bytes += LocalBytes(
-        facts_.entry.shape(value),
-        OperandSharding(choices.rule, choices.strategies[choice], static_cast<int>(operand)),
-        mesh_);
-  }
-  for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
-    if (!facts_.IsMaterialised({id, result})) continue;
-    bytes += LocalBytes(instruction.results[result],
-                        ResultSharding(choices.rule, choices.strategies[choice], result), mesh_);
-  }
-  return bytes;
+double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) {
+  return static_cast<double>(facts_.loop.RunsOf(id)) *
+         prices_.Price(entry_, id, choices.rule, choices.strategies[choice]);
 }
 
 }  // namespace minka

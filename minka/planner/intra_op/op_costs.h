@@ -3,34 +3,84 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "minka/analysis/fusion_groups.h"
 #include "minka/cost/cost_model.h"
 #include "minka/planner/intra_op/choices.h"
+#include "minka/sharding/called_plan.h"
 
 namespace minka {
 
 struct StepFacts;
 
+// A computation as it is priced: the entry, a loop's body and condition, a branch.
+struct PricedComputation {
+  explicit PricedComputation(const Computation& computation);
+
+  const Computation& computation;
+  UseTable uses;
+  FusionPartition fusions;
+  // First operation of its fusion group, views of what is in memory aside: it pays the launch.
+  std::vector<bool> leads_group;
+
+  // Does the reader get the value without a trip through memory?
+  bool IsInside(Value value, InstructionId reader) const {
+    return fusions.repeated[value.instruction] ||
+           fusions.group[value.instruction] == fusions.group[reader];
+  }
+};
+
+// Prices operations by what one device does, in the cost model's unit: every fusion group a launch
+// and the bytes that enter and leave it (of tables that are sliced, looked up or updated in place,
+// the part that is touched), control flow by what it calls, by the same rules, times its trips (one
+// where they are unknown, see NotesOnTrips). Not thread-safe.
+class OperationPrices {
+ public:
+  OperationPrices(const Module& module, const Mesh& mesh, const CostModel& cost)
+      : module_(module), mesh_(mesh), cost_(cost) {}
+
+  // One run; `in` is of the module.
+  double Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
+               const Strategy& strategy);
+
+ private:
+  double ControlPrice(const PricedComputation& in, InstructionId id, const OpRule& rule,
+                      const Strategy& strategy);
+  double CalledPrice(ComputationId called, const CalledPlan& plan);
+  LocalWork WorkOf(const PricedComputation& in, InstructionId id, const OpRule& rule,
+                   const Strategy& strategy) const;
+  ReductionKernel KernelOf(const Computation& computation, const Instruction& instruction) const;
+  int64_t OutsideBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
+                       const Strategy& strategy) const;
+
+  const Module& module_;
+  const Mesh& mesh_;
+  const CostModel& cost_;
+  std::map<ComputationId, std::unique_ptr<PricedComputation>> called_;
+};
+
+// One line per loop whose number of trips nothing says.
+std::vector<std::string> NotesOnTrips(const Module& module);
+
 // Remembers costs of equal operations, so one object should price a whole step. Not thread-safe.
 class OpCosts {
  public:
   OpCosts(const StepFacts& facts, const ChoiceTables& tables, const Mesh& mesh,
-          const CostModel& cost)
-      : facts_(facts), tables_(tables), mesh_(mesh), cost_(cost) {}
+          const CostModel& cost);
 
   // By choice, in the cost model's unit.
   const std::vector<double>& Costs(InstructionId id);
 
  private:
-  double Cost(InstructionId id, const OpChoices& choices, size_t choice) const;
-  int64_t OutsideBytes(InstructionId id, const OpChoices& choices, size_t choice) const;
+  double Cost(InstructionId id, const OpChoices& choices, size_t choice);
 
   const StepFacts& facts_;
   const ChoiceTables& tables_;
-  const Mesh& mesh_;
-  const CostModel& cost_;
+  const PricedComputation entry_;
+  OperationPrices prices_;
   std::map<std::string, std::vector<double>> costs_;
 };
 

@@ -14,8 +14,6 @@ constexpr double kForbiddenStep = 1e30;
 // On top of the price of every collective where paths with one are looked for: beyond every price,
 // but below what is forbidden, and small enough to be subtracted again.
 constexpr double kOneCollective = 1e12;
-// Of its latency, what a combined collective costs beyond its bytes.
-constexpr double kEpsilon = 1e-3;
 
 bool IsAllowed(const Sharding& from, const Sharding& to) {
   const AxisSet added = to.partial.Minus(from.partial);
@@ -45,6 +43,12 @@ ReshardPrice ReshardCosts::SearchPrice(const Shape& shape, TensorClass tensor) c
   };
 }
 
+double ReshardCosts::SharedPrice(ReshardKind kind, int64_t local_bytes, AxisSet axes,
+                                 ElementType type) const {
+  return PriceInGroup(cost_, kind, local_bytes, axes, mesh_.size(axes), type) +
+         GroupLatency(cost_, kind, axes) / limits_.num_combinable;
+}
+
 ReshardPrice ReshardCosts::CombinedPrice(const Shape& shape, TensorClass tensor) const {
   return [this, alone = SearchPrice(shape, tensor), type = shape.type](
              ReshardKind kind, int64_t local_bytes, AxisSet axes) {
@@ -54,9 +58,7 @@ ReshardPrice ReshardCosts::CombinedPrice(const Shape& shape, TensorClass tensor)
                            (kind == ReshardKind::kAllReduce || !limits_.combines_only_all_reduces);
     if (!may_share) return kForbiddenStep;
     const double real = cost_.Collective(kind, local_bytes, axes, type);
-    const double in_group = PriceInGroup(cost_, kind, local_bytes, axes, mesh_.size(axes), type) +
-                            kEpsilon * cost_.Latency(kind, axes);
-    return kOneCollective + in_group + (price - real);
+    return kOneCollective + SharedPrice(kind, local_bytes, axes, type) + (price - real);
   };
 }
 
@@ -117,8 +119,7 @@ double ReshardCosts::SearchCost(const Shape& shape, const Sharding& from, const 
     const int64_t bytes = StepBytes(shape, *before, step, mesh_);
     const AxisSet axes = step.axes.axes();
     const bool in_group = chosen.is_combined && IsCollective(step.kind);
-    cost += in_group ? PriceInGroup(cost_, step.kind, bytes, axes, mesh_.size(axes), shape.type) +
-                           kEpsilon * cost_.Latency(step.kind, axes)
+    cost += in_group ? SharedPrice(step.kind, bytes, axes, shape.type)
                      : cost_.Collective(step.kind, bytes, axes, shape.type);
     before = &step.result;
   }

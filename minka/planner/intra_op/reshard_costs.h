@@ -31,6 +31,8 @@ struct ReshardLimits {
   bool prefers_scattered_gradients = false;
   // Only all-reduces are combined: the other kinds need memory for the tensors packed together.
   bool combines_only_all_reduces = false;
+  // How many values one combined collective may serve: each pays so small a part of its latency.
+  int num_combinable = 1;
 
   // Does any of them make a reshard dearer in the search than it is?
   bool put_penalties() const {
@@ -43,8 +45,8 @@ struct ReshardLimits {
 struct ReshardUse {
   TensorClass tensor = TensorClass::kState;
   // Nothing before the apply phase reads what they make. Such reshards of one collective each pay
-  // for their bytes in the search, and so little more that fewer are better; what the instruction
-  // costs by itself is added once the plan is known.
+  // in the search for their bytes and for their part of one latency, as if all ran in one
+  // instruction; what further instructions cost by themselves is added once the plan is known.
   bool is_late = false;
   auto operator<=>(const ReshardUse&) const = default;
 };
@@ -104,7 +106,9 @@ class ReshardCosts {
  private:
   ReshardPrice SearchPrice(const Shape& shape, TensorClass tensor) const;
   double PriceOfWholeSum(const Sharding& from, const Sharding& to, TensorClass tensor) const;
-  // Every collective at what it adds to a group, and kOneCollective on top.
+  // What one of many tensors pays for a collective that they share.
+  double SharedPrice(ReshardKind kind, int64_t local_bytes, AxisSet axes, ElementType type) const;
+  // Every collective at its shared price, and kOneCollective on top.
   ReshardPrice CombinedPrice(const Shape& shape, TensorClass tensor) const;
   bool MayCombine(ReshardUse use) const { return use.is_late && cost_.shares_latency(); }
   struct Choice {

@@ -1,0 +1,119 @@
+#include "minka/planner/intra_op/op_costs.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/ir/builder.h"
+
+namespace minka {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr ElementType kF32 = ElementType::kF32, kS32 = ElementType::kS32;
+constexpr double kLaunch = 1e6, kCollective = 1e9;
+
+// Bytes, and what tells launches and collectives from them.
+class CountingCosts final : public CostModel {
+ public:
+  std::string name() const override { return "counting"; }
+  double Collective(ReshardKind, int64_t local_bytes, AxisSet, ElementType) const override {
+    return kCollective + static_cast<double>(local_bytes);
+  }
+  double Latency(ReshardKind, AxisSet) const override { return kCollective; }
+  double Operation(const LocalWork& work) const override {
+    return (work.launches ? kLaunch : 0) + static_cast<double>(work.bytes);
+  }
+  bool shares_latency() const override { return true; }
+  bool forbids_replicated_dots() const override { return false; }
+};
+
+// The price of an operation of the entry computation, unsplit unless `use` splits it over all
+// devices.
+double PriceOf(const Module& module, InstructionId id, AxisUse use = {}) {
+  const CountingCosts cost;
+  const Mesh mesh = *Mesh::Parse("x=4");
+  const PricedComputation entry(module.entry_computation());
+  const OpRule rule = RuleFor(module, entry.computation, id);
+  return OperationPrices(module, mesh, cost).Price(entry, id, rule, {{use}});
+}
+
+// for i in [0, trips): out[i] = 2 table[i]
+Module ScanOverRows(std::optional<int64_t> trips) {
+  ModuleBuilder module("scan");
+  ComputationBuilder b = module.Entry();
+  const Shape table{kF32, {10, 64}}, count{kS32, {}};
+  ComputationBuilder body = module.AddComputation("body");
+  const Value i = body.Parameter(count, "i");
+  const Value rows = body.Parameter(table, "table");
+  const Value out = body.Parameter(table, "out");
+  const Value limit = body.Parameter(count, "limit");
+  const Value starts[] = {i, body.Scalar(kS32, 0)};
+  const Value row = body.DynamicSlice(rows, starts, {1, 64});
+  body.SetResults({body.Binary(Opcode::kAdd, i, body.Scalar(kS32, 1)), rows,
+                   body.DynamicUpdateSlice(out, body.Binary(Opcode::kAdd, row, row), starts),
+                   limit});
+  ComputationBuilder condition = module.AddComputation("condition");
+  const Value j = condition.Parameter(count, "i");
+  condition.Parameter(table, "table");
+  condition.Parameter(table, "out");
+  const Value last = condition.Parameter(count, "limit");
+  condition.SetResults({condition.Compare(CompareAttributes::Direction::kLt, j, last)});
+  Instruction loop;
+  loop.opcode = Opcode::kWhile;
+  loop.name = "scan";
+  loop.operands = {b.Scalar(kS32, 0), b.Parameter(table, "table"), b.Parameter(table, "out"),
+                   trips ? b.Scalar(kS32, static_cast<double>(*trips)) : b.Parameter(count, "n")};
+  loop.called = {module.id(body), module.id(condition)};
+  b.SetResults({{b.Append(loop).instruction, 2}});
+  return *std::move(module).Finish();
+}
+
+InstructionId LoopOf(const Module& module) {
+  const Computation& entry = module.entry_computation();
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    if (entry.instructions[id].opcode == Opcode::kWhile) return id;
+  }
+  return -1;
+}
+
+TEST(OperationPrices, ATripReadsAndWritesARowAndLaunchesItsGroups) {
+  constexpr double kRow = 64 * 4, kCount = 4, kPredicate = 1;
+  // One group slices, adds and updates in place; each of two reads i. i + 1 is another one, as is
+  // the comparison.
+  const double turn = 3 * kLaunch + 2 * (kRow + kCount) + 2 * kCount + (2 * kCount + kPredicate);
+  for (const int64_t trips : {1, 10}) {
+    const Module module = ScanOverRows(trips);
+    EXPECT_EQ(PriceOf(module, LoopOf(module)), static_cast<double>(trips) * turn);
+    EXPECT_THAT(NotesOnTrips(module), IsEmpty());
+  }
+}
+
+TEST(OperationPrices, ALoopOfUnknownTripsCostsOneTurnAndANote) {
+  const Module unknown = ScanOverRows(std::nullopt);
+  const Module once = ScanOverRows(1);
+  EXPECT_EQ(PriceOf(unknown, LoopOf(unknown)), PriceOf(once, LoopOf(once)));
+  EXPECT_THAT(NotesOnTrips(unknown),
+              ElementsAre(HasSubstr("scan runs is not known; its time is that of one turn")));
+}
+
+TEST(OperationPrices, ScattersAndLookUpsTouchRowsOfATable) {
+  ModuleBuilder module("look_up");
+  ComputationBuilder b = module.Entry();
+  const Value table = b.Parameter({kF32, {1000, 64}}, "table");
+  const Value starts[] = {b.Parameter({kS32, {}}, "i"), b.Parameter({kS32, {}}, "j")};
+  const Value rows = b.DynamicSlice(table, starts, {8, 64});
+  const Value dense = b.Dot(rows, b.Parameter({kF32, {64, 64}}, "w"),
+                            {.lhs_contracting = {1}, .rhs_contracting = {0}});
+  b.SetResults({b.DynamicUpdateSlice(table, dense, starts)});
+  const Module built = *std::move(module).Finish();
+  constexpr double kRows = 8 * 64 * 4, kWeights = 64 * 64 * 4, kStarts = 8;
+  EXPECT_EQ(PriceOf(built, rows.instruction), kLaunch + 2 * kRows + kStarts);
+  EXPECT_EQ(PriceOf(built, dense.instruction), kLaunch + 2 * kRows + kWeights);
+  EXPECT_EQ(PriceOf(built, built.entry_computation().results[0].instruction),
+            kLaunch + 2 * kRows + kStarts);
+}
+
+}  // namespace
+}  // namespace minka
