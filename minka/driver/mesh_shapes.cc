@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "minka/base/status.h"
 
@@ -23,6 +24,16 @@ void Factorise(int64_t n, std::vector<int64_t>& factors, int max_factors,
     Factorise(n / factor, factors, max_factors, out);
     factors.pop_back();
   }
+}
+
+// Does no axis lie both within hosts and between them?
+bool HasAxesOfHosts(const std::vector<int64_t>& shape, int64_t num_hosts) {
+  int64_t parts = 1;
+  for (const int64_t size : shape) {
+    if (parts == num_hosts) return true;
+    parts *= size;
+  }
+  return parts == num_hosts;
 }
 
 JoinedAxes Join(const Mesh& mesh, const std::vector<std::vector<int>>& groups) {
@@ -150,18 +161,20 @@ class AxesApart {
 
 }  // namespace
 
-std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links) {
+std::vector<Mesh> MeshShapes(const Cluster& cluster) {
+  const int64_t num_devices = cluster.num_devices();
   static constexpr const char* kNames[] = {"x", "y", "z"};
   if (num_devices == 1) return {Mesh({{"x", 1}})};
   std::vector<std::vector<int64_t>> shapes;
   std::vector<int64_t> factors;
   Factorise(num_devices, factors, 3, shapes);
-  if (equal_links) {
+  if (cluster.num_hosts == 1) {
     std::erase_if(shapes,
                   [](const std::vector<int64_t>& shape) { return !std::ranges::is_sorted(shape); });
   }
-  std::ranges::stable_sort(shapes, {},
-                           [](const std::vector<int64_t>& shape) { return shape.size(); });
+  std::ranges::stable_sort(shapes, {}, [&](const std::vector<int64_t>& shape) {
+    return std::pair(!HasAxesOfHosts(shape, cluster.num_hosts), shape.size());
+  });
   std::vector<Mesh> meshes;
   for (const std::vector<int64_t>& shape : shapes) {
     std::vector<MeshAxis> axes;

@@ -11,15 +11,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/cluster/cluster.h"
 #include "minka/plan/plan.h"
 #include "minka/planner/intra_op/intra_op.h"
 #include "minka/sharding/mesh.h"
 
 namespace minka {
 
-// The mesh shapes that --num-devices considers: ordered factorisations without factors of 1, at
-// most three axes; on a cluster whose links are all equal, one order of each.
-std::vector<Mesh> MeshShapes(int64_t num_devices, bool equal_links);
+// The mesh shapes of all devices: ordered factorisations without factors of 1, at most three axes,
+// fewest axes first. Where all links are equal, one order of each; on several hosts those in front
+// of which each axis lies within hosts or between them.
+std::vector<Mesh> MeshShapes(const Cluster& cluster);
 
 // A mesh as another, coarser one.
 struct JoinedAxes {

@@ -1,7 +1,9 @@
 #include "minka/driver/mesh_shapes.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -98,6 +100,73 @@ TEST(PlanStep, PinsOnSingleAxesOfAFineMeshHold) {
             "neighbours of the 4 axes of x=2,y=2,z=2,w=2 are joined to 3: pin "
             "\"params/*/kernel=[z+x,-]\" keeps axes apart that x_y_z_w=16 joins; there is one "
             "without --pin params/*/kernel=[z+x,-]: drop it");
+}
+
+TEST(MeshShapes, AxesOfHostsComeFirst) {
+  Cluster cluster = Cluster::Local(4);
+  const auto texts = [&] {
+    std::vector<std::string> texts;
+    for (const Mesh& mesh : MeshShapes(cluster)) texts.push_back(mesh.ToString());
+    return texts;
+  };
+  EXPECT_THAT(texts(), ElementsAre("x=4", "x=2,y=2"));
+  cluster.num_hosts = 2;
+  EXPECT_THAT(texts(), ElementsAre("x=2,y=4", "x=2,y=2,z=2", "x=8", "x=4,y=2"));
+}
+
+TEST(PlanStep, TheWorkLimitIsThatOfAllMeshesTogether) {
+  const auto result =
+      PlanStep(SmallMlp(), {.cluster = Cluster::Local(8), .search = {.work_limit = 1}});
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  ASSERT_EQ(result->candidates.size(), 3u);
+  EXPECT_EQ(result->best, 0);
+  for (int other : {1, 2}) {
+    EXPECT_EQ(Message(result->candidates[other].status),
+              "not searched: --work-limit was spent before");
+  }
+}
+
+// What is known of one mesh ends the search of another: where nothing can be better than the best
+// so far by more than the gap, no better plan is looked for.
+TEST(PlanStep, BoundsOfOneMeshEndTheSearchOfAnother) {
+  const auto result = PlanStep(SmallMlp(), {.cluster = Cluster::Local(8), .search = {.gap = 0.5}});
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  const Plan& first = result->candidates[0].plan;
+  const auto alone = PlanStep(SmallMlp(), {.cluster = Cluster::Local(8),
+                                           .meshes = {result->candidates[2].mesh},
+                                           .search = {.gap = 0.5}});
+  ASSERT_TRUE(alone.ok()) << Message(alone.status());
+  ASSERT_GT(alone->candidates[0].plan.lower_bound, first.objective / 2)
+      << "the example has become useless";
+  const PlanCandidate& last = result->candidates[2];
+  EXPECT_EQ(alone->candidates[0].plan.stop_reason, "optimal");
+  EXPECT_EQ(last.status.ok() ? last.plan.stop_reason : Message(last.status), "cutoff");
+}
+
+// Searches end by work: a machine that is busy with other things gives the same plan.
+TEST(PlanStep, ABusyMachineGivesTheSamePlan) {
+  const Step step = SmallMlp();
+  const auto planned = [&]() -> std::string {
+    auto result = PlanStep(
+        step, {.cluster = Cluster::Local(8), .search = {.memory_limit_bytes = 60'000, .gap = 0}});
+    EXPECT_TRUE(result.ok()) << Message(result.status());
+    if (!result.ok()) return "";
+    Plan& plan = result->candidates[result->best].plan;
+    plan.search_seconds = 0;
+    return PlanToJson(plan, result->prepared.module);
+  };
+  const std::string alone = planned();
+  std::atomic<bool> is_done = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back([&] {
+      while (!is_done) {
+      }
+    });
+  }
+  EXPECT_EQ(planned(), alone);
+  is_done = true;
+  for (std::thread& other : others) other.join();
 }
 
 TEST(PlanStep, RefusesWhatIsTooLargeAtOnce) {

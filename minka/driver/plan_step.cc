@@ -1,6 +1,7 @@
 #include "minka/driver/plan_step.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <memory>
 
@@ -18,6 +19,8 @@
 
 namespace minka {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // Axes that the search tells apart, see mesh_shapes.h: beyond, an operation has too many
 // strategies.
@@ -83,16 +86,9 @@ RematChoice RematCandidates(const Step& simplified) {
 }
 
 absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
-                                  const Target& target) {
+                                  const Target& target, const IntraOpOptions& options) {
   const Mesh& mesh = target.searched_mesh();
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
-  IntraOpOptions options{.method = target.method, .search = request.search};
-  if (request.on_progress) {
-    const std::string what = fmt::format("{} on {}", MethodName(target.method), mesh.ToString());
-    options.on_progress = [&request, what](double seconds, double gap) {
-      request.on_progress(what, seconds, gap);
-    };
-  }
   ASSIGN_OR_RETURN(IntraOpResult result, PlanMesh(step, mesh, *cost, options));
   if (target.joined) {
     result.stage = WithAxesApart(std::move(result.stage), target.mesh, *target.joined);
@@ -114,25 +110,6 @@ absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
   Describe(step, plan);
   plan.per_micro_batch = plan.num_micro_batches > 1 && request.micro_batches.per_micro_batch;
   return plan;
-}
-
-absl::StatusOr<Plan> PlanTarget(PreparedSteps& steps, const RematChoice& candidates,
-                                const PlanRequest& request, const Target& target) {
-  const PlanWithRemat plan_with = [&](const RematChoice& remat,
-                                      std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
-    ASSIGN_OR_RETURN(const Step* prepared, steps.With(remat));
-    PlanRequest limited = request;
-    limited.search.memory_limit_bytes = limit;
-    ASSIGN_OR_RETURN(Plan plan, PlanPrepared(*prepared, limited, target));
-    plan.remat = remat;
-    return plan;
-  };
-  const SearchOptions& search = request.search;
-  if (request.remat) return plan_with(candidates, search.memory_limit_bytes);
-  return SearchRemat(plan_with, {.candidates = candidates,
-                                 .memory_limit_bytes = search.memory_limit_bytes,
-                                 .gap = search.gap,
-                                 .time_limit_seconds = search.time_limit_seconds});
 }
 
 bool Fits(const Plan& plan, const SearchOptions& options) {
@@ -215,20 +192,109 @@ PlanCandidate CandidateOf(const Mesh& mesh, Method method, absl::StatusOr<Plan> 
   return candidate;
 }
 
-// Plans meshes by methods, one after the other.
+// One over the part of the work left that a search under a limit may take, where several choices
+// of what to recompute are tried.
+constexpr int64_t kSearchesOfTarget = 2;
+
+// Plans meshes by methods, one after the other: all share work and time, and none is searched on
+// once nothing there can be better than the best so far.
 class Planner {
  public:
-  Planner(const PlanRequest& request, PreparedSteps& steps, const RematChoice& remat)
-      : request_(request), steps_(steps), remat_(remat) {}
+  Planner(const PlanRequest& request, PreparedSteps& steps, const RematChoice& remat,
+          int num_targets)
+      : request_(request),
+        steps_(steps),
+        remat_(remat),
+        budget_(request.search.work_limit),
+        num_targets_(num_targets) {}
 
   PlanCandidate PlanOn(const Mesh& mesh, Method method) {
-    absl::StatusOr<Plan> plan = NumAxesThatSplit(mesh) <= kMaxAxesApart
-                                    ? PlanTarget(steps_, remat_, request_, {mesh, method, {}})
-                                    : PlanWithJoinedAxes(mesh, method);
+    ++number_;
+    absl::StatusOr<Plan> plan =
+        IsOver() && number_ > 1
+            ? ResourceExhausted("not searched: {} was spent before",
+                                budget_.left() == 0 ? "--work-limit" : "--time-limit")
+        : NumAxesThatSplit(mesh) <= kMaxAxesApart
+            ? PlanTarget(request_.search, {mesh, method, {}}, Share())
+            : PlanWithJoinedAxes(mesh, method);
     return CandidateOf(mesh, method, std::move(plan), request_.search);
   }
 
  private:
+  double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  bool IsOver() const {
+    return budget_.left() == 0 || Seconds() >= request_.search.time_limit_seconds;
+  }
+  // Of the work left: the likeliest meshes come first, and most need less.
+  int64_t Share() const { return number_ < num_targets_ ? budget_.left() / 2 : budget_.left(); }
+
+  IntraOpOptions OptionsFor(const SearchOptions& search, const Target& target,
+                            WorkBudget& budget) const {
+    IntraOpOptions options{.method = target.method, .search = search, .budget = &budget};
+    options.search.time_limit_seconds =
+        std::max(0.0, request_.search.time_limit_seconds - Seconds());
+    const bool has_penalties = IsDataParallel(target.method) || search.limits.prefer_reduce_scatter;
+    if (best_objective_ && !has_penalties) {
+      options.cutoff = *best_objective_ * (1 - search.gap);
+    }
+    if (request_.on_progress) {
+      const std::string what =
+          fmt::format("{} on {}{}", MethodName(target.method), target.searched_mesh().ToString(),
+                      num_targets_ > 1 ? fmt::format(" ({} of {})", number_, num_targets_) : "");
+      request_.on_progress(what, Seconds(), 1);
+      options.on_progress = [this, what](double, double gap) {
+        request_.on_progress(what, Seconds(), gap);
+      };
+    }
+    return options;
+  }
+
+  absl::StatusOr<Plan> PlanTarget(const SearchOptions& search, const Target& target, int64_t work) {
+    WorkBudget budget(std::max<int64_t>(1, std::min(work, budget_.left())));
+    const int64_t before = budget.left();
+    absl::StatusOr<Plan> plan = PlanWithRematFor(search, target, budget);
+    budget_.Take(before - budget.left());
+    const bool is_best = plan.ok() && Fits(*plan, search) &&
+                         (!best_objective_ || plan->objective < *best_objective_);
+    if (is_best) best_objective_ = plan->objective;
+    return plan;
+  }
+
+  absl::StatusOr<Plan> PlanWithRematFor(const SearchOptions& search, const Target& target,
+                                        WorkBudget& budget) {
+    std::map<RematChoice, absl::StatusOr<Plan>> without_limit;
+    const auto plan_once = [&](const RematChoice& remat, std::optional<int64_t> limit,
+                               WorkBudget& of_search) -> absl::StatusOr<Plan> {
+      ASSIGN_OR_RETURN(const Step* prepared, steps_.With(remat));
+      IntraOpOptions options = OptionsFor(search, target, of_search);
+      options.search.memory_limit_bytes = limit;
+      ASSIGN_OR_RETURN(Plan plan, PlanPrepared(*prepared, request_, target, options));
+      plan.remat = remat;
+      return plan;
+    };
+    // A plan that fits by itself needs no limit, and is found sooner without.
+    const PlanWithRemat plan_with = [&](const RematChoice& remat,
+                                        std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+      auto found = without_limit.find(remat);
+      if (found == without_limit.end()) {
+        found = without_limit.emplace(remat, plan_once(remat, std::nullopt, budget)).first;
+      }
+      const absl::StatusOr<Plan>& free = found->second;
+      if (!limit || !free.ok() || free->peak_memory_bytes <= *limit) return free;
+      if (request_.remat || remat_.empty()) return plan_once(remat, limit, budget);
+      WorkBudget of_search(std::max<int64_t>(1, budget.left() / kSearchesOfTarget));
+      const int64_t before = of_search.left();
+      absl::StatusOr<Plan> plan = plan_once(remat, limit, of_search);
+      budget.Take(before - of_search.left());
+      return plan;
+    };
+    if (request_.remat) return plan_with(remat_, search.memory_limit_bytes);
+    return SearchRemat(plan_with, {.candidates = remat_,
+                                   .memory_limit_bytes = search.memory_limit_bytes,
+                                   .gap = search.gap,
+                                   .is_over = [&] { return budget.left() == 0 || IsOver(); }});
+  }
+
   absl::StatusOr<Plan> PlanWithJoinedAxes(const Mesh& mesh, Method method) {
     RETURN_IF_ERROR(CheckCompatible({.method = method, .search = request_.search}, mesh));
     if (request_.cost_model.kind == CostModelKind::kAlpa) {
@@ -243,17 +309,21 @@ class Planner {
     const int max_axes = IsDataParallel(method) && !names_axes ? 1 : kMaxAxesApart;
     std::vector<PlanCandidate> candidates;
     absl::Status apart;
-    for (const JoinedAxes& joined : JoinNeighbours(mesh, max_axes, equal_links)) {
-      PlanRequest request = request_;
+    const std::vector<JoinedAxes> ways = JoinNeighbours(mesh, max_axes, equal_links);
+    auto left = static_cast<int64_t>(ways.size());
+    const int64_t before = budget_.left(), share = Share();
+    for (const JoinedAxes& joined : ways) {
+      const int64_t share_left = share - (before - budget_.left());
+      const int64_t work = --left > 0 ? share_left / 2 : share_left;
+      if (!candidates.empty() && (work <= 0 || IsOver())) break;
       absl::StatusOr<SearchOptions> options = OnJoinedAxes(search, mesh, joined);
       if (options.status().code() == absl::StatusCode::kFailedPrecondition) {
         apart.Update(options.status());
         continue;
       }
-      ASSIGN_OR_RETURN(request.search, std::move(options));
+      RETURN_IF_ERROR(options.status());
       candidates.push_back(CandidateOf(joined.mesh, method,
-                                       PlanTarget(steps_, remat_, request, {mesh, method, joined}),
-                                       search));
+                                       PlanTarget(*options, {mesh, method, joined}, work), search));
     }
     if (candidates.empty()) {
       return WithContext(apart,
@@ -291,6 +361,11 @@ class Planner {
   const PlanRequest& request_;
   PreparedSteps& steps_;
   const RematChoice& remat_;
+  WorkBudget budget_;
+  const Clock::time_point start_ = Clock::now();
+  const int num_targets_;
+  int number_ = 0;  // of the target that is searched
+  std::optional<double> best_objective_;
 };
 
 // The refusal of a candidate, with the pins and limits to blame: whatever plan there is without one
@@ -298,15 +373,16 @@ class Planner {
 absl::Status WithCulprits(const absl::Status& refusal, PreparedSteps& steps,
                           const RematChoice& candidates, const PlanRequest& request,
                           const PlanCandidate& candidate) {
-  constexpr double kAnyGap = 0.9, kMaxSeconds = 10;
+  constexpr double kAnyGap = 0.9;
+  constexpr int64_t kMaxWork = 5'000'000'000;
   const TrySearch search = [&](const SearchOptions& options) -> absl::Status {
     PlanRequest other = request;
     other.search = options;
     other.search.gap = std::max(options.gap, kAnyGap);
-    other.search.time_limit_seconds = std::min(options.time_limit_seconds, kMaxSeconds);
+    other.search.work_limit = std::min(options.work_limit, kMaxWork);
     other.on_progress = nullptr;
-    const PlanCandidate found =
-        Planner(other, steps, candidates).PlanOn(candidate.mesh, candidate.method);
+    const PlanCandidate found = Planner(other, steps, candidates, /*num_targets=*/1)
+                                    .PlanOn(candidate.mesh, candidate.method);
     RETURN_IF_ERROR(found.status);
     return found.fits ? absl::OkStatus() : ResourceExhausted("the plan does not fit");
   };
@@ -336,16 +412,14 @@ absl::Status CheckSizes(const std::vector<Mesh>& meshes, const Cluster& cluster)
 absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
   RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));
   const std::vector<Mesh> meshes =
-      !request.meshes.empty()
-          ? request.meshes
-          : MeshShapes(request.cluster.num_devices(), request.cluster.num_hosts == 1);
+      !request.meshes.empty() ? request.meshes : MeshShapes(request.cluster);
   ASSIGN_OR_RETURN(PreparedSteps steps, PreparedSteps::Create(step, request.micro_batches));
   RematChoice remat = RematCandidates(steps.simplified());
   if (request.remat) {
     ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));
   }
   PlanResult out;
-  Planner planner(request, steps, remat);
+  Planner planner(request, steps, remat, static_cast<int>(meshes.size() * request.methods.size()));
   for (const Mesh& mesh : meshes) {
     for (Method method : request.methods) {
       const absl::Status batch = CheckBatchIsKnown(step, method, request.search.limits);

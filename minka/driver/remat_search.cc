@@ -1,7 +1,6 @@
 #include "minka/driver/remat_search.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <set>
 #include <utility>
@@ -12,8 +11,6 @@
 
 namespace minka {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 class Search {
  public:
@@ -79,29 +76,24 @@ class Search {
     return unlimited.ok() && unlimited->objective < plan->objective * (1 - options_.gap);
   }
 
-  bool OutOfTime() const {
-    return std::chrono::duration<double>(Clock::now() - start_).count() >
-           options_.time_limit_seconds;
-  }
-
   // `row` from 1 to `last`, by growing recomputation.
   template <typename Row>
   void SearchRow(int last, Row row) {
     const auto fits = [&](int n, Limit limit) { return Fits(Try(row(n), limit)); };
-    if (OutOfTime()) return;
+    if (options_.is_over()) return;
     if (fits(last, Limit::kNone)) {
       const int least = Bisect(last, [&](int n) { return fits(n, Limit::kNone); });
       TryLess(least, row);
-    } else if (!OutOfTime() && fits(last, Limit::kAsked)) {
+    } else if (!options_.is_over() && fits(last, Limit::kAsked)) {
       Bisect(last, [&](int n) { return fits(n, Limit::kAsked); });
     }
   }
 
-  // The least that is enough, as far as time allows; `last` is.
+  // The least that is enough, as far as it may be searched; `last` is.
   template <typename IsEnough>
   int Bisect(int last, IsEnough is_enough) {
     int too_little = 0, enough = last;
-    while (enough - too_little > 1 && !OutOfTime()) {
+    while (enough - too_little > 1 && !options_.is_over()) {
       const int middle = (too_little + enough) / 2;
       (is_enough(middle) ? enough : too_little) = middle;
     }
@@ -112,7 +104,7 @@ class Search {
   template <typename Row>
   void TryLess(int least, Row row) {
     double best = Try(row(least), Limit::kNone)->objective;
-    for (int step = 1; least - step > 0 && !OutOfTime(); step *= 2) {
+    for (int step = 1; least - step > 0 && !options_.is_over(); step *= 2) {
       const absl::StatusOr<Plan>& plan = Try(row(least - step), Limit::kAsked);
       if (!Fits(plan) || plan->objective >= best) return;
       best = plan->objective;
@@ -158,7 +150,6 @@ class Search {
 
   const PlanWithRemat& plan_;
   const RematSearchOptions& options_;
-  const Clock::time_point start_ = Clock::now();
   std::vector<size_t> layers_;  // that may be rematerialised
   std::map<Trial, absl::StatusOr<Plan>> tried_;
   std::vector<Trial> order_;

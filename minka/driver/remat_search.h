@@ -20,8 +20,8 @@ struct RematSearchOptions {
   // As EffectiveRemat gives it for kAll: layers that may be rematerialised. Empty: none.
   RematChoice candidates;
   std::optional<int64_t> memory_limit_bytes;  // per device
-  double gap = 0.002;              // no further choice is tried for a smaller part of the objective
-  double time_limit_seconds = 60;  // no further choice is tried after so long
+  double gap = 0.002;  // no further choice is tried for a smaller part of the objective
+  std::function<bool()> is_over = [] { return false; };  // asked before each further choice
 };
 
 // Tries choices by planning them. Nothing is recomputed where that fits and memory costs no time.

@@ -64,7 +64,7 @@ class Solver {
     WarmStart();
     if (shortened) StartFromShort(*shortened, *short_solver);
     SearchInRounds();
-    if (result_.status == SolveStatus::kInfeasible) return ExplainInfeasible(search_->graph());
+    if (!best_cost_) return ExplainInfeasible(search_->graph());
     return Finish();
   }
 
@@ -103,6 +103,7 @@ class Solver {
 
   SolveParameters ParametersForShort() const {
     SolveParameters parameters = parameters_;
+    parameters.cutoff.reset();
     parameters.gap = std::max(kLeastShortGap, kShortGapShare * parameters_.gap);
     parameters.time_limit_seconds = kShortTimeShare * parameters_.time_limit_seconds;
     if (parameters_.work_limit) parameters.work_limit = *parameters_.work_limit / 4;
@@ -179,6 +180,8 @@ class Solver {
   bool ShouldStop() {
     if (!best_cost_ && (search_->complete() || reduction_.core.limit_is_below_least_usage()))
       return StopWith(SolveStatus::kInfeasible);
+    if (parameters_.cutoff && lower_bound_ >= *parameters_.cutoff)
+      return StopWith(SolveStatus::kCutoff);
     if (best_cost_ && *best_cost_ <= lower_bound_) return StopWith(SolveStatus::kOptimal);
     if (best_cost_ && RelativeGap(*best_cost_, lower_bound_) <= parameters_.gap)
       return StopWith(SolveStatus::kGapReached);
@@ -215,17 +218,17 @@ class Solver {
   }
 
   absl::StatusOr<SolveResult> ExplainInfeasible(const CoreGraph& graph) {
-    if (graph.core().limit_bytes.empty()) return WithoutChoice();
+    const bool is_proved = result_.status == SolveStatus::kInfeasible;
+    if (graph.core().limit_bytes.empty()) return is_proved ? WithoutChoice() : Finish();
+    result_.lower_bound = lower_bound_;
     Infeasibility why;
     const std::vector<int64_t>& limits = graph.core().limit_bytes;
     why.tightest_time = graph.core().times[std::ranges::min_element(limits) - limits.begin()];
     const std::optional<std::vector<int32_t>> choice = SmallestExcess(
         graph, parameters_.seed, std::min(kMostWorkToExplain, 10'000 + 200 * graph.num_cells()));
     if (choice) {
-      result_.choice = Expand(reduction_, *choice);
-      ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(problem_, result_.choice));
-      result_.cost = evaluation.cost;
-      result_.peak_usage_bytes = evaluation.peak_usage_bytes;
+      why.choice = Expand(reduction_, *choice);
+      ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(problem_, why.choice));
       why.smallest_known_limit_bytes = evaluation.peak_usage_bytes;
       if (!reduction_.core.limit_is_below_least_usage()) why.tightest_time = evaluation.peak_time;
     }
@@ -279,6 +282,8 @@ std::string_view SolveStatusName(SolveStatus status) {
       return "optimal";
     case SolveStatus::kGapReached:
       return "gap_reached";
+    case SolveStatus::kCutoff:
+      return "cutoff";
     case SolveStatus::kWorkLimit:
       return "work_limit";
     case SolveStatus::kTimeLimit:

@@ -18,9 +18,17 @@
 
 namespace minka {
 
-enum class SolveStatus { kOptimal, kGapReached, kWorkLimit, kTimeLimit, kCancelled, kInfeasible };
+enum class SolveStatus {
+  kOptimal,
+  kGapReached,
+  kCutoff,
+  kWorkLimit,
+  kTimeLimit,
+  kCancelled,
+  kInfeasible
+};
 
-// "optimal", "gap_reached", "work_limit", "time_limit", "cancelled", "infeasible".
+// "optimal", "gap_reached", "cutoff", "work_limit", "time_limit", "cancelled", "infeasible".
 std::string_view SolveStatusName(SolveStatus status);
 
 // The price of memory at one time: cost saved per byte that the limit is raised there.
@@ -41,6 +49,8 @@ struct SolveProgress {
 struct SolveParameters {
   // Stop once (cost - lower_bound) / cost is at most this; 0: not before the optimum is proved.
   double gap = 0;
+  // Stop once no choice can cost less than this, with the best so far.
+  std::optional<int64_t> cutoff;
   // A clock is an outer guard: an answer that it stopped may differ from run to run.
   double time_limit_seconds = 60;
   // A work unit is about one table cell read, roughly a nanosecond of one thread. Unset: no limit.
@@ -59,15 +69,16 @@ struct SolveParameters {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// Why no choice fits, as far as it is known.
+// Why no choice fits, or none was found that does, as far as it is known.
 struct Infeasibility {
   // No choice avoids the forbidden entries, whatever the limit.
   bool without_limit = false;
   // The time where even the smallest usages are furthest above the limit (or where the best choice
   // peaks).
   int64_t tightest_time = 0;
-  // A limit at which a choice is known; with it `choice` in the result. Unset if none was found.
+  // A limit at which a choice is known, and that choice. Unset if none was found.
   std::optional<int64_t> smallest_known_limit_bytes;
+  std::vector<int32_t> choice;
 };
 
 // Sizes after the exact reductions.
@@ -80,8 +91,7 @@ struct CoreSize {
 
 struct SolveResult {
   SolveStatus status = SolveStatus::kInfeasible;
-  // One per node; empty if no feasible one was found. If infeasible: the choice of
-  // smallest_known_limit_bytes.
+  // One per node; empty if no feasible one was found.
   std::vector<int32_t> choice;
   int64_t cost = 0;
   // No choice costs less. Integer arithmetic throughout: never above the optimum.
@@ -96,7 +106,7 @@ struct SolveResult {
   double seconds_to_best = 0;
   int64_t work = 0;
   CoreSize core;
-  std::optional<Infeasibility> infeasibility;
+  std::optional<Infeasibility> infeasibility;  // where no choice is known that fits
 };
 
 // Error: the problem does not pass its Check(), or a parameter makes no sense. Stopping early is a

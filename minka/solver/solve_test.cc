@@ -394,6 +394,19 @@ SolverProblem Ring(int32_t num_nodes) {
   return problem;
 }
 
+TEST(SolveTest, StopsOnceNothingCanCostLessThanTheCutoff) {
+  const SolverProblem problem = Ring(200);
+  const SolveResult whole = *Solve(problem, {.gap = 0.05});
+  const int64_t cutoff = whole.lower_bound / 2;
+  const SolveResult stopped = *Solve(problem, {.cutoff = cutoff});
+  EXPECT_EQ(stopped.status, SolveStatus::kCutoff);
+  EXPECT_GE(stopped.lower_bound, cutoff);
+  // One that the bound never reaches changes nothing.
+  const SolveResult same = *Solve(problem, {.gap = 0.05, .cutoff = whole.cost + 1});
+  EXPECT_EQ(same.status, SolveStatus::kGapReached);
+  EXPECT_EQ(same.choice, whole.choice);
+}
+
 TEST(SolveTest, CancellationGapAndWorkLimitStopEarly) {
   const SolverProblem problem = Ring(200);
   const std::atomic<bool> cancelled = true;
@@ -412,7 +425,13 @@ TEST(SolveTest, CancellationGapAndWorkLimitStopEarly) {
 TEST(SolveTest, WarmStartBeginsWithTheGivenChoice) {
   const SolverProblem problem = Ring(2000);
   const SolveResult cold = *Solve(problem, {.gap = 0.05});
-  EXPECT_TRUE(Solve(problem, {.work_limit = 1})->choice.empty());
+  const SolveResult none = *Solve(problem, {.work_limit = 1});
+  EXPECT_TRUE(none.choice.empty());
+  // What it would take instead.
+  ASSERT_TRUE(none.infeasibility.has_value());
+  const Evaluation least = *Evaluate(problem, none.infeasibility->choice);
+  EXPECT_EQ(least.num_forbidden, 0);
+  EXPECT_EQ(none.infeasibility->smallest_known_limit_bytes, least.peak_usage_bytes);
   const SolveResult warm = *Solve(problem, {.work_limit = 1, .initial_choice = cold.choice});
   ASSERT_FALSE(warm.choice.empty());
   EXPECT_LE(warm.cost, cold.cost);

@@ -230,7 +230,15 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--time-limit", flags.time_limit, "Stop the search of each plan after this time")
+      .add_option("--work-limit", flags.work_limit,
+                  "Stop searching after so much work, all meshes and methods together, in units of "
+                  "about a nanosecond")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--time-limit", flags.time_limit,
+                  "Stop searching after this time in any case; what it stops depends on how busy "
+                  "the machine is")
       ->capture_default_str()
       ->group(group);
   command
@@ -253,6 +261,7 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
                       .search = {.pins = flags.pins,
                                  .limits = flags.limits,
                                  .gap = flags.gap,
+                                 .work_limit = flags.work_limit,
                                  .num_threads = flags.threads}};
   SearchOptions& search = request.search;
   if (!flags.combine_gathers.empty()) {
@@ -280,6 +289,9 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
   if (flags.gap < 0 || flags.gap >= 1) {
     return InvalidArgument("--gap {} is not in [0, 1)", flags.gap);
   }
+  if (flags.work_limit < 1) {
+    return InvalidArgument("--work-limit {} is not at least 1", flags.work_limit);
+  }
   if (flags.threads < 1) return InvalidArgument("--threads {} is not at least 1", flags.threads);
   return request;
 }
@@ -290,6 +302,11 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
                                                 {"cost-model", flags.cost_model},
                                                 {"gap", fmt::format("{}", flags.gap)},
                                                 {"time-limit", flags.time_limit}};
+  const PlanningFlags defaults;
+  if (flags.work_limit != defaults.work_limit) {
+    options["work-limit"] = fmt::to_string(flags.work_limit);
+  }
+  if (flags.threads != defaults.threads) options["threads"] = fmt::to_string(flags.threads);
   const auto put = [&options](const char* flag, const std::string& value) {
     if (!value.empty()) options[flag] = value;
   };
@@ -342,6 +359,8 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   get("combine-gathers", flags.combine_gathers);
   get("remat", flags.remat);
   RETURN_IF_ERROR(get_number("gap", flags.gap));
+  RETURN_IF_ERROR(get_number("work-limit", flags.work_limit));
+  RETURN_IF_ERROR(get_number("threads", flags.threads));
   RETURN_IF_ERROR(get_number("micro-batches", flags.micro_batches.num_micro_batches));
   if (options.contains("num-devices")) {
     RETURN_IF_ERROR(get_number("num-devices", flags.num_devices.emplace()));

@@ -1,6 +1,7 @@
 // The flags that say what a plan is asked for.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,7 +29,8 @@ struct PlanningFlags {
   std::string alpha, beta;  // one value per mesh axis, joined by commas
   bool allow_replicated_dots = false;
   double gap = 0.002;
-  std::string time_limit = "60s";
+  int64_t work_limit = SearchOptions().work_limit;
+  std::string time_limit = "10m";
   int threads = 2;
 };
 

@@ -18,6 +18,7 @@
 #include "minka/planner/intra_op/op_costs.h"
 #include "minka/planner/intra_op/reshard_costs.h"
 #include "minka/planner/intra_op/restrictions.h"
+#include "minka/solver/evaluate.h"
 #include "minka/solver/solve.h"
 
 namespace minka {
@@ -29,6 +30,10 @@ constexpr int kMaxMemoryRounds = 4;
 
 // Sums of so many doubles may differ by so much of themselves.
 constexpr double kRounding = 1e-9;
+// What it takes to make the problem of an operation and to read its answer, in the solver's work.
+constexpr int64_t kWorkPerOperation = 40'000;
+// A search that was begun may spend so much in any case, so that it has some answer.
+constexpr int64_t kLeastWork = 50'000'000;
 
 SolveParameters ParametersFor(const IntraOpOptions& options) {
   SolveParameters parameters;
@@ -64,18 +69,29 @@ ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
 
 constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
 
-absl::Status DoesNotFit(int64_t limit, int64_t smallest) {
-  return NoPlanFits(limit, "the smallest limit known to work is", smallest);
+absl::Status DoesNotFit(int64_t limit, int64_t smallest, bool is_proved = true) {
+  return NoPlanFits(limit,
+                    is_proved ? "the smallest limit known to work is"
+                              : "the search ended without one; the smallest limit known to work is",
+                    smallest);
 }
 
 // Why the solver has no choice, where memory is not the reason.
 absl::Status FoundNothing(SolveStatus status, const Mesh& mesh, const IntraOpOptions& options) {
+  if (status == SolveStatus::kCutoff) {
+    return MakeError(
+        absl::StatusCode::kAborted,
+        fmt::format("no plan on the mesh {} has an objective below {:.6g}, the best so far",
+                    mesh.ToString(), *options.cutoff));
+  }
   if (status != SolveStatus::kInfeasible) {
     const std::optional<int64_t> limit = options.search.memory_limit_bytes;
+    const bool by_clock = status == SolveStatus::kTimeLimit;
     return ResourceExhausted(
-        "no plan{} was found within {} s; raise --time-limit{}",
-        limit ? fmt::format(" that fits into {} bytes per device", *limit) : "",
-        options.search.time_limit_seconds, limit ? " or --memory-limit" : "");
+        "no plan{} was found on the mesh {} within {}; raise {}",
+        limit ? fmt::format(" that fits into {} bytes per device", *limit) : "", mesh.ToString(),
+        by_clock ? "--time-limit" : "its share of --work-limit",
+        fmt::format("{}{}", by_clock ? "it" : "that", limit ? " or --memory-limit" : ""));
   }
   std::string asked = fmt::format("method {}", MethodName(options.method));
   for (const Constraint& constraint : ConstraintsOf(options.search)) {
@@ -92,6 +108,23 @@ std::string NoteOnCut(const std::map<std::string, CutChoices>& cut) {
                           choices.num_choices, opcode);
   }
   return fmt::format("choices not tried, which lower bound and gap leave out: {}", counts);
+}
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Solves with what is left of budget and time, and takes from the budget.
+absl::StatusOr<SolveResult> SolveWithin(const SolverProblem& problem, SolveParameters parameters,
+                                        WorkBudget* budget, Clock::time_point start) {
+  parameters.time_limit_seconds =
+      std::max(0.0, parameters.time_limit_seconds - SecondsSince(start));
+  if (budget != nullptr) parameters.work_limit = std::max(kLeastWork, budget->left());
+  ASSIGN_OR_RETURN(SolveResult solved, Solve(problem, parameters));
+  if (budget != nullptr) budget->Take(solved.work);
+  return solved;
 }
 
 // Does the solver, for want of a choice, leave open whether the limit is the reason?
@@ -145,7 +178,7 @@ namespace {
 
 absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
                                        const IntraOpOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   const StepFacts facts(step);
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
@@ -154,21 +187,36 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   ReshardCosts reshards(mesh, cost, tables.shardings, limits);
   Formulation formulation = Formulate(facts, tables, reshards, mesh, cost, options);
 
+  if (options.budget != nullptr) {
+    options.budget->Take(kWorkPerOperation * facts.entry.num_instructions());
+  }
+
   IntraOpResult result;
-  const SolveParameters parameters = ParametersFor(options);
+  SolveParameters parameters = ParametersFor(options);
+  if (options.cutoff) {
+    parameters.cutoff = static_cast<int64_t>(
+        std::min(*options.cutoff * formulation.units_per_cost, std::ldexp(1.0, 62)));
+  }
   std::optional<int64_t> limit = options.search.memory_limit_bytes;
   double search_bound = 0, penalties = 0, saved = 0;
   std::optional<int64_t> smallest;  // limit known to work
   for (int round = 0;; ++round) {
-    ASSIGN_OR_RETURN(SolveResult solved, Solve(formulation.problem, parameters));
-    // The choice of a problem without an answer is the one that needs least.
-    const bool is_least = solved.status == SolveStatus::kInfeasible;
+    ASSIGN_OR_RETURN(SolveResult solved,
+                     SolveWithin(formulation.problem, parameters, options.budget, start));
+    // The choice of a problem of which no answer is known is the one that needs least.
+    const bool is_least = solved.infeasibility.has_value();
+    if (is_least && !solved.infeasibility->choice.empty()) {
+      solved.choice = solved.infeasibility->choice;
+      ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(formulation.problem, solved.choice));
+      solved.cost = evaluation.cost;
+    }
+    const bool is_proved = solved.status == SolveStatus::kInfeasible;
     if (solved.choice.empty() && smallest) {
       return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
     }
     if (limit && MayLackMemory(solved)) {
       formulation.problem.set_usage_limit(std::nullopt);
-      ASSIGN_OR_RETURN(solved, Solve(formulation.problem, parameters));
+      ASSIGN_OR_RETURN(solved, SolveWithin(formulation.problem, parameters, options.budget, start));
     }
     if (solved.choice.empty()) return FoundNothing(solved.status, mesh, options);
     result.stage =
@@ -192,8 +240,9 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
     result.choice = solved.choice;
     if (!limit || memory.peak_bytes <= *options.search.memory_limit_bytes) break;
     smallest = std::min(smallest.value_or(INT64_MAX), memory.peak_bytes);
-    if (is_least || round + 1 == kMaxMemoryRounds)
-      return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
+    if (is_least || round + 1 == kMaxMemoryRounds) {
+      return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved || !is_least);
+    }
     *limit -= memory.peak_bytes - *options.search.memory_limit_bytes;
     if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
     formulation.problem.set_usage_limit(limit);
@@ -221,7 +270,7 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
                     "search charges for them beyond their time is in neither objective nor bound",
                     MethodName(options.method)));
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = SecondsSince(start);
   return result;
 }
 
@@ -236,7 +285,9 @@ absl::StatusOr<IntraOpResult> PlanDataParallel(const Step& step, const Mesh& mes
     return PlanOnce(step, mesh, cost, planned);
   }
   if (options.search.memory_limit_bytes) {
+    const Clock::time_point start = Clock::now();
     auto result = PlanOnce(step, mesh, cost, planned);
+    planned.search.time_limit_seconds -= SecondsSince(start);
     if (!result.ok() || result->stage.peak_memory_bytes <= *options.search.memory_limit_bytes) {
       return result;
     }

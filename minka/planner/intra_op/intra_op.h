@@ -3,6 +3,7 @@
 // enumerated choices could reach (design 3.3, 3.6).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -53,15 +54,34 @@ struct SearchOptions {
   std::vector<std::string> pins;              // "GLOB=SHARDING" on names of parameters, results and
                                               // operations
   SearchLimits limits;
-  double gap = 0.002;              // stop the solver there, penalties included
-  double time_limit_seconds = 60;  // per mesh and method
+  double gap = 0.002;  // stop the solver there, penalties included
+  // Of all searches of a call together, in units of the solver's work (about a nanosecond); see
+  // WorkBudget.
+  int64_t work_limit = 16'000'000'000;
+  // A clock is an outer guard: what it stops may differ from run to run. Searches end by work.
+  double time_limit_seconds = 600;
   int num_threads = 2;
   bool operator==(const SearchOptions&) const = default;
+};
+
+// What searches may still spend together, in units of the solver's work (about a nanosecond). Not
+// thread-safe.
+class WorkBudget {
+ public:
+  explicit WorkBudget(int64_t work) : left_(work) {}
+  int64_t left() const { return left_; }
+  void Take(int64_t work) { left_ = std::max<int64_t>(0, left_ - work); }
+
+ private:
+  int64_t left_ = 0;
 };
 
 struct IntraOpOptions {
   Method method = Method::kShard;
   SearchOptions search;
+  WorkBudget* budget = nullptr;  // outlives the call; null: no limit
+  // The search ends once nothing can have a smaller objective. For methods without penalties.
+  std::optional<double> cutoff;
   // Sums over micro-batches are split over as many devices as divide them.
   bool scatters_accumulators = false;
   int max_choices = 128;                // per operation; what is cut is counted
