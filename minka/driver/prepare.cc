@@ -184,11 +184,37 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json) {
                      .remat = std::move(planned.remat)};
 }
 
+namespace {
+
+// What preparation writes says how a step was rewritten, and would be taken for what the rewriting
+// of another means.
+absl::Status CheckIsNotPrepared(const Module& module) {
+  const auto refuse = [&](const std::string& where, const char* attribute) {
+    return InvalidArgument(
+        "{} of {} carries {}: the module has been prepared before; give the one it was made of",
+        where, module.name, attribute);
+  };
+  if (module.frontend_attributes.contains(kNumMicroBatchesAttribute)) {
+    return refuse("the module", kNumMicroBatchesAttribute);
+  }
+  for (const Computation& computation : module.computations) {
+    for (const Instruction& instruction : computation.instructions) {
+      for (const char* attribute : {kMicroAttribute, kBarrierAttribute}) {
+        if (!instruction.frontend_attributes.contains(attribute)) continue;
+        return refuse(fmt::format("'{}'", instruction.name), attribute);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<Step> Simplify(const Step& step) {
+  RETURN_IF_ERROR(CheckIsNotPrepared(step.module));
   Module module = InlineCalls(ConvolutionsAsDots(ExpandBatchNorm(ToModule(step))));
   module = SplitBarriers(module);
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
-  module.frontend_attributes.erase(kNumMicroBatchesAttribute);
   return MakeStep(std::move(module), {});
 }
 

@@ -71,8 +71,12 @@ absl::StatusOr<std::vector<Mark>> RemoveMarks(Module& module) {
     Instruction instruction = std::move(entry.instructions[id]);
     for (Value& operand : instruction.operands) operand = now[operand.instruction][operand.result];
     const auto found = instruction.frontend_attributes.find(kMarkAttribute);
-    if (instruction.opcode == Opcode::kOptBarrier &&
-        found != instruction.frontend_attributes.end()) {
+    const bool is_marked = found != instruction.frontend_attributes.end();
+    if (is_marked && instruction.opcode != Opcode::kOptBarrier) {
+      return InvalidArgument("{}: '{}' is {}; marks are opt-barriers", kMarkAttribute,
+                             instruction.name, OpcodeName(instruction.opcode));
+    }
+    if (is_marked) {
       ASSIGN_OR_RETURN(Mark mark, ParseMark(found->second));
       for (const Value& operand : instruction.operands) {
         mark.value = operand;
@@ -138,6 +142,16 @@ absl::Status ReadDescription(const std::string& text, Step& step) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMarks(const Step& step) {
+  for (const Mark& mark : step.marks) {
+    if (mark.kind != MarkKind::kGradient) continue;
+    if (mark.index < static_cast<int>(step.parameters.size())) continue;
+    return InvalidArgument("{}: \"{}\" names no parameter; the module has {}", kMarkAttribute,
+                           MarkText(mark), step.parameters.size());
+  }
+  return absl::OkStatus();
+}
+
 // Numbers, dimensions and shapes that the description or flags speak of exist and fit.
 absl::Status CheckDescription(const Step& step) {
   const Computation& entry = step.module.entry_computation();
@@ -151,12 +165,12 @@ absl::Status CheckDescription(const Step& step) {
   for (size_t i = 0; i < step.parameters.size(); ++i) {
     const ParameterInfo& info = step.parameters[i];
     const Shape& shape = entry.instructions[entry.parameters[i]].shape();
-    if (info.batch_dim >= shape.rank()) {
+    if (info.batch_dim < -1 || info.batch_dim >= shape.rank()) {
       return InvalidArgument("parameter {} ({}) {} has no dimension {} to be the batch", i,
                              info.name, ToString(shape), info.batch_dim);
     }
-    if (info.state_result < 0) continue;
-    if (info.state_result >= static_cast<int>(entry.results.size())) {
+    if (info.state_result == -1) continue;
+    if (info.state_result < 0 || info.state_result >= static_cast<int>(entry.results.size())) {
       return InvalidArgument("parameter {} ({}): the module has no result {}", i, info.name,
                              info.state_result);
     }
@@ -336,6 +350,7 @@ absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
     RETURN_IF_ERROR(Inference(step, inferred).Run(flags));
   }
   RETURN_IF_ERROR(CheckDescription(step));
+  RETURN_IF_ERROR(CheckMarks(step));
   return step;
 }
 

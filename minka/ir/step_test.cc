@@ -79,8 +79,38 @@ TEST(MakeStep, ADescriptionForAnotherModuleIsRefused) {
       R"({"schema_version": 1, "parameters": [], "results": []})";
   EXPECT_EQ(Message(MakeStep(module, {}).status()),
             "minka.step describes 0 parameters and 0 results; the module has 3 and 2");
+  const auto refused = [&](const std::string& first) {
+    module.frontend_attributes["minka.step"] = fmt::format(
+        R"({{"schema_version": 1, "parameters": [{{"name": "w", "role": "state", {}}},
+             {{"name": "x", "role": "batch"}}, {{"name": "k", "role": "key"}}],
+            "results": [{{"name": "w", "role": "state"}}, {{"name": "k", "role": "metric"}}]}})",
+        first);
+    return Message(MakeStep(module, {}).status());
+  };
+  EXPECT_EQ(refused(R"("state_result": 0)"), "");
+  EXPECT_EQ(refused(R"("state_result": 2)"), "parameter 0 (w): the module has no result 2");
+  EXPECT_EQ(refused(R"("state_result": -2)"), "parameter 0 (w): the module has no result -2");
+  EXPECT_EQ(refused(R"("batch_dim": -3)"),
+            "parameter 0 (w) f32[4] has no dimension -3 to be the batch");
   module.frontend_attributes["minka.step"] = "{";
   EXPECT_THAT(Message(MakeStep(module, {}).status()), HasSubstr("minka.step: not JSON: "));
+}
+
+TEST(MakeStep, MarksThatMeanNothingAreRefused) {
+  Step step = *MakeStep(SmallModule(), {.batch_inputs = {"1"}});
+  const Value sum = step.module.entry_computation().instructions.back().operands[1];
+  step.marks = {{MarkKind::kGradient, sum, 3}};
+  EXPECT_EQ(Message(MakeStep(ToModule(step), {}).status()),
+            "minka.mark: \"gradient 3\" names no parameter; the module has 3");
+  Module module = SmallModule();
+  Instruction& last = module.entry_computation().instructions.back();
+  last.frontend_attributes["minka.mark"] = "loss";
+  EXPECT_EQ(Message(MakeStep(module, {}).status()),
+            fmt::format("minka.mark: '{}' is subtract; marks are opt-barriers", last.name));
+  last.frontend_attributes["minka.mark"] = "loss 99999999999999999999";
+  last.opcode = Opcode::kOptBarrier;
+  EXPECT_EQ(Message(MakeStep(module, {}).status()),
+            "minka.mark: \"loss 99999999999999999999\" does not end in a number");
 }
 
 }  // namespace

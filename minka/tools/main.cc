@@ -1,4 +1,9 @@
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "fmt/format.h"
@@ -11,6 +16,37 @@ namespace {
 std::string HelpOf(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? "minka --help" : "minka " + parsed.front()->get_name() + " --help";
+}
+
+// How many letters have to be changed, added or taken away (Levenshtein).
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+// What is wrong with the command's name; empty: nothing.
+std::string UnknownCommand(CLI::App& app, const std::string& name) {
+  constexpr size_t kMostTypos = 2;
+  if (name.starts_with('-')) return "";
+  std::string nearest;
+  size_t least = kMostTypos + 1;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const size_t distance = EditDistance(name, command->get_name());
+    if (distance == 0) return "";
+    if (distance < least) nearest = command->get_name();
+    least = std::min(least, distance);
+  }
+  return fmt::format("unknown command '{}'{}", name,
+                     nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
 }
 
 }  // namespace
@@ -30,6 +66,10 @@ int main(int argc, char** argv) {
   minka::AddDiffCommand(app, line);
   minka::AddOperationsCommand(app, line);
   minka::AddSolveCommand(app, line.exit_code);
+  if (const std::string error = argc > 1 ? UnknownCommand(app, argv[1]) : ""; !error.empty()) {
+    fmt::print(stderr, "minka: {}; minka --help lists what can be given\n", error);
+    return 1;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -43,6 +43,11 @@ TEST_F(BadInputTest, MoreDevicesThanExist) {
   EXPECT_EQ(
       ErrorOf("plan mlp --mesh 16x16"),
       "minka: 256 local devices asked for; 1 to 64 can be had (--cluster plans for others)\n");
+  EXPECT_EQ(ErrorOf("plan mlp --mesh 2x2x2x2x2x2x2x2x2"),
+            "minka: mesh '2x2x2x2x2x2x2x2x2' has 9 axes; at most 8 are possible\n");
+  EXPECT_EQ(ErrorOf("plan mlp --cluster p3.16xlarge:1024"),
+            "minka: the cluster p3.16xlarge has 8192 devices; at most 4096 are planned for: give a "
+            "mesh of fewer\n");
   EXPECT_EQ(ErrorOf("plan mlp --cluster p3.16xlarge --mesh 4x4"),
             "minka: mesh x=4,y=4 has 16 devices; the cluster p3.16xlarge has 8\n");
   EXPECT_EQ(
@@ -163,6 +168,11 @@ TEST_F(BadInputTest, OutputThatCannotBeWritten) {
 
 TEST_F(BadInputTest, FlagsThatAreWrong) {
   EXPECT_EQ(ErrorOf(""), "minka: A subcommand is required; minka --help lists what can be given\n");
+  EXPECT_EQ(ErrorOf("pan mlp"),
+            "minka: unknown command 'pan'; did you mean 'plan'?; minka --help lists what can be "
+            "given\n");
+  EXPECT_EQ(ErrorOf("parallelize mlp"),
+            "minka: unknown command 'parallelize'; minka --help lists what can be given\n");
   EXPECT_EQ(ErrorOf("plan mlp --mash 2"),
             "minka: The following arguments were not expected: 2 --mash; minka plan --help lists "
             "what can be given\n");
