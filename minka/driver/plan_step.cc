@@ -131,10 +131,17 @@ absl::Status CheckBatchIsKnown(const Step& step, Method method, const SearchLimi
       step.module.name, by_method ? "search with method shard" : "drop --batch-axis");
 }
 
-// No plan of the meshes and methods tried costs less than the least of their bounds. None is known
-// where a candidate chose what to compute again, or has no plan although there may be one.
-void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates) {
+// No plan of the meshes and methods tried costs less than the least of their bounds; where a search
+// ended because nothing there could be better, than the best less the gap. None is known where a
+// candidate chose what to compute again, or has no plan although there may be one.
+void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_gap) {
   std::optional<double> least = std::numeric_limits<double>::infinity();
+  for (const PlanCandidate& candidate : candidates) {
+    if (!absl::IsAborted(candidate.status)) continue;
+    for (const PlanCandidate& other : candidates) {
+      if (other.fits) least = std::min(*least, other.plan.objective * (1 - search_gap));
+    }
+  }
   for (const PlanCandidate& candidate : candidates) {
     const bool is_bounded = candidate.status.ok() && candidate.plan.gap;
     if (is_bounded && least) least = std::min(*least, candidate.plan.lower_bound);
@@ -428,7 +435,7 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     }
   }
   out.best = Fastest(out.candidates);
-  SetGapsOfWholeSearch(out.candidates);
+  SetGapsOfWholeSearch(out.candidates, request.search.gap);
   if (out.best >= 0) {
     ASSIGN_OR_RETURN(const Step* prepared, steps.With(out.candidates[out.best].plan.remat));
     out.prepared = *prepared;

@@ -304,6 +304,7 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
   for (const Method method : {Method::kData, Method::kZero2, Method::kZero3}) {
     IntraOpOptions by_rules = options;
     by_rules.method = method;
+    by_rules.cutoff.reset();
     by_rules.initial_choice.clear();
     absl::StatusOr<IntraOpResult> other = PlanDataParallel(step, mesh, cost, by_rules);
     if (!other.ok()) continue;
