@@ -86,6 +86,21 @@ absl::Status DumpOptimized(const DumpFolder& dump, const pjrt::Executable& execu
   return dump.Write("05-optimized.hlo.txt", HloText(optimized));
 }
 
+// `plan` was made under a lower limit than `first`, which only raises its bounds: the first's hold
+// for the limit that was asked for.
+void KeepBoundsOf(const Plan& first, Plan& plan) {
+  if (plan.objective <= 0) return;
+  std::optional<double> least;  // of the whole search
+  if (first.gap) least = first.objective * (1 - *first.gap);
+  const bool is_of_one_search = plan.method == first.method && plan.remat == first.remat &&
+                                plan.stages.front().mesh == first.stages.front().mesh;
+  const double bound = is_of_one_search ? first.lower_bound : least.value_or(0);
+  plan.lower_bound = std::min(plan.lower_bound, bound);
+  plan.sharding_gap = (plan.objective - plan.lower_bound) / plan.objective;
+  plan.gap.reset();
+  if (least) plan.gap = (plan.objective - *least) / plan.objective;
+}
+
 }  // namespace
 
 PlanSource PlanFromText(std::string json) {
@@ -120,9 +135,12 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
   std::optional<int64_t> limit = options.memory_limit_bytes;
   // Far above the limit nothing is tried: no estimate errs by half.
   int64_t estimated = limit.value_or(0) + limit.value_or(0) / 2;
+  std::optional<Plan> first;
   for (int plans = 1;; ++plans) {
     progress.Begin("plan");
     ASSIGN_OR_RETURN(out.plan, NextPlan(plan_source, step, estimated, limit));
+    if (first) KeepBoundsOf(*first, out.plan);
+    if (!first) first = out.plan;
     if (PreparationOf(out.plan) != preparation) {
       preparation = PreparationOf(out.plan);
       RETURN_IF_ERROR(PrepareFor(step, preparation, dump, out));

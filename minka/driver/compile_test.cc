@@ -155,6 +155,32 @@ TEST(Compile, PlansAgainThreeTimesAtMost) {
   EXPECT_THAT(Message(compiled.status()), HasSubstr("1000 are allowed; raise the memory limit"));
 }
 
+TEST(Compile, KeepsTheBoundsOfTheLimitThatWasAskedFor) {
+  const auto data = Compile(SmallMlp().step, Planned(DataParallel{}), Devices().client, {});
+  ASSERT_TRUE(data.ok()) << Message(data.status());
+  Plan first = data->plan;
+  first.objective = 100;
+  first.lower_bound = 90;
+  first.gap = 0.2;
+  int plans = 0;
+  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+    if (++plans == 1) return first;
+    ASSIGN_OR_RETURN(Plan plan, Planned(Zero3{})(step, std::nullopt));
+    plan.objective = 160;
+    plan.lower_bound = 150;
+    plan.gap = plan.sharding_gap = 0.0625;
+    return plan;
+  };
+  const auto compiled = Compile(SmallMlp().step, source, Devices().client,
+                                {.memory_limit_bytes = data->plan.peak_memory_bytes - 1});
+  ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+  EXPECT_EQ(plans, 2);
+  // Another method, so only the bound of the whole search is known of it.
+  EXPECT_DOUBLE_EQ(compiled->plan.lower_bound, 80);
+  EXPECT_DOUBLE_EQ(compiled->plan.sharding_gap, 0.5);
+  EXPECT_DOUBLE_EQ(*compiled->plan.gap, 0.5);
+}
+
 TEST(Compile, RefusesMoreDevicesThanThereAre) {
   const auto source = [](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(PlanRequest request,
