@@ -208,6 +208,22 @@ absl::Status CheckIsNotPrepared(const Module& module) {
   return absl::OkStatus();
 }
 
+// Reshards of values with more dimensions are not found.
+constexpr int kMostDimensions = 30;
+
+absl::Status CheckRanks(const Module& module) {
+  for (const Computation& computation : module.computations) {
+    for (const Instruction& instruction : computation.instructions) {
+      for (const Shape& shape : instruction.results) {
+        if (shape.rank() <= kMostDimensions) continue;
+        return InvalidArgument("'{}' of {} has {} dimensions; at most {} can be planned",
+                               instruction.name, module.name, shape.rank(), kMostDimensions);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Step> Simplify(const Step& step) {
@@ -223,7 +239,9 @@ absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation
   ASSIGN_OR_RETURN(const Step step, Rematerialize(simplified, preparation.remat));
   Module module = EliminateDeadCode(ConstantCloner(ToModule(step)).Run());
   ASSIGN_OR_RETURN(const Step prepared, MakeStep(std::move(module), {}));
-  return MakeMicroBatches(prepared, preparation.micro_batches);
+  ASSIGN_OR_RETURN(Step step_of_one, MakeMicroBatches(prepared, preparation.micro_batches));
+  RETURN_IF_ERROR(CheckRanks(step_of_one.module));
+  return step_of_one;
 }
 
 absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation) {

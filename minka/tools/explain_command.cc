@@ -7,7 +7,9 @@
 #include "minka/driver/prepare.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
+#include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
+#include "minka/tools/measured_costs.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/step_source.h"
 
@@ -51,7 +53,7 @@ absl::StatusOr<int> FindParameter(const Plan& plan, const std::string& path,
 // The request that the plan's options record, on its own mesh.
 absl::StatusOr<PlanRequest> RequestOfPlan(const Plan& plan) {
   ASSIGN_OR_RETURN(PlanningFlags flags, PlanningFromOptions(plan.options));
-  if (plan.cost_model != "alpa") flags.cost_model = "roofline";
+  flags.cost_model = plan.cost_model;
   flags.meshes = {plan.stages.front().mesh.ToString()};
   flags.num_devices.reset();
   flags.method = plan.method;
@@ -87,9 +89,16 @@ std::vector<std::string> PinsOnOthers(const Step& step, const std::string& param
   return others;
 }
 
+// Prices come from a plugin, which runs in a child: it can abort its process.
+bool NeedsPlugin(const ExplainFlags& flags) {
+  const absl::StatusOr<PlanOfStep> loaded = ReadPlan(flags.plan, flags.module);
+  return loaded.ok() && loaded->plan.cost_model == "measured";
+}
+
 absl::Status RunExplain(const ExplainFlags& flags) {
   ASSIGN_OR_RETURN(const PlanOfStep loaded, ReadPlan(flags.plan, flags.module));
   ASSIGN_OR_RETURN(PlanRequest request, RequestOfPlan(loaded.plan));
+  RETURN_IF_ERROR(AddMeasuredCosts(/*plugin_path=*/"", request));
   ASSIGN_OR_RETURN(const int number, FindParameter(loaded.plan, flags.plan, flags.tensor));
   const ParameterPlan& parameter = loaded.plan.parameters[number];
   const Mesh& mesh = request.meshes.front();
@@ -119,12 +128,10 @@ absl::Status RunExplain(const ExplainFlags& flags) {
                FormatBytes(plan.state_bytes_per_device), ""});
   }
   ClearStatus();
-  return Print(
-      fmt::format("The best plans on mesh {} with {} pinned, by cost model {} ('*' as in "
-                  "{}):\n{}",
-                  mesh.ToString(), parameter.name,
-                  request.cost_model.kind == CostModelKind::kAlpa ? "alpa" : "roofline", flags.plan,
-                  table.ToString()));
+  return Print(fmt::format(
+      "The best plans on mesh {} with {} pinned, by cost model {} ('*' as in "
+      "{}):\n{}",
+      mesh.ToString(), parameter.name, loaded.plan.cost_model, flags.plan, table.ToString()));
 }
 
 }  // namespace
@@ -141,7 +148,13 @@ void AddExplainCommand(CLI::App& app, CommandLine& line) {
   command->add_option(
       "--module", flags->module,
       "The module or model that the plan is of. Default: the one that the plan names");
-  command->callback([flags, &line] { Finish(RunExplain(*flags), line); });
+  command->callback([flags, &line] {
+    if (!IsChild() && NeedsPlugin(*flags)) {
+      line.exit_code = RunInChildAndReport(line.arguments);
+      return;
+    }
+    Finish(RunExplain(*flags), line);
+  });
 }
 
 }  // namespace minka
