@@ -53,6 +53,10 @@ std::string TableHead() {
          "same formulas, proved to be the smallest over the choices enumerated; *below*: how far "
          "below\nthe bound. Then the collectives of the lowered program without those of one "
          "scalar, and how many Alpa's program has.\n\n"
+         "A row below the bound has another plan than Alpa's, so that neither the collectives nor "
+         "the shardings published for it are\nasked of it: the last column says what is "
+         "otherwise. The bound on `a=3,b=4` divides sizes that 3 does not divide; minka\nleaves "
+         "them whole and repeats all work on `a`, so that this row proves nothing.\n\n"
          "| row | mesh | Alpa | bound | minka | below | all-reduce | reduce-scatter | all-gather "
          "| all-to-all | Alpa's total | why cheaper |\n"
          "|---|---|---|---|---|---|---|---|---|---|---|---|\n";

@@ -148,6 +148,52 @@ void AddJaxRows(std::vector<AcceptanceRow>& rows) {
 }
 
 // The rows whose plans methods and limits restrict.
+// Gradients are reduce-scattered, by method or limit; the axis `used` has all four devices.
+void AddScatteredRows(const std::string& mesh, const std::string& used,
+                      std::vector<AcceptanceRow>& rows) {
+  const auto add = [&](const std::string& name, const std::string& module, double alpa_objective,
+                       double bound) -> AcceptanceRow& {
+    rows.push_back(JaxRow(name, module, mesh, alpa_objective, bound, {}));
+    rows.back().compiles = used == "a";
+    return rows.back();
+  };
+  const std::string small = "mlp_batch256_hidden32", large = "mlp_batch32_hidden256";
+  const std::string bert = "bert_layers_batch64_hidden32";
+  // A reduce-scatter and an all-gather cost one alpha more than the all-reduce that Alpa charges.
+  const Counts pair = {{"reduce-scatter", 1}, {"all-gather", 1}};
+  AcceptanceRow& zero2 = add("mlp/data_parallel_reduce_scatter", small, 38139.12, 38028 + 12);
+  zero2.method = Method::kZero2;
+  zero2.max_collectives = pair;
+  zero2.split_state = "*optimizer*";
+  AcceptanceRow& bert_zero2 =
+      add("bert/layer_data_parallel_reduce_scatter", bert, 152691.24, 152472 + 24);
+  bert_zero2.method = Method::kZero2;
+  bert_zero2.max_collectives = pair;
+  bert_zero2.split_state = "*optimizer*";
+  AcceptanceRow& zero3 = add("mlp/data_parallel_zero3", small, 38139.12, 57060);
+  zero3.method = Method::kZero3;
+  zero3.limits.combine_gathers_bytes = int64_t{(32 * 32 + 32) * 6 * 4};
+  zero3.max_collectives = {{"reduce-scatter", 1}, {"all-gather", 2}};
+  zero3.split_state = "*";
+  zero3.split_rank = 2;
+  zero3.why_cheaper = "each weight is gathered once and kept for the backward pass";
+  AcceptanceRow& model = add("mlp/model_parallel_reduce_scatter", large, 245765.05, 245765);
+  model.limits.prefer_reduce_scatter = true;
+  model.max_collectives = {{"all-reduce", 5}};
+  model.shardings = AlternatingKernels(6, used);
+  AcceptanceRow& bert_model = add("bert/layer_model_parallel_reduce_scatter",
+                                  "bert_layers_batch8_hidden128", 344071.07, 344071);
+  bert_model.limits.prefer_reduce_scatter = true;
+  bert_model.max_collectives = {{"all-reduce", 7}};
+  bert_model.shardings = BertKernels(used);
+  // Its state is split where gradients are scattered: the means of a scattered kernel gradient
+  // would move more bytes.
+  AcceptanceRow& adafactor =
+      add("mlp/data_parallel_adafactor", "mlp_batch256_hidden32_adafactor", 38028.12, 38028 + 6);
+  adafactor.limits.prefer_reduce_scatter = true;
+  adafactor.max_collectives = {{"all-reduce", 2}, {"reduce-scatter", 1}, {"all-gather", 2}};
+}
+
 void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
   const auto add = [&](const std::string& name, const std::string& module, const std::string& mesh,
                        double alpa_objective, double bound) -> AcceptanceRow& {
@@ -177,35 +223,8 @@ void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
   bert_one.limits.batch_axis = "a";
   bert_one.max_collectives = {{"all-reduce", 7}};
 
-  // A reduce-scatter and an all-gather cost one alpha more than the all-reduce that Alpa charges.
-  const Counts pair = {{"reduce-scatter", 1}, {"all-gather", 1}};
-  AcceptanceRow& zero2 =
-      add("mlp/data_parallel_reduce_scatter", small, "a=4,b=1", 38139.12, 38028 + 12);
-  zero2.method = Method::kZero2;
-  zero2.max_collectives = pair;
-  zero2.split_state = "*optimizer*";
-  AcceptanceRow& bert_zero2 =
-      add("bert/layer_data_parallel_reduce_scatter", bert, "a=4,b=1", 152691.24, 152472 + 24);
-  bert_zero2.method = Method::kZero2;
-  bert_zero2.max_collectives = pair;
-  bert_zero2.split_state = "*optimizer*";
-  AcceptanceRow& zero3 = add("mlp/data_parallel_zero3", small, "a=4,b=1", 38139.12, 57060);
-  zero3.method = Method::kZero3;
-  zero3.limits.combine_gathers_bytes = int64_t{(32 * 32 + 32) * 6 * 4};
-  zero3.max_collectives = {{"reduce-scatter", 1}, {"all-gather", 2}};
-  zero3.split_state = "*";
-  zero3.split_rank = 2;
-  zero3.why_cheaper = "each weight is gathered once and kept for the backward pass";
-  AcceptanceRow& model =
-      add("mlp/model_parallel_reduce_scatter", large, "a=4,b=1", 245765.05, 245765);
-  model.limits.prefer_reduce_scatter = true;
-  model.max_collectives = {{"all-reduce", 5}};
-  model.shardings = AlternatingKernels(6, "a");
-  AcceptanceRow& bert_model = add("bert/layer_model_parallel_reduce_scatter",
-                                  "bert_layers_batch8_hidden128", "a=4,b=1", 344071.07, 344071);
-  bert_model.limits.prefer_reduce_scatter = true;
-  bert_model.max_collectives = {{"all-reduce", 7}};
-  bert_model.shardings = BertKernels("a");
+  AddScatteredRows("a=4,b=1", "a", rows);
+  AddScatteredRows("a=1,b=4", "b", rows);
   AcceptanceRow& grid_scattered =
       add("mlp/2d_mesh_reduce_scatter", small, "a=2,b=2", 21265.17, 21265 + 12);
   grid_scattered.beta = {1, 0.1};
@@ -214,12 +233,6 @@ void AddRestrictedRows(std::vector<AcceptanceRow>& rows) {
   grid_scattered.split_state = "*optimizer*";
   grid_scattered.split_rank = 2;
   grid_scattered.why_cheaper = "as mlp/2d_mesh, and gradients are reduce-scattered";
-  // Its state is split where gradients are scattered: the means of a scattered kernel gradient
-  // would move more bytes.
-  AcceptanceRow& adafactor = add("mlp/data_parallel_adafactor", "mlp_batch256_hidden32_adafactor",
-                                 "a=4,b=1", 38028.12, 38028 + 6);
-  adafactor.limits.prefer_reduce_scatter = true;
-  adafactor.max_collectives = {{"all-reduce", 2}, {"reduce-scatter", 1}, {"all-gather", 2}};
 }
 
 AcceptanceRow ChainRow(const std::string& name, const std::string& mesh, const DenseChain& chain,
