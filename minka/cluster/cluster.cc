@@ -76,11 +76,18 @@ Link LinkFromJson(const Json& json) {
   return {.latency_us = json.at("latency_us"), .bytes_per_us = json.at("bytes_per_us")};
 }
 
+// Beyond, numbers of devices would not fit where they are counted.
+constexpr int64_t kMostDevices = int64_t{1} << 30;
+
 absl::Status CheckCluster(const Cluster& cluster) {
   if (cluster.num_hosts < 1 || cluster.devices_per_host < 1) {
     return InvalidArgument(
         "cluster: num_hosts and devices_per_host must be at least 1, got {} and {}",
         cluster.num_hosts, cluster.devices_per_host);
+  }
+  if (int64_t{cluster.num_hosts} * cluster.devices_per_host > kMostDevices) {
+    return InvalidArgument("cluster: {} hosts of {} devices are more than {} devices",
+                           cluster.num_hosts, cluster.devices_per_host, kMostDevices);
   }
   const bool rates = cluster.device.peak_flops_per_us > 0 &&
                      cluster.device.memory_bytes_per_us > 0 &&
@@ -121,6 +128,7 @@ absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {
   for (Cluster& preset : Presets()) {
     if (preset.name == text.substr(0, colon)) {
       preset.num_hosts = hosts;
+      RETURN_IF_ERROR(CheckCluster(preset));
       return preset;
     }
     known += (known.empty() ? "" : ", ") + preset.name;

@@ -29,5 +29,11 @@ TEST(Cluster, JsonErrorsNameTheField) {
             "cluster: num_hosts and devices_per_host must be at least 1, got 0 and 8");
 }
 
+TEST(Cluster, MoreDevicesThanCanBeCountedAreRefused) {
+  EXPECT_EQ(Cluster::Preset("p3.16xlarge:512")->num_devices(), 4096);
+  EXPECT_EQ(Message(Cluster::Preset("p3.16xlarge:300000000").status()),
+            "cluster: 300000000 hosts of 8 devices are more than 1073741824 devices");
+}
+
 }  // namespace
 }  // namespace minka
