@@ -218,9 +218,8 @@ class Planner {
   PlanCandidate PlanOn(const Mesh& mesh, Method method) {
     ++number_;
     absl::StatusOr<Plan> plan =
-        IsOver() && number_ > 1
-            ? ResourceExhausted("not searched: {} was spent before",
-                                budget_.left() == 0 ? "--work-limit" : "--time-limit")
+        IsOver() && number_ > 1 ? ResourceExhausted("not searched: {} was spent before",
+                                                    WorkIsSpent() ? "--work-limit" : "--time-limit")
         : NumAxesThatSplit(mesh) <= kMaxAxesApart
             ? PlanTarget(request_.search, {mesh, method, {}}, Share())
             : PlanWithJoinedAxes(mesh, method);
@@ -229,11 +228,11 @@ class Planner {
 
  private:
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  bool IsOver() const {
-    return budget_.left() == 0 || Seconds() >= request_.search.time_limit_seconds;
-  }
+  // What is left then is too little for a mesh of a large step, and small ones never come so far.
+  bool WorkIsSpent() const { return budget_.left() <= request_.search.work_limit / 32; }
+  bool IsOver() const { return WorkIsSpent() || Seconds() >= request_.search.time_limit_seconds; }
   // Of the work left: the likeliest meshes come first, and most need less.
-  int64_t Share() const { return number_ < num_targets_ ? budget_.left() / 2 : budget_.left(); }
+  int64_t Share() const { return number_ < num_targets_ ? budget_.left() / 4 * 3 : budget_.left(); }
 
   IntraOpOptions OptionsFor(const SearchOptions& search, const Target& target,
                             WorkBudget& budget) const {
