@@ -29,6 +29,12 @@ Literal Widened(const Literal& literal) {
   return {{type, literal.shape.dims}, ConvertLiteral(reals, ElementType::kF64).bytes};
 }
 
+// A rounding moves a value by at most half the distance of its neighbours; in the value's own type
+// only the whole distance leads to another one.
+double NudgeOf(ElementType type, double path_epsilon) {
+  return path_epsilon > Epsilon(type) ? path_epsilon / 2 : path_epsilon;
+}
+
 // Calls `inspect(step, results)` with what the devices hold after each step.
 template <typename Inspect>
 absl::Status ForEachStep(StepRunner& runner, const StepInputs& inputs, int num_steps,
@@ -122,6 +128,8 @@ std::string DescribeReplicas(const ReplicaDifference& difference, const Shape& s
       text(difference.other));
 }
 
+}  // namespace
+
 std::string Describe(const OutputComparison& output) {
   const std::string part =
       output.device < 0 ? std::string() : fmt::format(" in the part of device {}", output.device);
@@ -160,8 +168,6 @@ std::string Describe(const OutputComparison& output) {
       norms.reference, norms.change, output.largest_difference);
 }
 
-}  // namespace
-
 bool OracleReport::ok() const { return std::ranges::all_of(outputs, &OutputComparison::ok); }
 
 std::string OracleReport::Failures() const {
@@ -171,6 +177,11 @@ std::string OracleReport::Failures() const {
     text += fmt::format("result {} ({}, {}): {}\n", output.result, output.name,
                         ToString(output.shape), Describe(output));
   }
+  if (text.empty()) return text;
+  for (const std::string& decision : turned) {
+    text += fmt::format("turned over on one device, too: {}\n", decision);
+  }
+  if (!first_difference.empty()) text += first_difference + "\n";
   return text;
 }
 
@@ -239,7 +250,8 @@ absl::StatusOr<OneDeviceResults> OneDevice::Run(const StepInputs& inputs, int nu
   ASSIGN_OR_RETURN(results.single, RunSteps(single_, inputs, num_steps));
   for (uint64_t draw = 0; draw < kNudges; ++draw) {
     const auto nudge = [&](size_t parameter, const Literal& value, uint64_t seed) {
-      return Nudged(value, epsilons_.of_parameters[parameter], seed + (draw << 32));
+      return Nudged(value, NudgeOf(value.shape.type, epsilons_.of_parameters[parameter]),
+                    seed + (draw << 32));
     };
     const StepInputs nudged_inputs = WithEach(inputs, nudge);
     ASSIGN_OR_RETURN(results.nudged_before.emplace_back(), StateBefore(step_, nudged_inputs));

@@ -25,11 +25,18 @@ namespace minka {
 struct OracleReport {
   int num_steps = 1;
   std::vector<OutputComparison> outputs;  // of the last step, by result number
+  // From the search behind a difference (first_difference.h), one sentence each: decisions that
+  // were turned over on one device to follow the plan's, and where the runs part ways otherwise.
+  std::vector<std::string> turned;
+  std::string first_difference;
 
   bool ok() const;
-  // "" where all is well, else the outputs that are not, one per line.
+  // "" where all is well, else the outputs that are not, one per line, and where that begins.
   std::string Failures() const;
 };
+
+// What is wrong with an output.
+std::string Describe(const OutputComparison& output);
 
 // The values of all parameters for a step, by parameter number; state is read for step 0 only and
 // fed back from then on, in each run its own.

@@ -12,6 +12,7 @@
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/driver/check.h"
 #include "minka/driver/checkpoint.h"
 #include "minka/driver/digits_data.h"
 #include "minka/driver/evaluation.h"
@@ -332,12 +333,7 @@ class Training {
       }
       return values;
     };
-    ASSIGN_OR_RETURN(const Step one_device_step, OneDeviceStep(traced_.step, run_->plan()));
-    ASSIGN_OR_RETURN(
-        const OneDeviceResults one_device,
-        RunOnOneDevice(one_device_step, run_->devices().client, inputs, options_.check_steps));
-    ASSIGN_OR_RETURN(report_.check, CompareWithOneDevice(traced_.step, run_->runner(), inputs,
-                                                         options_.check_steps, one_device));
+    ASSIGN_OR_RETURN(report_.check, CheckAgainstOneDevice(*run_, inputs, options_.check_steps));
     if (report_.check->ok()) return absl::OkStatus();
     return FailedPrecondition(
         "after {} steps the plan computes something else than one device:\n{}",

@@ -8,6 +8,7 @@
 #include "fmt/ranges.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/check.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/driver/prepare.h"
@@ -210,12 +211,7 @@ class ModuleRun {
   absl::Status Check() {
     ReportPhase("check against one device");
     const StepInputs inputs = [this](int) -> absl::StatusOr<ParameterValues> { return inputs_; };
-    ASSIGN_OR_RETURN(const Step one_device_step, OneDeviceStep(source_.step, run_->plan()));
-    ASSIGN_OR_RETURN(
-        const OneDeviceResults one_device,
-        RunOnOneDevice(one_device_step, run_->devices().client, inputs, /*num_steps=*/1));
-    ASSIGN_OR_RETURN(check_, CompareWithOneDevice(source_.step, run_->runner(), inputs,
-                                                  /*num_steps=*/1, one_device));
+    ASSIGN_OR_RETURN(check_, CheckAgainstOneDevice(*run_, inputs, /*num_steps=*/1));
     if (check_->ok()) return absl::OkStatus();
     fmt::print(stderr, "{}", DescribeCheck(*check_));
     return FailedPrecondition("the plan computes something else than one device:\n{}",

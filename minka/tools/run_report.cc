@@ -86,6 +86,9 @@ std::string DescribeCheck(const OracleReport& report) {
   if (outputs.size() > kShownOutputs) {
     text += fmt::format("and {} more, nearer to one device's\n", outputs.size() - kShownOutputs);
   }
+  for (const std::string& decision : report.turned) {
+    text += fmt::format("within rounding, turned over on one device, too: {}\n", decision);
+  }
   return text;
 }
 

@@ -1,0 +1,36 @@
+#include "minka/driver/check.h"
+
+#include <utility>
+
+#include "minka/base/status.h"
+#include "minka/driver/first_difference.h"
+
+namespace minka {
+
+absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
+                                                   int num_steps) {
+  const pjrt::Client& client = run.devices().client;
+  ASSIGN_OR_RETURN(const Step step, OneDeviceStep(run.step(), run.plan()));
+  ASSIGN_OR_RETURN(const OneDeviceResults one_device,
+                   RunOnOneDevice(step, client, inputs, num_steps));
+  ASSIGN_OR_RETURN(const MeshResults results,
+                   RunOnMesh(run.step(), run.runner(), inputs, num_steps));
+  OracleReport report = CompareResults(run.step(), results, one_device);
+  report.num_steps = num_steps;
+  if (report.ok()) return report;
+  absl::StatusOr<FirstDifference> found = FindFirstDifference({.prepared = run.prepared(),
+                                                               .plan = run.plan(),
+                                                               .client = client,
+                                                               .inputs = inputs,
+                                                               .num_steps = num_steps,
+                                                               .results = results});
+  if (!found.ok()) {
+    report.first_difference = Message(found.status());
+    return report;
+  }
+  found->report.turned = std::move(found->turned);
+  found->report.first_difference = std::move(found->text);
+  return std::move(found->report);
+}
+
+}  // namespace minka

@@ -1,0 +1,437 @@
+#include "minka/driver/first_difference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "fmt/ranges.h"
+#include "minka/base/status.h"
+#include "minka/ir/builder.h"
+#include "minka/ir/hlo_proto.h"
+#include "minka/lowering/spmd.h"
+
+namespace minka {
+namespace {
+
+constexpr int kMaxTurned = 16;
+
+// A value of the prepared module as the plan first has it complete.
+struct Point {
+  Value value;
+  int version = 0;
+  Sharding sharding;
+};
+
+// Made of nothing that differs, or the bytes of another value.
+bool IsPlain(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kBroadcast:
+    case Opcode::kConstant:
+    case Opcode::kIota:
+    case Opcode::kOptBarrier:
+    case Opcode::kReshape:
+    case Opcode::kTranspose:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Does a result that differs by a whole number follow from inputs that differ by a rounding?
+bool IsDecision(const Computation& entry, const Instruction& instruction) {
+  const auto reads_floats = [&] { return IsFloat(entry.shape(instruction.operands[0]).type); };
+  switch (instruction.opcode) {
+    case Opcode::kCeil:
+    case Opcode::kCompare:
+    case Opcode::kFloor:
+    case Opcode::kRoundNearestAfz:
+    case Opcode::kRoundNearestEven:
+    case Opcode::kSign:
+      return reads_floats();
+    case Opcode::kConvert:
+      return reads_floats() && !IsFloat(instruction.shape().type);
+    default:
+      return false;
+  }
+}
+
+// Picks by order, and how many of them lie together: no way to say how far from a threshold.
+bool PicksByOrder(const Instruction& instruction) {
+  switch (instruction.opcode) {
+    case Opcode::kSelectAndScatter:
+    case Opcode::kSort:
+    case Opcode::kTopK:
+      return true;
+    case Opcode::kReduce:
+      return instruction.results.size() > 1;
+    default:
+      return false;
+  }
+}
+
+// How far the inputs of a decision lie from where its result changes.
+double Distance(const Instruction& instruction, double x, double y) {
+  switch (instruction.opcode) {
+    case Opcode::kCompare:
+      return std::abs(x - y);
+    case Opcode::kSign:
+      return std::abs(x);
+    case Opcode::kRoundNearestAfz:
+    case Opcode::kRoundNearestEven:
+      return std::abs(x - std::floor(x) - 0.5);
+    default:
+      return std::abs(x - std::round(x));
+  }
+}
+
+std::string ElementName(const Shape& shape, int64_t element) {
+  std::vector<int64_t> index(shape.rank());
+  for (int dim = shape.rank() - 1; dim >= 0; --dim) {
+    index[dim] = element % shape.dims[dim];
+    element /= shape.dims[dim];
+  }
+  return fmt::format("[{}]", fmt::join(index, ","));
+}
+
+class Search {
+ public:
+  Search(const SearchedRun& run, int64_t max_bytes_at_once)
+      : run_(run),
+        stage_(run.plan.stages.front()),
+        entry_(run.prepared.module.entry_computation()),
+        max_bytes_at_once_(max_bytes_at_once),
+        points_(FindPoints()),
+        groups_(MakeGroups()),
+        programs_(groups_.size()) {}
+
+  absl::StatusOr<FirstDifference> Run() && {
+    FirstDifference found;
+    while (true) {
+      ASSIGN_OR_RETURN(const std::optional<Difference> difference, FindDifference());
+      if (difference && !difference->can_turn) {
+        found.text = difference->text;
+        break;
+      }
+      if (!difference || static_cast<int>(turned_.size()) == kMaxTurned) break;
+      found.turned.push_back(difference->text);
+      turned_.push_back(difference->instruction);
+    }
+    ASSIGN_OR_RETURN(found.report, CompareOriginal());
+    if (found.text.empty() && !found.report.ok()) {
+      found.text =
+          "with intermediate values kept, both programs agree: what differs depends on how "
+          "the compiler fuses operations";
+    }
+    return found;
+  }
+
+ private:
+  struct Difference {
+    InstructionId instruction = -1;
+    std::string text;
+    bool can_turn = false;
+  };
+
+  // Both programs with the values of a group as more results.
+  struct Program {
+    Step step;
+    std::optional<StepRunner> mesh;
+    std::map<int, MeshResults> results;  // of the mesh, by number of steps
+  };
+
+  std::vector<Point> FindPoints() const {
+    std::vector<Point> points;
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      const Instruction& instruction = entry_.instructions[id];
+      for (int r = 0; r < static_cast<int>(instruction.results.size()); ++r) {
+        const ElementType type = instruction.results[r].type;
+        if (!IsFloat(type) && !IsInteger(type) && type != ElementType::kPred) continue;
+        const Value value{id, r};
+        for (int version = 0; version <= static_cast<int>(stage_.reshards.size()); ++version) {
+          if (version > 0 && stage_.reshards[version - 1].value != value) continue;
+          const Sharding sharding = VersionSharding(run_.prepared.module, stage_, value, version);
+          if (!sharding.partial.empty()) continue;
+          points.push_back({value, version, sharding});
+          break;
+        }
+      }
+    }
+    return points;
+  }
+
+  std::vector<std::vector<int>> MakeGroups() const {
+    std::vector<std::vector<int>> groups(1);
+    int64_t bytes = 0;
+    for (int i = 0; i < static_cast<int>(points_.size()); ++i) {
+      const Opcode opcode = entry_.instruction(points_[i].value).opcode;
+      if (opcode == Opcode::kParameter || IsPlain(opcode)) continue;
+      const int64_t more = entry_.shape(points_[i].value).num_bytes();
+      if (bytes + more > max_bytes_at_once_ && !groups.back().empty()) {
+        groups.emplace_back();
+        bytes = 0;
+      }
+      groups.back().push_back(i);
+      bytes += more;
+    }
+    return groups;
+  }
+
+  // The group with the operands of its operations, from which each can be computed by itself.
+  std::vector<Point> PointsOf(size_t group) const {
+    std::vector<Point> points;
+    std::map<Value, Point> wanted;
+    for (const int i : groups_[group]) {
+      wanted.emplace(points_[i].value, points_[i]);
+      const Instruction& instruction = entry_.instruction(points_[i].value);
+      for (const Value operand : instruction.operands) {
+        const auto point = std::ranges::find(points_, operand, &Point::value);
+        if (point != points_.end()) wanted.emplace(operand, *point);
+      }
+    }
+    for (auto& [value, point] : wanted) points.push_back(std::move(point));
+    return points;
+  }
+
+  Step WithResults(Step step, const std::vector<Point>& points) const {
+    for (const Point& point : points) {
+      step.module.entry_computation().results.push_back(point.value);
+      step.results.push_back({.name = entry_.instruction(point.value).name});
+    }
+    return step;
+  }
+
+  absl::StatusOr<Program*> ProgramOf(size_t group) {
+    std::optional<Program>& program = programs_[group];
+    if (program) return &*program;
+    const std::vector<Point> points = PointsOf(group);
+    Program made{.step = WithResults(run_.prepared, points)};
+    StagePlan stage = stage_;
+    for (const Point& point : points) stage.result_versions.push_back(point.version);
+    ASSIGN_OR_RETURN(const SpmdProgram lowered, LowerSpmd(made.step.module, stage));
+    ASSIGN_OR_RETURN(
+        pjrt::Executable executable,
+        pjrt::Executable::Compile(run_.client, ExportHlo(lowered.module),
+                                  {.num_replicas = static_cast<int>(stage.mesh.num_devices())}));
+    made.mesh.emplace(made.step, MeshExecutor(run_.client, std::move(executable), stage.mesh,
+                                              SignatureOf(made.step.module, lowered)));
+    program = std::move(made);
+    return &*program;
+  }
+
+  absl::StatusOr<const MeshResults*> RunMesh(size_t group, int num_steps) {
+    ASSIGN_OR_RETURN(Program * program, ProgramOf(group));
+    const auto found = program->results.find(num_steps);
+    if (found != program->results.end()) return &found->second;
+    ASSIGN_OR_RETURN(MeshResults results,
+                     RunOnMesh(program->step, *program->mesh, run_.inputs, num_steps));
+    return &program->results.emplace(num_steps, std::move(results)).first->second;
+  }
+
+  // What the plan decided in a step (from 1).
+  absl::StatusOr<Literal> DecisionOf(InstructionId id, int step) {
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      for (const int i : groups_[group]) {
+        if (points_[i].value.instruction != id) continue;
+        ASSIGN_OR_RETURN(const MeshResults* results, RunMesh(group, step));
+        const std::vector<Value>& values =
+            programs_[group]->step.module.entry_computation().results;
+        const auto at = std::ranges::find(values.begin() + entry_.results.size(), values.end(),
+                                          points_[i].value);
+        return results->values[at - values.begin()];
+      }
+    }
+    return InternalError("the decision {} is in no group", entry_.instructions[id].name);
+  }
+
+  // The step in which what is turned over are inputs.
+  Step Turned(Step step) const {
+    Computation& entry = step.module.entry_computation();
+    for (const InstructionId id : turned_) {
+      Instruction& decision = entry.instructions[id];
+      decision.opcode = Opcode::kParameter;
+      decision.operands.clear();
+      decision.attributes = ParameterAttributes{static_cast<int64_t>(entry.parameters.size())};
+      entry.parameters.push_back(id);
+      step.parameters.push_back({.role = ParameterRole::kBatch, .name = decision.name});
+    }
+    return step;
+  }
+
+  StepInputs TurnedInputs() {
+    return [this](int step) -> absl::StatusOr<ParameterValues> {
+      ASSIGN_OR_RETURN(ParameterValues values, run_.inputs(step));
+      for (const InstructionId id : turned_) {
+        ASSIGN_OR_RETURN(values.emplace_back(), DecisionOf(id, step + 1));
+      }
+      return values;
+    };
+  }
+
+  absl::StatusOr<OracleReport> CompareOriginal() {
+    ASSIGN_OR_RETURN(
+        const OneDeviceResults one_device,
+        RunOnOneDevice(Turned(run_.prepared), run_.client, TurnedInputs(), run_.num_steps));
+    OracleReport report = CompareResults(run_.prepared, run_.results, one_device);
+    report.num_steps = run_.num_steps;
+    return report;
+  }
+
+  // In order of steps, then of operations; nullopt: everything agrees.
+  absl::StatusOr<std::optional<Difference>> FindDifference() {
+    for (int num_steps = 1; num_steps <= run_.num_steps; ++num_steps) {
+      for (size_t group = 0; group < groups_.size(); ++group) {
+        ASSIGN_OR_RETURN(const MeshResults* mesh, RunMesh(group, num_steps));
+        const Step step = Turned(programs_[group]->step);
+        ASSIGN_OR_RETURN(OneDevice compiled, OneDevice::Compile(step, run_.client));
+        ASSIGN_OR_RETURN(const OneDeviceResults one_device,
+                         compiled.Run(TurnedInputs(), num_steps));
+        const OracleReport report = CompareResults(programs_[group]->step, *mesh, one_device);
+        ASSIGN_OR_RETURN(const std::optional<size_t> first,
+                         FirstUnexplained(programs_[group]->step, report, *mesh));
+        if (first) return At(*programs_[group], *first, report, *mesh, one_device, num_steps);
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Among the values that were added; they stand in the order of operations.
+  absl::StatusOr<std::optional<size_t>> FirstUnexplained(const Step& step,
+                                                         const OracleReport& report,
+                                                         const MeshResults& mesh) const {
+    const std::vector<Value>& values = step.module.entry_computation().results;
+    for (size_t i = entry_.results.size(); i < values.size(); ++i) {
+      const Instruction& instruction = entry_.instruction(values[i]);
+      if (report.outputs[i].ok() || instruction.opcode == Opcode::kParameter ||
+          IsPlain(instruction.opcode)) {
+        continue;
+      }
+      if (IsDecision(entry_, instruction)) return i;
+      ASSIGN_OR_RETURN(const bool follows, FollowsFromOperands(values, i, mesh));
+      if (!follows) return i;
+    }
+    return std::nullopt;
+  }
+
+  // Does one device get the plan's result from the operands that the plan has?
+  absl::StatusOr<bool> FollowsFromOperands(const std::vector<Value>& values, size_t at,
+                                           const MeshResults& mesh) const {
+    Instruction instruction = entry_.instruction(values[at]);
+    ModuleBuilder builder("operation");
+    ComputationBuilder b = builder.Entry();
+    ParameterValues operands;
+    for (Value& operand : instruction.operands) {
+      const auto found = std::find(values.begin() + entry_.results.size(), values.end(), operand);
+      if (found == values.end()) return false;
+      operands.push_back(mesh.values[found - values.begin()]);
+      operand = b.Parameter(operands.back().shape, "");
+    }
+    for (ComputationId& called : instruction.called) {
+      called = builder.Import(run_.prepared.module, called);
+    }
+    const Value first = b.Append(std::move(instruction));
+    b.SetResults({{first.instruction, values[at].result}});
+    Step step{.results = {{}}};
+    ASSIGN_OR_RETURN(step.module, std::move(builder).Finish());
+    step.parameters.assign(operands.size(), {.role = ParameterRole::kBatch});
+    const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return operands; };
+    ASSIGN_OR_RETURN(const OneDeviceResults one_device,
+                     RunOnOneDevice(step, run_.client, inputs, /*num_steps=*/1));
+    return CompareResults(step, {.values = {mesh.values[at]}}, one_device).ok();
+  }
+
+  Difference At(const Program& program, size_t at, const OracleReport& report,
+                const MeshResults& mesh, const OneDeviceResults& one_device, int num_steps) const {
+    const Value value = program.step.module.entry_computation().results[at];
+    const Instruction& instruction = entry_.instruction(value);
+    const auto point = std::ranges::find(points_, value, &Point::value);
+    Difference difference{.instruction = value.instruction};
+    difference.text =
+        fmt::format("in step {} the first operation that differs is {} {} {}{} in {}", num_steps,
+                    OpcodeName(instruction.opcode), instruction.name, ToString(entry_.shape(value)),
+                    instruction.op_name.empty() ? "" : fmt::format(" ({})", instruction.op_name),
+                    ToString(point->sharding, stage_.mesh));
+    if (!IsDecision(entry_, instruction)) {
+      difference.text += fmt::format(
+          ": {}{}", Describe(report.outputs[at]),
+          PicksByOrder(instruction) ? "; it picks by order, so elements that are equal but for "
+                                      "rounding may change places"
+                                    : "; what it reads agrees");
+      return difference;
+    }
+    DescribeDecision(program, at, report, mesh, one_device, difference);
+    return difference;
+  }
+
+  void DescribeDecision(const Program& program, size_t at, const OracleReport& report,
+                        const MeshResults& mesh, const OneDeviceResults& one_device,
+                        Difference& difference) const {
+    const std::vector<Value>& values = program.step.module.entry_computation().results;
+    const Instruction& instruction = entry_.instructions[difference.instruction];
+    std::vector<size_t> inputs;
+    double tolerance = 0;
+    for (const Value operand : instruction.operands) {
+      const auto found = std::find(values.begin() + entry_.results.size(), values.end(), operand);
+      if (found == values.end()) {
+        difference.text += ", whose input the plan never has whole";
+        return;
+      }
+      inputs.push_back(found - values.begin());
+      const OutputComparison& input = report.outputs[inputs.back()];
+      if (input.parts.empty()) continue;
+      const Norms& norms = input.parts.front();
+      tolerance += 4 * norms.allowed_error / std::sqrt(std::max<double>(norms.num_elements, 1));
+    }
+    int64_t num_turned = 0, first = -1;
+    double farthest = 0, nearest = 0;
+    const Literal& mine = mesh.values[at];
+    const Literal& other = one_device.single[at];
+    for (int64_t i = 0; i < mine.shape.num_elements(); ++i) {
+      if (ElementAsDouble(mine, i) == ElementAsDouble(other, i)) continue;
+      const double distance =
+          Distance(instruction, ElementAsDouble(one_device.single[inputs.front()], i),
+                   ElementAsDouble(one_device.single[inputs.back()], i));
+      if (num_turned++ == 0) {
+        first = i;
+        nearest = distance;
+      }
+      farthest = std::isnan(distance) ? distance : std::max(farthest, distance);
+    }
+    const std::string threshold =
+        instruction.opcode == Opcode::kCompare ? "what it is compared with" : "its threshold";
+    difference.can_turn = num_turned > 0 && farthest <= tolerance;
+    difference.text += fmt::format(
+        ": {} element{}, the first {}, which lies {:.2g} from {}; rounding moves it by up to "
+        "{:.2g}",
+        num_turned, num_turned == 1 ? "" : "s", ElementName(mine.shape, first), nearest, threshold,
+        tolerance);
+    if (!difference.can_turn) {
+      difference.text += fmt::format(", and another lies {:.2g} away", farthest);
+    }
+  }
+
+  const SearchedRun& run_;
+  const StagePlan& stage_;
+  const Computation& entry_;
+  const int64_t max_bytes_at_once_;
+  const std::vector<Point> points_;
+  const std::vector<std::vector<int>> groups_;
+  std::vector<std::optional<Program>> programs_;
+  std::vector<InstructionId> turned_;
+};
+
+}  // namespace
+
+absl::StatusOr<FirstDifference> FindFirstDifference(const SearchedRun& run,
+                                                    int64_t max_bytes_at_once) {
+  if (run.plan.num_micro_batches > 1) {
+    return Unimplemented(
+        "where it differs is searched for without micro-batches only; check the plan with "
+        "--micro-batches 1");
+  }
+  return Search(run, max_bytes_at_once).Run();
+}
+
+}  // namespace minka

@@ -1,0 +1,47 @@
+// Where the run of a plan leaves that of one device: the first operation, in the order of the
+// prepared step, whose result the oracle refuses although it accepts those of its operands.
+//
+// A comparison, sign or rounding whose input lies within rounding of its threshold may go either
+// way, and everything behind it then differs although nothing is wrong. Such an operation is turned
+// over on one device, too: its elements become an input, with the values that the plan has. The
+// plan is right if one device agrees with it once all of them are.
+//
+// Both programs run with intermediate values as more results, in as many groups as
+// `max_bytes_at_once` asks for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/oracle.h"
+#include "minka/ir/step.h"
+#include "minka/plan/plan.h"
+#include "minka/runtime/pjrt/client.h"
+
+namespace minka {
+
+struct FirstDifference {
+  // One sentence; "" where every operation agrees once `turned` are turned over.
+  std::string text;
+  // The decisions that were turned over on one device, one sentence each.
+  std::vector<std::string> turned;
+  // The plan's results against one device after that.
+  OracleReport report;
+};
+
+struct SearchedRun {
+  const Step& prepared;  // of the plan
+  const Plan& plan;
+  const pjrt::Client& client;
+  const StepInputs& inputs;
+  int num_steps = 1;
+  const MeshResults& results;  // of the plan's program as it is
+};
+
+// Unimplemented for plans with micro-batches, whose values exist for one of them at a time.
+absl::StatusOr<FirstDifference> FindFirstDifference(const SearchedRun& run,
+                                                    int64_t max_bytes_at_once = int64_t{1} << 28);
+
+}  // namespace minka
