@@ -1,0 +1,140 @@
+// Decisions within rounding of their threshold, and the place where a wrong plan goes wrong.
+#include "minka/driver/first_difference.h"
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/driver/check.h"
+#include "minka/driver/inputs.h"
+#include "minka/driver/local_devices.h"
+#include "minka/driver/parallelize.h"
+#include "minka/ir/hlo_proto.h"
+
+namespace minka {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename T>
+T Must(absl::StatusOr<T> result) {
+  MINKA_CHECK(result.ok(), "{}", Message(result.status()));
+  return *std::move(result);
+}
+
+const LocalDevices& Devices() {
+  static const LocalDevices devices = Must(OpenLocalDevices({.num_devices = 4}));
+  return devices;
+}
+
+// A batch norm in front of a relu, as in a residual network, and the step of a weight behind it.
+constexpr char kBatchNorm[] = R"(HloModule block
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT s = f32[] add(p, q)
+}
+
+ENTRY main {
+  x = f32[256,4] parameter(0)
+  target = f32[256,4] parameter(1)
+  weight = f32[4,4] parameter(2)
+  zero = f32[] constant(0)
+  part = f32[] constant(0.00390625)
+  parts = f32[4] broadcast(part), dimensions={}
+  sum = f32[4] reduce(x, zero), dimensions={0}, to_apply=add
+  mean = f32[4] multiply(sum, parts), metadata={op_name="norm/mean"}
+  means = f32[256,4] broadcast(mean), dimensions={1}
+  normal = f32[256,4] subtract(x, means), metadata={op_name="norm"}
+  zeros = f32[256,4] broadcast(zero), dimensions={}
+  mask = pred[256,4] compare(normal, zeros), direction=GT, metadata={op_name="relu"}
+  passed = f32[256,4] select(mask, target, zeros)
+  gradient = f32[4,4] dot(normal, passed), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  updated = f32[4,4] subtract(weight, gradient)
+  ROOT results = (f32[4,4], f32[4]) tuple(updated, mean)
+}
+)";
+
+// Whole numbers, which no draw nudges, so large that sums over the batch round, and around the mean
+// so close that many lie at it: on which side depends on the order of the sum.
+Literal NearTheirMean(const Shape& shape, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::string bytes(shape.num_elements() * sizeof(float), '\0');
+  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+    const float value = 1048576.0F * 3 + static_cast<float>(random() % 7);
+    std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(float));
+  }
+  return {shape, std::make_shared<const std::string>(std::move(bytes))};
+}
+
+Step BatchNormStep() {
+  return Must(
+      MakeStep(Must(ParseHloText(kBatchNorm)), {.batch_inputs = {"0", "1"}, .states = {"2:0"}}));
+}
+
+StepInputs InputsNearTheirMean(const Step& step, uint64_t seed) {
+  return [&step, seed](int number) -> absl::StatusOr<ParameterValues> {
+    ASSIGN_OR_RETURN(ParameterValues values, RandomInputs(step, seed + number));
+    values[0] = NearTheirMean(values[0].shape, seed + number);
+    return values;
+  };
+}
+
+TEST(FindFirstDifference, ValuesWithinRoundingOfAThresholdMayGoEitherWay) {
+  const Step step = BatchNormStep();
+  Parallelized run =
+      Must(Parallelize(step, Cluster::Local(4), DataParallel{.mesh = "4"}, {.devices = Devices()}));
+  OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
+  int num_refused = 0;
+  for (uint64_t seed = 1; seed <= 200 && num_refused < 3; ++seed) {
+    const StepInputs inputs = InputsNearTheirMean(step, seed);
+    const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
+    if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
+      continue;
+    }
+    ++num_refused;
+    const OracleReport report = Must(CheckAgainstOneDevice(run, inputs, /*num_steps=*/1));
+    EXPECT_EQ(report.Failures(), "") << "seed " << seed;
+    ASSERT_EQ(report.turned.size(), 1u);
+    EXPECT_THAT(report.turned[0],
+                HasSubstr("in step 1 the first operation that differs is compare mask pred[256,4] "
+                          "(relu) in [x,-]: "));
+    EXPECT_THAT(report.turned[0],
+                HasSubstr(" from what it is compared with; rounding moves it by"));
+  }
+  EXPECT_GT(num_refused, 0) << "no sum went the other way";
+}
+
+TEST(FindFirstDifference, NamesTheOperationWhoseSumIsMissing) {
+  const Step step = BatchNormStep();
+  Parallelized run =
+      Must(Parallelize(step, Cluster::Local(4), DataParallel{.mesh = "4"}, {.devices = Devices()}));
+  const Computation& entry = run.prepared().module.entry_computation();
+  Plan wrong = run.plan();
+  for (Reshard& reshard : wrong.stages.front().reshards) {
+    const std::string& name = entry.instruction(reshard.value).name;
+    if (name == "sum" || name == "mean") reshard.steps.clear();
+  }
+  const StepInputs inputs = [&](int number) { return RandomInputs(step, 3 + number); };
+  const MeshResults results = Must(RunOnMesh(step, run.runner(), inputs, /*num_steps=*/1));
+  const FirstDifference found = Must(FindFirstDifference({.prepared = run.prepared(),
+                                                          .plan = wrong,
+                                                          .client = Devices().client,
+                                                          .inputs = inputs,
+                                                          .num_steps = 1,
+                                                          .results = results}));
+  EXPECT_EQ(found.turned, std::vector<std::string>());
+  EXPECT_THAT(found.text, HasSubstr("in step 1 the first operation that differs is multiply mean "
+                                    "f32[4] (norm/mean) in [-]: replicas differ: after step 1 "
+                                    "device 1 holds another value than device 0 in 4 elements"));
+}
+
+}  // namespace
+}  // namespace minka
