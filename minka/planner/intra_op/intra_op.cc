@@ -142,7 +142,9 @@ std::optional<int64_t> SmallestKnownLimit(const absl::Status& status) {
 }
 
 void SetSmallestKnownLimit(int64_t bytes, absl::Status& status) {
-  status.SetPayload(kSmallestLimitPayload, absl::Cord(fmt::to_string(bytes)));
+  // Not from a string itself: clang and g++ name that template of the packaged library differently.
+  const std::string text = fmt::to_string(bytes);
+  status.SetPayload(kSmallestLimitPayload, absl::Cord(absl::string_view(text)));
 }
 
 absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest) {
