@@ -96,9 +96,9 @@ std::string ElementName(const Shape& shape, int64_t element) {
   return fmt::format("[{}]", fmt::join(index, ","));
 }
 
-class Search {
+class DifferenceSearch {
  public:
-  Search(const SearchedRun& run, int64_t max_bytes_at_once)
+  DifferenceSearch(const SearchedRun& run, int64_t max_bytes_at_once)
       : run_(run),
         stage_(run.plan.stages.front()),
         entry_(run.prepared.module.entry_computation()),
@@ -431,7 +431,7 @@ absl::StatusOr<FirstDifference> FindFirstDifference(const SearchedRun& run,
         "where it differs is searched for without micro-batches only; check the plan with "
         "--micro-batches 1");
   }
-  return Search(run, max_bytes_at_once).Run();
+  return DifferenceSearch(run, max_bytes_at_once).Run();
 }
 
 }  // namespace minka
