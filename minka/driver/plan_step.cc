@@ -257,9 +257,8 @@ class Planner {
 
   absl::StatusOr<Plan> PlanTarget(const SearchOptions& search, const Target& target, int64_t work) {
     WorkBudget budget(std::max<int64_t>(1, std::min(work, budget_.left())));
-    const int64_t before = budget.left();
     absl::StatusOr<Plan> plan = PlanWithRematFor(search, target, budget);
-    budget_.Take(before - budget.left());
+    budget_.Take(budget.spent());
     const bool is_best = plan.ok() && Fits(*plan, search) &&
                          (!best_objective_ || plan->objective < *best_objective_);
     if (is_best) best_objective_ = plan->objective;
@@ -289,9 +288,8 @@ class Planner {
       if (!limit || !free.ok() || free->peak_memory_bytes <= *limit) return free;
       if (request_.remat || remat_.empty()) return plan_once(remat, limit, budget);
       WorkBudget of_search(std::max<int64_t>(1, budget.left() / kSearchesOfTarget));
-      const int64_t before = of_search.left();
       absl::StatusOr<Plan> plan = plan_once(remat, limit, of_search);
-      budget.Take(before - of_search.left());
+      budget.Take(of_search.spent());
       return plan;
     };
     if (request_.remat) return plan_with(remat_, search.memory_limit_bytes);
@@ -317,9 +315,9 @@ class Planner {
     absl::Status apart;
     const std::vector<JoinedAxes> ways = JoinNeighbours(mesh, max_axes, equal_links);
     auto left = static_cast<int64_t>(ways.size());
-    const int64_t before = budget_.left(), share = Share();
+    const int64_t before = budget_.spent(), share = Share();
     for (const JoinedAxes& joined : ways) {
-      const int64_t share_left = share - (before - budget_.left());
+      const int64_t share_left = share - (budget_.spent() - before);
       const int64_t work = --left > 0 ? share_left / 2 : share_left;
       if (!candidates.empty() && (work <= 0 || IsOver())) break;
       absl::StatusOr<SearchOptions> options = OnJoinedAxes(search, mesh, joined);

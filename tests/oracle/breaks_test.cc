@@ -130,7 +130,9 @@ TEST_P(Breaks, AreRefused) {
                                runs.explanation().substr(0, 400))
                 << std::flush;
     }
-    if (type == "f32") EXPECT_NE(outcome, Outcome::kMissed) << what << ": " << runs.explanation();
+    if (type == "f32") {
+      EXPECT_NE(outcome, Outcome::kMissed) << what << ": " << runs.explanation();
+    }
     if (Mode() == "update") table = ReadTable();  // others may have written to it
     char& known = table.Cell(fault.name, type, model_number);
     if (Mode() != "update") {

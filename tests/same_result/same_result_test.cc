@@ -175,9 +175,6 @@ TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
   std::ranges::set_difference(planned, compiled, std::back_inserter(missing));
   EXPECT_THAT(added, testing::IsEmpty());
   EXPECT_THAT(missing, testing::IsEmpty());
-  // The compiled tier is exact: the meter sees no more than the plan says.
-  EXPECT_LE(run->runner().executor().executable().memory().total_bytes(),
-            run->plan().peak_memory_bytes);
 }
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {

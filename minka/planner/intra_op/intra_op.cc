@@ -69,11 +69,8 @@ ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
 
 constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
 
-absl::Status DoesNotFit(int64_t limit, int64_t smallest, bool is_proved = true) {
-  return NoPlanFits(limit,
-                    is_proved ? "the smallest limit known to work is"
-                              : "the search ended without one; the smallest limit known to work is",
-                    smallest);
+absl::Status DoesNotFit(int64_t limit, int64_t smallest, bool is_proved) {
+  return NoPlanFits(limit, "the smallest limit known to work is", smallest, is_proved);
 }
 
 // Why the solver has no choice, where memory is not the reason.
@@ -116,12 +113,13 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Solves with what is left of budget and time, and takes from the budget.
+// Solves with what is left of budget, but at least so much, and of time, and takes from the budget.
 absl::StatusOr<SolveResult> SolveWithin(const SolverProblem& problem, SolveParameters parameters,
-                                        WorkBudget* budget, Clock::time_point start) {
+                                        WorkBudget* budget, int64_t least_work,
+                                        Clock::time_point start) {
   parameters.time_limit_seconds =
       std::max(0.0, parameters.time_limit_seconds - SecondsSince(start));
-  if (budget != nullptr) parameters.work_limit = std::max(kLeastWork, budget->left());
+  if (budget != nullptr) parameters.work_limit = std::max(least_work, budget->left());
   ASSIGN_OR_RETURN(SolveResult solved, Solve(problem, parameters));
   if (budget != nullptr) budget->Take(solved.work);
   return solved;
@@ -147,10 +145,11 @@ void SetSmallestKnownLimit(int64_t bytes, absl::Status& status) {
   status.SetPayload(kSmallestLimitPayload, absl::Cord(absl::string_view(text)));
 }
 
-absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest) {
+absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest, bool is_proved) {
   absl::Status status =
-      ResourceExhausted("no plan fits into {} bytes per device; {} {} bytes ({:.1f} MiB)", limit,
-                        what, smallest, static_cast<double>(smallest) / (1 << 20));
+      ResourceExhausted("no plan {} into {} bytes per device; {} {} bytes ({:.1f} MiB)",
+                        is_proved ? "fits" : "was found that fits", limit, what, smallest,
+                        static_cast<double>(smallest) / (1 << 20));
   SetSmallestKnownLimit(smallest, status);
   return status;
 }
@@ -202,9 +201,13 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   std::optional<int64_t> limit = options.search.memory_limit_bytes;
   double search_bound = 0, penalties = 0, saved = 0;
   std::optional<int64_t> smallest;  // limit known to work
+  int64_t least_work = kLeastWork;
   for (int round = 0;; ++round) {
-    ASSIGN_OR_RETURN(SolveResult solved,
-                     SolveWithin(formulation.problem, parameters, options.budget, start));
+    ASSIGN_OR_RETURN(SolveResult solved, SolveWithin(formulation.problem, parameters,
+                                                     options.budget, least_work, start));
+    // A lowered limit is searched as long as the limit itself, from its prices.
+    least_work = std::max(least_work, solved.work);
+    parameters.initial_prices = solved.prices;
     // The choice of a problem of which no answer is known is the one that needs least.
     const bool is_least = solved.infeasibility.has_value();
     if (is_least && !solved.infeasibility->choice.empty()) {
@@ -212,13 +215,15 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
       ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(formulation.problem, solved.choice));
       solved.cost = evaluation.cost;
     }
-    const bool is_proved = solved.status == SolveStatus::kInfeasible;
+    const bool is_proved = round == 0 && solved.status == SolveStatus::kInfeasible;
     if (solved.choice.empty() && smallest) {
-      return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
+      return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
     }
     if (limit && MayLackMemory(solved)) {
       formulation.problem.set_usage_limit(std::nullopt);
-      ASSIGN_OR_RETURN(solved, SolveWithin(formulation.problem, parameters, options.budget, start));
+      parameters.initial_prices.clear();
+      ASSIGN_OR_RETURN(
+          solved, SolveWithin(formulation.problem, parameters, options.budget, least_work, start));
     }
     if (solved.choice.empty()) return FoundNothing(solved.status, mesh, options);
     result.stage =
@@ -243,10 +248,10 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
     if (!limit || memory.peak_bytes <= *options.search.memory_limit_bytes) break;
     smallest = std::min(smallest.value_or(INT64_MAX), memory.peak_bytes);
     if (is_least || round + 1 == kMaxMemoryRounds) {
-      return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved || !is_least);
+      return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
     }
     *limit -= memory.peak_bytes - *options.search.memory_limit_bytes;
-    if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, *smallest);
+    if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
     formulation.problem.set_usage_limit(limit);
   }
   MINKA_CHECK(result.lower_bound <= result.objective * (1 + kRounding),

@@ -68,12 +68,14 @@ struct SearchOptions {
 // thread-safe.
 class WorkBudget {
  public:
-  explicit WorkBudget(int64_t work) : left_(work) {}
-  int64_t left() const { return left_; }
-  void Take(int64_t work) { left_ = std::max<int64_t>(0, left_ - work); }
+  explicit WorkBudget(int64_t work) : work_(work) {}
+  int64_t left() const { return std::max<int64_t>(0, work_ - spent_); }
+  // More than there was, where a search that was begun needed it.
+  int64_t spent() const { return spent_; }
+  void Take(int64_t work) { spent_ += work; }
 
  private:
-  int64_t left_ = 0;
+  int64_t work_ = 0, spent_ = 0;
 };
 
 struct IntraOpOptions {
@@ -112,8 +114,10 @@ absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const
 // The smallest memory limit known to work, of a refusal that names one; and the refusal's making.
 std::optional<int64_t> SmallestKnownLimit(const absl::Status& status);
 void SetSmallestKnownLimit(int64_t bytes, absl::Status& status);
-// "no plan fits into LIMIT bytes per device; WHAT SMALLEST bytes (... MiB)", which names that
+// "no plan fits into LIMIT bytes per device; WHAT SMALLEST bytes (... MiB)", or, where that is not
+// proved, "no plan was found that fits into ...", which names that
 // limit.
-absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest);
+absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest,
+                        bool is_proved = true);
 
 }  // namespace minka
