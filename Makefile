@@ -88,8 +88,8 @@ lint-includes:
 	python3 scripts/check_includes.py
 
 # By preset dev, which compiles each source by itself.
-lint-tidy: build/dev/build.ninja build/stamps/deps-lint
-	scripts/run_clang_tidy.sh build/dev $(JOBS)
+lint-tidy: build/dev/build.ninja build/release/build.ninja build/stamps/deps-lint
+	scripts/run_clang_tidy.sh build/dev build/release $(JOBS)
 
 # What README.md shows is run.
 .PHONY: lint-readme

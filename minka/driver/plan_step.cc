@@ -277,9 +277,11 @@ class Planner {
       plan.remat = remat;
       return plan;
     };
-    // A plan that fits by itself needs no limit, and is found sooner without.
+    // A plan that fits by itself needs no limit, and is found sooner without; but of a plan by
+    // rules the limit says how micro-batches are summed.
     const PlanWithRemat plan_with = [&](const RematChoice& remat,
                                         std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+      if (IsDataParallel(target.method)) return plan_once(remat, limit, budget);
       auto found = without_limit.find(remat);
       if (found == without_limit.end()) {
         found = without_limit.emplace(remat, plan_once(remat, std::nullopt, budget)).first;
@@ -439,10 +441,10 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     return out;
   }
   const PlanCandidate& nearest = out.candidates[NearestToFit(out.candidates)];
-  const absl::Status refusal = nearest.status.ok() ? NoPlanFits(*request.search.memory_limit_bytes,
-                                                                "the smallest of those tried needs",
-                                                                nearest.plan.peak_memory_bytes)
-                                                   : nearest.status;
+  absl::Status refusal = nearest.status.ok() ? NoPlanFits(*request.search.memory_limit_bytes,
+                                                          "the smallest of those tried needs",
+                                                          nearest.plan.peak_memory_bytes)
+                                             : nearest.status;
   if (!request.names_culprits) return refusal;
   return WithCulprits(refusal, steps, remat, request, nearest);
 }
