@@ -57,7 +57,7 @@ struct SearchOptions {
   double gap = 0.002;  // stop the solver there, penalties included
   // Of all searches of a call together, in units of the solver's work (about a nanosecond); see
   // WorkBudget.
-  int64_t work_limit = 16'000'000'000;
+  int64_t work_limit = 12'000'000'000;
   // A clock is an outer guard: what it stops may differ from run to run. Searches end by work.
   double time_limit_seconds = 600;
   int num_threads = 2;
