@@ -65,6 +65,7 @@ TEST(Train, ImageNetworksLearnFromDigits) {
     options.length.num_steps = 12;
     options.num_devices = 2;
     options.request.meshes = {*Mesh::Parse("2")};
+    options.request.search.gap = 0.01;
     const auto report = Train(options, {});
     ASSERT_TRUE(report.ok()) << Message(report.status());
     EXPECT_EQ(report->data_source, "the digits of scikit-learn");
