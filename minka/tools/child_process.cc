@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 #include "fmt/format.h"
 
@@ -42,11 +44,14 @@ void WriteAll(int file, std::string_view bytes) {
 }
 
 void Report(char kind, std::string_view text) {
-  const char* const pipe = std::getenv(kPipeVariable);
-  if (pipe == nullptr) return;
+  const char* const text_of_pipe = std::getenv(kPipeVariable);
+  if (text_of_pipe == nullptr) return;
+  const std::string_view number = text_of_pipe;
+  int pipe = -1;
+  if (std::from_chars(number.begin(), number.end(), pipe).ec != std::errc()) return;
   std::string line = kind + std::string(text) + "\n";
   std::replace(line.begin(), line.end() - 1, '\n', ' ');
-  WriteAll(std::atoi(pipe), line);
+  WriteAll(pipe, line);
 }
 
 [[noreturn]] void BecomeChild(const std::vector<std::string>& arguments, int messages, int report) {
