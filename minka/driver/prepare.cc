@@ -229,7 +229,7 @@ absl::Status CheckRanks(const Module& module) {
 absl::StatusOr<Step> Simplify(const Step& step) {
   RETURN_IF_ERROR(CheckIsNotPrepared(step.module));
   Module module = InlineCalls(ConvolutionsAsDots(ExpandBatchNorm(ToModule(step))));
-  module = SplitBarriers(module);
+  module = SplitBarriers(ExchangeTransposedDots(module));
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
   return MakeStep(std::move(module), {});
 }

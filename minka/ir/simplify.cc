@@ -1,7 +1,11 @@
 #include "minka/ir/simplify.h"
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "minka/ir/call_graph.h"
 #include "minka/ir/names.h"
@@ -134,6 +138,35 @@ std::vector<Value> ResultsOf(InstructionId id, const Computation& computation) {
   return values;
 }
 
+// Does the permutation leave the dot's batch dimensions and put what the right operand keeps before
+// what the left one keeps, each in its order?
+bool ExchangesOperands(const DotAttributes& dot, int64_t lhs_rank,
+                       const std::vector<int64_t>& permutation) {
+  const auto batch = static_cast<int64_t>(dot.lhs_batch.size());
+  const int64_t lhs_kept = lhs_rank - batch - static_cast<int64_t>(dot.lhs_contracting.size());
+  std::vector<int64_t> exchanged(permutation.size());
+  std::iota(exchanged.begin(), exchanged.end(), 0);
+  std::rotate(exchanged.begin() + batch, exchanged.begin() + batch + lhs_kept, exchanged.end());
+  return permutation == exchanged;
+}
+
+Instruction WithOperandsExchanged(Instruction dot) {
+  auto& attributes = std::get<DotAttributes>(dot.attributes);
+  std::swap(attributes.lhs_contracting, attributes.rhs_contracting);
+  std::swap(attributes.lhs_batch, attributes.rhs_batch);
+  std::swap(dot.operands[0], dot.operands[1]);
+  return dot;
+}
+
+std::vector<int> NumReaders(const Computation& computation) {
+  std::vector<int> readers(computation.num_instructions(), 0);
+  for (const Instruction& instruction : computation.instructions) {
+    for (const Value& operand : instruction.operands) ++readers[operand.instruction];
+  }
+  for (const Value& result : computation.results) ++readers[result.instruction];
+  return readers;
+}
+
 }  // namespace
 
 Module InlineCalls(const Module& module) {
@@ -180,6 +213,28 @@ Module EliminateCommonSubexpressions(const Module& module) {
   Module merged = module;
   merged.computations[module.entry] = std::move(target);
   return merged;
+}
+
+Module ExchangeTransposedDots(const Module& module) {
+  Module exchanged = module;
+  for (Computation& computation : exchanged.computations) {
+    const std::vector<int> readers = NumReaders(computation);
+    for (Instruction& transpose : computation.instructions) {
+      if (transpose.opcode != Opcode::kTranspose) continue;
+      const InstructionId of = transpose.operands[0].instruction;
+      const Instruction& dot = computation.instructions[of];
+      if (dot.opcode != Opcode::kDot || readers[of] != 1) continue;
+      if (!ExchangesOperands(dot.As<DotAttributes>(), computation.shape(dot.operands[0]).rank(),
+                             transpose.As<DimensionsAttributes>().dims)) {
+        continue;
+      }
+      Instruction replacement = WithOperandsExchanged(dot);
+      replacement.name = transpose.name;
+      replacement.results = transpose.results;
+      transpose = std::move(replacement);
+    }
+  }
+  return exchanged;
 }
 
 }  // namespace minka

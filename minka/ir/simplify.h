@@ -16,5 +16,9 @@ Module InlineCalls(const Module& module);
 Module EliminateDeadCode(const Module& module);
 // Merges instructions of the entry computation with equal opcode, operands and attributes.
 Module EliminateCommonSubexpressions(const Module& module);
+// Writes a transposition that only changes which operand of a dot comes first, and is its only
+// reader, as the dot of the operands exchanged. Gradients of weights come so from JAX: compilers
+// else transpose again in whatever reads them behind a collective, in strided loops.
+Module ExchangeTransposedDots(const Module& module);
 
 }  // namespace minka

@@ -174,5 +174,39 @@ TEST(EliminateCommonSubexpressions, NeverMergesRandomNumbersOrUnknownOpcodes) {
   EXPECT_EQ(module.entry_computation().num_instructions(), 5);
 }
 
+// A dot of [2,3,5] and [2,5,7,4] over a batch of 2, transposed by the permutation.
+Module TransposedDot(const std::vector<int64_t>& permutation, bool has_other_reader = false) {
+  ModuleBuilder builder("m");
+  ComputationBuilder b = builder.Entry();
+  const Value x = b.Parameter({ElementType::kF32, {2, 3, 5}}, "x");
+  const Value y = b.Parameter({ElementType::kF32, {2, 5, 7, 4}}, "y");
+  const Value dot = b.Dot(
+      x, y, {.lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}});
+  std::vector<Value> results = {b.Transpose(dot, permutation)};
+  if (has_other_reader) results.push_back(b.Unary(Opcode::kTanh, dot));
+  b.SetResults(results);
+  return *std::move(builder).Finish();
+}
+
+TEST(ExchangeTransposedDots, WritesTheDotOfExchangedOperands) {
+  const Module exchanged = EliminateDeadCode(ExchangeTransposedDots(TransposedDot({0, 2, 3, 1})));
+  EXPECT_EQ(Message(Verify(exchanged)), Message(absl::OkStatus()));
+  const Computation& entry = exchanged.entry_computation();
+  EXPECT_THAT(Opcodes(entry), ElementsAre("parameter", "parameter", "dot"));
+  const Instruction& dot = entry.instructions.back();
+  EXPECT_THAT(dot.shape().dims, ElementsAre(2, 7, 4, 3));
+  EXPECT_THAT(dot.operands, ElementsAre(Value{1, 0}, Value{0, 0}));
+  EXPECT_THAT(dot.As<DotAttributes>().lhs_contracting, ElementsAre(1));
+  EXPECT_THAT(dot.As<DotAttributes>().rhs_contracting, ElementsAre(2));
+}
+
+TEST(ExchangeTransposedDots, LeavesOtherTranspositionsAndDotsWithOtherReaders) {
+  for (const Module& module : {TransposedDot({0, 3, 2, 1}), TransposedDot({1, 2, 3, 0}),
+                               TransposedDot({0, 2, 3, 1}, /*has_other_reader=*/true)}) {
+    EXPECT_THAT(Opcodes(ExchangeTransposedDots(module).entry_computation()),
+                ::testing::Contains("transpose"));
+  }
+}
+
 }  // namespace
 }  // namespace minka
