@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchemaVersion = 4;  // 4: convolutions, reductions, bf16, strided groups
+constexpr int kSchemaVersion = 5;  // 5: forms of dots, gradients of pooling
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -30,15 +30,22 @@ absl::StatusOr<ReshardKind> ParseKind(const std::string& name) {
   return InvalidArgument("calibration: unknown collective \"{}\"", name);
 }
 
-constexpr ReductionKernel kReductionKernels[] = {ReductionKernel::kRows, ReductionKernel::kColumns,
-                                                 ReductionKernel::kMaximumOfRows,
-                                                 ReductionKernel::kWindow};
+constexpr ReductionKernel kReductionKernels[] = {
+    ReductionKernel::kRows, ReductionKernel::kColumns, ReductionKernel::kMaximumOfRows,
+    ReductionKernel::kWindow, ReductionKernel::kWindowGradient};
 
 absl::StatusOr<ReductionKernel> ParseReductionKernel(const std::string& name) {
   for (const ReductionKernel kernel : kReductionKernels) {
     if (name == ToString(kernel)) return kernel;
   }
   return InvalidArgument("calibration: unknown reduction \"{}\"", name);
+}
+
+absl::StatusOr<DotForm> ParseDotForm(const std::string& name) {
+  for (const DotForm form : kDotForms) {
+    if (name == ToString(form)) return form;
+  }
+  return InvalidArgument("calibration: unknown form of a dot \"{}\"", name);
 }
 
 // No device computes, copies or waits beyond this, in us or per us.
@@ -82,7 +89,9 @@ absl::StatusOr<std::vector<DotPoint>> ReadDots(const Json& json, const char* nam
   std::vector<DotPoint> dots;
   for (const Json& dot : json.at(name)) {
     FieldReader read(dot, fmt::format("{}[{}].", name, dots.size()));
-    dots.push_back({.batch = read.Size("batch"),
+    ASSIGN_OR_RETURN(const DotForm form, ParseDotForm(dot.at("form").get<std::string>()));
+    dots.push_back({.form = form,
+                    .batch = read.Size("batch"),
                     .m = read.Size("m"),
                     .n = read.Size("n"),
                     .k = read.Size("k"),
@@ -95,8 +104,12 @@ absl::StatusOr<std::vector<DotPoint>> ReadDots(const Json& json, const char* nam
 Json DotsToJson(const std::vector<DotPoint>& dots) {
   Json json = Json::array();
   for (const DotPoint& dot : dots) {
-    json.push_back(
-        {{"batch", dot.batch}, {"m", dot.m}, {"n", dot.n}, {"k", dot.k}, {"us", dot.us}});
+    json.push_back({{"form", std::string(ToString(dot.form))},
+                    {"batch", dot.batch},
+                    {"m", dot.m},
+                    {"n", dot.n},
+                    {"k", dot.k},
+                    {"us", dot.us}});
   }
   return json;
 }
@@ -111,35 +124,36 @@ double Interpolate(const std::vector<std::pair<double, double>>& points, double 
   return std::max(0.0, y0 + (y1 - y0) * (x - x0) / (x1 - x0));
 }
 
+using DotTerms = std::array<double, DotModel::kNumTerms>;
+
 // What the parts of DotModel are multiplied with.
-std::array<double, 3> DotTerms(const DotPoint& dot) {
+DotTerms TermsOf(const DotPoint& dot) {
   const auto batch = static_cast<double>(dot.batch), m = static_cast<double>(dot.m);
   const auto n = static_cast<double>(dot.n), k = static_cast<double>(dot.k);
-  return {1, batch * m * n * k, batch * (m * k + k * n + m * n)};
+  return {1, batch, batch * m * n * k, batch * m * k, batch * k * n, batch * m * n};
 }
 
 // Relative errors beyond this weigh as their first power, not their square.
 constexpr double kOrdinaryNoise = 0.1;
 
 // Weighted least squares of relative errors without negative parts, one part after the other.
-std::array<double, 3> FitRelative(std::span<const DotPoint> dots,
-                                  const std::vector<double>& weights) {
-  constexpr int kSweeps = 500;
-  std::array<double, 3> solution = {};
-  std::array<std::array<double, 3>, 3> gram = {};
-  std::array<double, 3> right = {};
+DotTerms FitRelative(std::span<const DotPoint> dots, const std::vector<double>& weights) {
+  constexpr int kSweeps = 2000;
+  constexpr int kNumTerms = DotModel::kNumTerms;
+  DotTerms solution = {}, right = {};
+  std::array<DotTerms, kNumTerms> gram = {};
   for (size_t j = 0; j < dots.size(); ++j) {
-    std::array<double, 3> row = DotTerms(dots[j]);
+    DotTerms row = TermsOf(dots[j]);
     for (double& term : row) term /= dots[j].us;
-    for (int a = 0; a < 3; ++a) {
+    for (int a = 0; a < kNumTerms; ++a) {
       right[a] += weights[j] * row[a];
-      for (int b = 0; b < 3; ++b) gram[a][b] += weights[j] * row[a] * row[b];
+      for (int b = 0; b < kNumTerms; ++b) gram[a][b] += weights[j] * row[a] * row[b];
     }
   }
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
-    for (int a = 0; a < 3; ++a) {
+    for (int a = 0; a < kNumTerms; ++a) {
       double rest = right[a];
-      for (int b = 0; b < 3; ++b) rest -= a == b ? 0 : gram[a][b] * solution[b];
+      for (int b = 0; b < kNumTerms; ++b) rest -= a == b ? 0 : gram[a][b] * solution[b];
       solution[a] = std::max(0.0, rest / gram[a][a]);
     }
   }
@@ -160,29 +174,49 @@ std::string_view ToString(ReductionKernel kernel) {
       return "maximum-of-rows";
     case ReductionKernel::kWindow:
       return "window";
+    case ReductionKernel::kWindowGradient:
+      return "window-gradient";
+  }
+  MINKA_CHECK(false);
+}
+
+std::string_view ToString(DotForm form) {
+  switch (form) {
+    case DotForm::kNN:
+      return "nn";
+    case DotForm::kNT:
+      return "nt";
+    case DotForm::kTN:
+      return "tn";
   }
   MINKA_CHECK(false);
 }
 
 double DotModel::Us(int64_t batch, int64_t m, int64_t n, int64_t k) const {
-  const auto terms = DotTerms({.batch = batch, .m = m, .n = n, .k = k});
-  return fixed_us * terms[0] + us_per_multiply_add * terms[1] + us_per_element * terms[2];
+  const DotTerms terms = TermsOf({.batch = batch, .m = m, .n = n, .k = k});
+  return std::inner_product(terms.begin(), terms.end(), us.begin(), 0.0);
 }
 
 DotModel FitDots(std::span<const DotPoint> dots) {
   MINKA_CHECK(!dots.empty());
   constexpr int kReweightings = 20;
   std::vector<double> weights(dots.size(), 1);
-  std::array<double, 3> solution = {};
+  DotModel model;
   for (int i = 0; i < kReweightings; ++i) {
-    solution = FitRelative(dots, weights);
+    model.us = FitRelative(dots, weights);
     for (size_t j = 0; j < dots.size(); ++j) {
-      const auto terms = DotTerms(dots[j]);
-      const double fitted = std::inner_product(terms.begin(), terms.end(), solution.begin(), 0.0);
+      const double fitted = model.Us(dots[j].batch, dots[j].m, dots[j].n, dots[j].k);
       weights[j] = std::min(1.0, kOrdinaryNoise / std::abs(fitted / dots[j].us - 1));
     }
   }
-  return {solution[0], solution[1], solution[2]};
+  return model;
+}
+
+DotModel FitDots(std::span<const DotPoint> dots, DotForm form) {
+  std::vector<DotPoint> of_form;
+  std::ranges::copy_if(dots, std::back_inserter(of_form),
+                       [&](const DotPoint& dot) { return dot.form == form; });
+  return of_form.empty() ? FitDots(dots) : FitDots(of_form);
 }
 
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,

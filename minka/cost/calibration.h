@@ -1,6 +1,7 @@
 // Rates measured on a machine (`minka profile`), which take the place of a cluster's nominal ones.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,9 +13,20 @@
 
 namespace minka {
 
-// Wall time of one dot [batch, m, k] x [batch, k, n] in f32 while every device of the mesh runs the
-// same.
+// How the matrices of a product lie, by BLAS's letters: rows of what is multiplied (n) or columns
+// (t), of the left operand [m, k] and the right one [k, n]. Small products depend on it by factors.
+enum class DotForm : uint8_t {
+  kNN,
+  kNT,  // the gradient of activations
+  kTN,  // the gradient of weights; of convolutions that of kernels
+};
+inline constexpr DotForm kDotForms[] = {DotForm::kNN, DotForm::kNT, DotForm::kTN};
+std::string_view ToString(DotForm form);  // "nn", "nt", "tn"
+
+// Wall time of one dot of [batch, m, k] and [batch, k, n] in f32 while every device of the mesh
+// runs the same.
 struct DotPoint {
+  DotForm form = DotForm::kNN;
   int64_t batch = 1, m = 1, n = 1, k = 1;
   double us = 0;
 };
@@ -32,10 +44,11 @@ struct CollectivePoint {
 // Reductions that backends run at rates of their own.
 enum class ReductionKernel : uint8_t {
   kNone,
-  kRows,           // sums over the last dimension
-  kColumns,        // over others, as batch norms have them
-  kMaximumOfRows,  // maximum or minimum over the last dimension
-  kWindow,         // pooling and its gradient
+  kRows,            // sums over the last dimension
+  kColumns,         // over others, as batch norms have them
+  kMaximumOfRows,   // maximum or minimum over the last dimension
+  kWindow,          // pooling
+  kWindowGradient,  // its gradient
 };
 std::string_view ToString(ReductionKernel kernel);  // "rows", "columns", ...
 
@@ -66,12 +79,11 @@ struct Calibration {
   std::string ToJson() const;
 };
 
-// Microseconds of a dot as a fixed part, one for its multiply-adds and one for the elements that it
-// reads and writes.
+// Microseconds of a dot: parts for the operation, for each of its batch, for its multiply-adds, and
+// for the elements of either operand, which are packed, and of the result.
 struct DotModel {
-  double fixed_us = 0;
-  double us_per_multiply_add = 0;
-  double us_per_element = 0;
+  static constexpr int kNumTerms = 6;
+  std::array<double, kNumTerms> us = {};
   double Us(int64_t batch, int64_t m, int64_t n, int64_t k) const;
 };
 
@@ -80,6 +92,8 @@ struct DotModel {
 // Huber's weights: Holland and Welsch 1977), where interpolation would make one shape look twice as
 // dear as its neighbours. Precondition: dots is not empty.
 DotModel FitDots(std::span<const DotPoint> dots);
+// That of the dots of one form; of all where none has it.
+DotModel FitDots(std::span<const DotPoint> dots, DotForm form);
 
 // Microseconds of a collective, linear between the measured sizes and beyond them, group sizes
 // interpolated likewise. Strided groups cost what neighbours do where none were measured. Zero when

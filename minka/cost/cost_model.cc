@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 
 #include "minka/base/check.h"
@@ -29,8 +30,8 @@ class RooflineCostModel final : public CostModel {
       : cluster_(cluster), mesh_(mesh) {
     if (calibration) {
       calibration_ = *calibration;
-      if (!calibration->dots.empty()) dots_ = FitDots(calibration->dots);
-      if (!calibration->convolutions.empty()) convolutions_ = FitDots(calibration->convolutions);
+      dots_ = ModelsOf(calibration->dots);
+      convolutions_ = ModelsOf(calibration->convolutions);
     }
     const int on_one_host =
         static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
@@ -72,6 +73,14 @@ class RooflineCostModel final : public CostModel {
   }
 
  private:
+  using DotModels = std::map<DotForm, DotModel>;
+
+  static DotModels ModelsOf(const std::vector<DotPoint>& dots) {
+    DotModels models;
+    if (dots.empty()) return models;
+    for (const DotForm form : kDotForms) models[form] = FitDots(dots, form);
+    return models;
+  }
   double LaunchUs() const {
     return calibration_ ? calibration_->launch_us * sharing_ : cluster_.device.launch_us;
   }
@@ -110,19 +119,19 @@ class RooflineCostModel final : public CostModel {
     return peak / sharing_;
   }
   double DotUs(const LocalWork& work) const {
-    const bool is_convolution = work.opcode == Opcode::kConvolution && convolutions_;
-    if (const auto& model = is_convolution ? convolutions_ : dots_) {
-      const auto& s = work.dot_sizes;
-      return (model->Us(s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
-    }
-    return work.flops / FlopsPerUs(work.type);
+    const bool is_convolution = work.opcode == Opcode::kConvolution && !convolutions_.empty();
+    const DotModels& models = is_convolution ? convolutions_ : dots_;
+    if (models.empty()) return work.flops / FlopsPerUs(work.type);
+    const auto& s = work.dot_sizes;
+    const DotModel& model = models.at(work.dot_form);
+    return (model.Us(s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
   }
   // What is measured are products of f32, to which processors without half units widen.
   double WideningUs(const LocalWork& work) const {
     if (!IsHalf(work.type)) return 0;
-    const DotModel elements = {.us_per_element = 1 / calibration_->half_elementwise_per_us};
     const auto& s = work.dot_sizes;
-    return elements.Us(s[0], s[1], s[2], s[3]);
+    const auto elements = static_cast<double>(s[0] * (s[1] * s[3] + s[3] * s[2] + s[1] * s[2]));
+    return elements / calibration_->half_elementwise_per_us;
   }
   // The slowest link that groups along the axes cross, the mesh laid over the hosts' devices in
   // order.
@@ -143,7 +152,7 @@ class RooflineCostModel final : public CostModel {
   const Cluster cluster_;
   const Mesh mesh_;
   std::optional<Calibration> calibration_;
-  std::optional<DotModel> dots_, convolutions_;
+  DotModels dots_, convolutions_;  // empty: none measured
   double sharing_ =
       1;  // how much slower a device is than its rates, because others use the same cores
 };

@@ -26,6 +26,7 @@ struct LocalWork {
   bool launches = false;   // first operation of its fusion group
   // {batch, m, n, k} on the device: of a dot, and of the dot that a convolution is.
   std::vector<int64_t> dot_sizes;
+  DotForm dot_form = DotForm::kNN;
   ReductionKernel kernel = ReductionKernel::kNone;  // of reductions
 };
 

@@ -59,24 +59,25 @@ TEST(Roofline, GroupsAcrossHostsPayTheSlowLink) {
 }
 
 Calibration SomeCalibration() {
-  return {.processor = "p",
-          .cores = 2,
-          .plugin = "cpu",
-          .num_devices = 8,
-          .launch_us = 3,
-          .step_us = 100,
-          .elementwise_per_us = 10,
-          .half_elementwise_per_us = 5,
-          .bytes_per_us = 20,
-          .dots = {{1, 64, 64, 64, 10}, {1, 256, 256, 256, 300}},
-          .convolutions = {{1, 64, 64, 64, 20}, {1, 256, 256, 256, 900}},
-          .reductions = {{ReductionKernel::kMaximumOfRows, 2}},
-          .collectives = {{ReshardKind::kAllReduce, 2, 1000, 10},
-                          {ReshardKind::kAllReduce, 2, 3000, 30},
-                          {ReshardKind::kAllReduce, 8, 1000, 40},
-                          {ReshardKind::kAllReduce, 8, 3000, 120},
-                          {ReshardKind::kAllReduce, 2, 1000, 15, /*is_strided=*/true},
-                          {ReshardKind::kAllReduce, 2, 3000, 45, /*is_strided=*/true}}};
+  return {
+      .processor = "p",
+      .cores = 2,
+      .plugin = "cpu",
+      .num_devices = 8,
+      .launch_us = 3,
+      .step_us = 100,
+      .elementwise_per_us = 10,
+      .half_elementwise_per_us = 5,
+      .bytes_per_us = 20,
+      .dots = {{DotForm::kNN, 1, 64, 64, 64, 10}, {DotForm::kNN, 1, 256, 256, 256, 300}},
+      .convolutions = {{DotForm::kNN, 1, 64, 64, 64, 20}, {DotForm::kNN, 1, 256, 256, 256, 900}},
+      .reductions = {{ReductionKernel::kMaximumOfRows, 2}},
+      .collectives = {{ReshardKind::kAllReduce, 2, 1000, 10},
+                      {ReshardKind::kAllReduce, 2, 3000, 30},
+                      {ReshardKind::kAllReduce, 8, 1000, 40},
+                      {ReshardKind::kAllReduce, 8, 3000, 120},
+                      {ReshardKind::kAllReduce, 2, 1000, 15, /*is_strided=*/true},
+                      {ReshardKind::kAllReduce, 2, 3000, 45, /*is_strided=*/true}}};
 }
 
 TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
@@ -92,9 +93,9 @@ TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
 }
 
 TEST(FitDots, FindsThePartsInSpiteOfDisturbedMeasurements) {
-  const DotModel real = {.fixed_us = 2, .us_per_multiply_add = 1e-4, .us_per_element = 1e-3};
+  const DotModel real = {.us = {2, 0, 1e-4, 1e-3, 3e-3, 1e-3}};
   std::vector<DotPoint> points;
-  for (const int64_t m : {32, 128, 512}) {
+  for (const int64_t m : {4, 32, 128, 512}) {
     for (const int64_t n : {32, 80, 320, 1024}) {
       for (const int64_t k : {32, 80, 320, 1024}) {
         points.push_back({.m = m, .n = n, .k = k, .us = real.Us(1, m, n, k)});
@@ -105,7 +106,20 @@ TEST(FitDots, FindsThePartsInSpiteOfDisturbedMeasurements) {
   const DotModel fitted = FitDots(points);
   EXPECT_NEAR(fitted.Us(4, 64, 64, 64) / real.Us(4, 64, 64, 64), 1, 0.1);
   EXPECT_NEAR(fitted.Us(1, 256, 256, 1024) / real.Us(1, 256, 256, 1024), 1, 0.03);
-  EXPECT_GE(fitted.fixed_us, 0);
+  EXPECT_NEAR(fitted.Us(1, 8, 1024, 256) / real.Us(1, 8, 1024, 256), 1, 0.05);
+  for (const double part : fitted.us) EXPECT_GE(part, 0);
+}
+
+TEST(FitDots, FormsByThemselves) {
+  std::vector<DotPoint> points;
+  for (const int64_t size : {32, 64, 128}) {
+    points.push_back({.form = DotForm::kNN, .m = size, .n = size, .k = size, .us = 10});
+    points.push_back({.form = DotForm::kTN, .m = size, .n = size, .k = size, .us = 40});
+  }
+  EXPECT_NEAR(FitDots(points, DotForm::kNN).Us(1, 64, 64, 64), 10, 1);
+  EXPECT_NEAR(FitDots(points, DotForm::kTN).Us(1, 64, 64, 64), 40, 4);
+  EXPECT_NEAR(FitDots(points, DotForm::kNT).Us(1, 64, 64, 64), FitDots(points).Us(1, 64, 64, 64),
+              1e-9);
 }
 
 TEST(Calibration, RoundTripsAndRefusesNonsense) {
@@ -136,7 +150,7 @@ TEST(Calibration, RoundTripsAndRefusesNonsense) {
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 4; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 5; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

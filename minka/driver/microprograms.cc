@@ -52,18 +52,30 @@ std::vector<int64_t> MatrixDims(int64_t num_elements) {
 
 }  // namespace
 
-absl::StatusOr<Module> DotProgram(int64_t batch, int64_t m, int64_t n, int64_t k, int count) {
+absl::StatusOr<Module> DotProgram(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k,
+                                  int count) {
+  constexpr int kReadersOfOne = 4;
   ModuleBuilder module("dots");
   ComputationBuilder b = module.Entry();
-  Value x = b.Parameter({ElementType::kF32, {batch, m, k}}, "x");
-  const DotAttributes dot{
-      .lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
+  const bool lhs_is_transposed = form == DotForm::kTN, rhs_is_transposed = form == DotForm::kNT;
+  const DotAttributes dot{.lhs_contracting = {lhs_is_transposed ? 1 : 2},
+                          .rhs_contracting = {rhs_is_transposed ? 2 : 1},
+                          .lhs_batch = {0},
+                          .rhs_batch = {0}};
+  const auto matrix = [&](const char* name, int number, int64_t rows, int64_t columns) {
+    return b.Parameter({ElementType::kF32, {batch, rows, columns}},
+                       fmt::format("{}{}", name, number));
+  };
+  std::vector<Value> results;
+  Value x;
   for (int i = 0; i < count; ++i) {
-    const Value w = b.Parameter({ElementType::kF32, {batch, k, n}}, fmt::format("w{}", i));
-    const Value v = b.Parameter({ElementType::kF32, {batch, n, k}}, fmt::format("v{}", i));
-    x = b.Dot(b.Dot(x, w, dot), v, dot);
+    if (i % kReadersOfOne == 0) {
+      x = lhs_is_transposed ? matrix("x", i, k, m) : matrix("x", i, m, k);
+    }
+    const Value w = rhs_is_transposed ? matrix("w", i, n, k) : matrix("w", i, k, n);
+    results.push_back(b.Dot(x, w, dot));
   }
-  b.SetResults({x});
+  b.SetResults(results);
   return std::move(module).Finish();
 }
 
@@ -172,7 +184,8 @@ absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int 
 absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count) {
   ModuleBuilder module("reductions");
   ComputationBuilder b = module.Entry();
-  const bool pools = kernel == ReductionKernel::kWindow;
+  const bool pools =
+      kernel == ReductionKernel::kWindow || kernel == ReductionKernel::kWindowGradient;
   const Shape shape = {ElementType::kF32, pools ? std::vector<int64_t>{4, 20, 20, 48}
                                                 : std::vector<int64_t>{160, 240}};
   const Value zero = b.Scalar(ElementType::kF32, 0);
@@ -181,7 +194,15 @@ absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count) {
     const Value x = b.Parameter(shape, fmt::format("x{}", i));
     if (pools) {
       const WindowDim window = {.size = 2, .stride = 2};
-      results.push_back(b.ReduceWindow(x, zero, {{}, window, window, {}}, Opcode::kMaximum));
+      const std::vector<WindowDim> windows = {{}, window, window, {}};
+      if (kernel == ReductionKernel::kWindow) {
+        results.push_back(b.ReduceWindow(x, zero, windows, Opcode::kMaximum));
+      } else {
+        const Value source =
+            b.Parameter({ElementType::kF32, {4, 10, 10, 48}}, fmt::format("y{}", i));
+        results.push_back(
+            b.SelectAndScatterAdd(x, source, zero, windows, CompareAttributes::Direction::kGe));
+      }
       continue;
     }
     const Opcode reducer =

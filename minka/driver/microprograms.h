@@ -10,10 +10,11 @@
 
 namespace minka {
 
-// `count` times x -> x w -> (x w) v with x [batch, m, k], w [batch, k, n], v [batch, n, k]: two
-// dots of equal work each time, each with an array of its own that no cache holds, as a model's
-// layers have them.
-absl::StatusOr<Module> DotProgram(int64_t batch, int64_t m, int64_t n, int64_t k, int count);
+// `count` dots of [batch, m, k] and [batch, k, n], whose matrices lie as the form says, each with a
+// right operand and a result of its own that no cache holds, as a model's layers have them, and
+// every fourth with another left one.
+absl::StatusOr<Module> DotProgram(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k,
+                                  int count);
 
 // `count` arrays of `num_elements` floats, each read, changed and written in place.
 absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count);
@@ -63,7 +64,7 @@ absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
                                          const DeviceGroups& groups, CollectiveDims dims,
                                          int count);
 
-// `count` times the two dots of DotProgram on a small matrix, behind each pair an all-reduce over
+// `count` times x -> x w -> (x w) v on a small matrix, behind each pair an all-reduce over
 // all devices if `synchronised`: devices that share cores wait there for the last one.
 absl::StatusOr<Module> SynchronisedProgram(bool synchronised, int64_t num_devices, int count);
 // Bytes of each of its all-reduces.

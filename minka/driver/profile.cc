@@ -23,28 +23,57 @@ namespace minka {
 namespace {
 
 // A dot's work stays below this, so that one measurement takes milliseconds.
-constexpr double kMaxDotFlops = 0.3e9;
+constexpr double kMaxDotFlops = 0.2e9;
+
+// So long at least is each program measured.
+constexpr double kMeasuredUs = 80e3;
 
 struct DotShape {
+  DotForm form;
   int64_t batch, m, n, k;
 };
 
-// Square and skewed products as dense layers have them, and the batched small ones of attention.
-// Few powers of two: rows that lie a power of two apart share cache lines' places and are slow.
+// The i-th number of the van der Corput sequence of the base, in (0, 1).
+double VanDerCorput(int base, int i) {
+  double value = 0, digit = 1.0 / base;
+  for (; i > 0; i /= base, digit /= base) value += digit * (i % base);
+  return value;
+}
+
+// From `least` to `most`, evenly by its logarithm. From 32 on a multiple of 16 that is no power of
+// two: rows that lie a power of two apart share cache lines' places and are slow.
+int64_t SizeAt(double share, double least, double most) {
+  const double size = least * std::pow(most / least, share);
+  if (size < 32) return std::llround(size);
+  const int64_t rounded = 16 * std::llround(size / 16);
+  const bool is_power_of_two = (rounded & (rounded - 1)) == 0;
+  return is_power_of_two && rounded > 32 ? rounded + 16 : rounded;
+}
+
+// Products as dense layers have them, down to the few rows of recurrent ones, spread evenly over
+// the logarithms of sizes (Halton 1960), and the batched small ones of attention.
 std::vector<DotShape> DotGrid() {
+  constexpr int kShapesPerForm = 30;
   std::vector<DotShape> grid;
-  for (const int64_t m : {32, 128, 320, 640}) {
-    for (const int64_t n : {32, 80, 160, 320, 640, 1024}) {
-      for (const int64_t k : {32, 80, 160, 320, 640, 1024}) {
-        // Each program measures [m, n, k] and [m, k, n].
-        if (n < k) continue;
-        if (2.0 * static_cast<double>(m * n * k) <= kMaxDotFlops) grid.push_back({1, m, n, k});
+  for (const DotForm form : kDotForms) {
+    const bool is_weight_gradient = form == DotForm::kTN;
+    for (int i = 1, found = 0; found < kShapesPerForm; ++i) {
+      // Few tokens or many; the two sizes of a weight.
+      const int64_t tokens = SizeAt(VanDerCorput(2, i), 4, 800);
+      const int64_t inputs = SizeAt(VanDerCorput(3, i), 32, 2400);
+      const int64_t outputs = SizeAt(VanDerCorput(5, i), 32, 2400);
+      if (2.0 * static_cast<double>(tokens * inputs * outputs) > kMaxDotFlops) continue;
+      grid.push_back(is_weight_gradient ? DotShape{form, 1, inputs, outputs, tokens}
+                                        : DotShape{form, 1, tokens, outputs, inputs});
+      ++found;
+    }
+    for (const int64_t batch : {6, 24}) {
+      for (const int64_t tokens : {48, 144}) {
+        grid.push_back({form, batch, tokens, is_weight_gradient ? 48 : tokens,
+                        is_weight_gradient ? tokens : 48});
+        if (form == DotForm::kNN) grid.push_back({form, batch, tokens, 48, tokens});
       }
     }
-  }
-  for (const int64_t batch : {4, 32}) {
-    for (const int64_t m : {32, 128}) grid.push_back({batch, m, m, 32});
-    grid.push_back({batch, 128, 128, 64});
   }
   return grid;
 }
@@ -53,9 +82,9 @@ std::vector<DotShape> DotGrid() {
 constexpr ConvolutionShape kConvolutions[] = {{4, 32, 3, 24},  {8, 12, 24, 48}, {4, 20, 24, 24},
                                               {2, 28, 48, 48}, {8, 8, 48, 96},  {2, 14, 96, 96}};
 
-constexpr ReductionKernel kReductions[] = {ReductionKernel::kRows, ReductionKernel::kColumns,
-                                           ReductionKernel::kMaximumOfRows,
-                                           ReductionKernel::kWindow};
+constexpr ReductionKernel kReductions[] = {
+    ReductionKernel::kRows, ReductionKernel::kColumns, ReductionKernel::kMaximumOfRows,
+    ReductionKernel::kWindow, ReductionKernel::kWindowGradient};
 
 constexpr ReshardKind kCollectives[] = {ReshardKind::kAllReduce, ReshardKind::kAllGather,
                                         ReshardKind::kReduceScatter, ReshardKind::kAllToAll};
@@ -126,7 +155,7 @@ class Profiler {
     return sizes;
   }
 
-  // The wall time of a launch on all devices, undisturbed.
+  // The wall time of a launch on all devices that others hardly disturb: the lower quartile.
   absl::StatusOr<double> LaunchUs(const std::string& what, absl::StatusOr<Module> module) {
     if (options_.on_progress) options_.on_progress(what, done_++, total_);
     RETURN_IF_ERROR(module.status());
@@ -135,7 +164,8 @@ class Profiler {
                                                {.num_replicas = options_.num_devices}));
     std::vector<double> times;
     ASSIGN_OR_RETURN(std::vector<std::vector<pjrt::Buffer>> arguments, Arguments(program));
-    for (int i = 0; i <= options_.repetitions; ++i) {
+    double total_us = 0;
+    for (int i = 0; i <= options_.repetitions || total_us < kMeasuredUs; ++i) {
       std::vector<std::vector<pjrt::Buffer*>> pointers(arguments.size());
       for (size_t device = 0; device < arguments.size(); ++device) {
         for (pjrt::Buffer& buffer : arguments[device]) pointers[device].push_back(&buffer);
@@ -145,11 +175,12 @@ class Profiler {
       RETURN_IF_ERROR(launch.Await());
       const std::chrono::duration<double, std::micro> elapsed =
           std::chrono::steady_clock::now() - start;
+      total_us += elapsed.count();
       if (i > 0) times.push_back(elapsed.count());
       if (!program.donated_parameters().empty()) arguments = std::move(launch.results);
     }
     std::ranges::sort(times);
-    return times.front();
+    return times[times.size() / 4];
   }
 
   absl::StatusOr<std::vector<std::vector<pjrt::Buffer>>> Arguments(
@@ -207,23 +238,25 @@ class Profiler {
   }
 
   absl::Status MeasureDot(const DotShape& shape, Calibration& out) {
-    const double flops = 2.0 * static_cast<double>(shape.batch * shape.m * shape.n * shape.k);
-    const int count = std::clamp(static_cast<int>(0.2e9 / flops), 2, 48);
-    const std::string what = fmt::format("dot {}x{}x{}x{}", shape.batch, shape.m, shape.n, shape.k);
+    const auto [form, batch, m, n, k] = shape;
+    const double flops = 2.0 * static_cast<double>(batch * m * n * k);
+    const int count = std::clamp(static_cast<int>(0.1e9 / flops), 2, 40);
+    const std::string what = fmt::format("dot {} {}x{}x{}x{}", ToString(form), batch, m, n, k);
     ASSIGN_OR_RETURN(const double program_us,
-                     LaunchUs(what, DotProgram(shape.batch, shape.m, shape.n, shape.k, count)));
-    const double us = PerOperation(program_us, 2 * count);
-    out.dots.push_back({.batch = shape.batch, .m = shape.m, .n = shape.n, .k = shape.k, .us = us});
-    if (shape.n != shape.k) {
-      out.dots.push_back(
-          {.batch = shape.batch, .m = shape.m, .n = shape.k, .k = shape.n, .us = us});
-    }
+                     LaunchUs(what, DotProgram(form, batch, m, n, k, count)));
+    out.dots.push_back({.form = form,
+                        .batch = batch,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .us = PerOperation(program_us, count)});
     return absl::OkStatus();
   }
 
   absl::Status MeasureConvolution(const ConvolutionShape& shape, Calibration& out) {
-    const auto add = [&](const ProductSizes& product, double us) {
-      out.convolutions.push_back({.m = product.m, .n = product.n, .k = product.k, .us = us});
+    const auto add = [&](DotForm form, const ProductSizes& product, double us) {
+      out.convolutions.push_back(
+          {.form = form, .m = product.m, .n = product.n, .k = product.k, .us = us});
     };
     const std::string what = fmt::format("convolution of {} x {} x {}, {} to {}", shape.images,
                                          shape.size, shape.size, shape.inputs, shape.features);
@@ -231,11 +264,11 @@ class Profiler {
     ASSIGN_OR_RETURN(const double there_and_back_us,
                      LaunchUs(what, ConvolutionProgram(shape, kCount)));
     const ConvolutionShape back = {shape.images, shape.size, shape.features, shape.inputs};
-    add(ProductOf(shape), PerOperation(there_and_back_us, 2 * kCount));
-    add(ProductOf(back), PerOperation(there_and_back_us, 2 * kCount));
+    add(DotForm::kNN, ProductOf(shape), PerOperation(there_and_back_us, 2 * kCount));
+    add(DotForm::kNN, ProductOf(back), PerOperation(there_and_back_us, 2 * kCount));
     ASSIGN_OR_RETURN(const double gradients_us,
                      LaunchUs("kernel gradient, " + what, KernelGradientProgram(shape, kCount)));
-    add(ProductOfKernelGradient(shape), PerOperation(gradients_us, kCount));
+    add(DotForm::kTN, ProductOfKernelGradient(shape), PerOperation(gradients_us, kCount));
     return absl::OkStatus();
   }
 

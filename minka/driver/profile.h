@@ -16,7 +16,7 @@ namespace minka {
 struct ProfileOptions {
   // Measures with as many devices of the client as this, at least 2.
   int num_devices = 8;
-  int repetitions = 5;  // of each program; the fastest counts, because others disturb
+  int repetitions = 7;  // of each program at least; the lower quartile counts
   // Called before each measurement.
   std::function<void(std::string_view what, int done, int total)> on_progress;
 };

@@ -39,8 +39,9 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
     for (const DotPoint& dot : points) {
       const double flops = 2.0 * static_cast<double>(dot.batch) * static_cast<double>(dot.m) *
                            static_cast<double>(dot.n) * static_cast<double>(dot.k);
-      dots.Add({fmt::format("{} x {} x {} x {}", dot.batch, dot.m, dot.n, dot.k), what,
-                FormatTime(dot.us), fmt::format("{:.1f}", flops / dot.us * 1e-3)});
+      dots.Add({fmt::format("{} x {} x {} x {}", dot.batch, dot.m, dot.n, dot.k),
+                fmt::format("{} {}", what, ToString(dot.form)), FormatTime(dot.us),
+                fmt::format("{:.1f}", flops / dot.us * 1e-3)});
     }
   };
   add(calibration.dots, "dot");

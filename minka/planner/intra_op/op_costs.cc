@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fmt/format.h"
+#include "minka/analysis/dot_layout.h"
 #include "minka/analysis/flops.h"
 #include "minka/analysis/trip_count.h"
 #include "minka/planner/intra_op/formulation.h"
@@ -26,6 +27,26 @@ std::vector<int64_t> DotSizes(const DotAttributes& dot, const Shape& lhs, const 
   for (int64_t dim : dot.lhs_contracting) k *= lhs.dims[dim];
   const int64_t whole = std::max<int64_t>(batch * k, 1);  // empty operands: no work
   return {batch, lhs.num_elements() / whole, rhs.num_elements() / whole, k};
+}
+
+// As the lowering's dots of matrices read their operands (lowering/flatten_dims.h); others are
+// transposed first so that both contract their last dimension.
+DotForm FormOf(const DotLayout& layout) {
+  const bool left = layout.lhs.is_matrix && !layout.lhs.contracts_last;
+  const bool right = layout.rhs.is_matrix ? layout.rhs.contracts_last : true;
+  if (left) return DotForm::kTN;
+  return right ? DotForm::kNT : DotForm::kNN;
+}
+
+// The gradient of a kernel has a window of all positions, and one position per element of the
+// kernel.
+bool IsKernelGradient(const ConvolutionAttributes& convolution, const Shape& result) {
+  int64_t window = 1, positions = 1;
+  for (size_t i = 0; i < convolution.window.size(); ++i) {
+    window *= convolution.window[i].size;
+    positions *= result.dims[convolution.output_spatial[i]];
+  }
+  return window > positions;
 }
 
 // The same of the matrix multiplication that a convolution on local shapes is: per group, positions
@@ -162,11 +183,16 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
     case Opcode::kDot:
       local.dot_sizes =
           DotSizes(instruction.As<DotAttributes>(), local_operand(0), local_operand(1));
+      local.dot_form = FormOf(LayoutOf(instruction.As<DotAttributes>(), local_operand(0).rank(),
+                                       local_operand(1).rank()));
       break;
     case Opcode::kConvolution:
       local.dot_sizes = ConvolutionSizes(
           instruction.As<ConvolutionAttributes>(),
           LocalShape(instruction.shape(), ResultSharding(rule, strategy, 0), mesh_), work.flops);
+      if (IsKernelGradient(instruction.As<ConvolutionAttributes>(), instruction.shape())) {
+        local.dot_form = DotForm::kTN;
+      }
       break;
     case Opcode::kReduce:
     case Opcode::kReduceWindow:
@@ -181,6 +207,7 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
 
 ReductionKernel OperationPrices::KernelOf(const Computation& computation,
                                           const Instruction& instruction) const {
+  if (instruction.opcode == Opcode::kSelectAndScatter) return ReductionKernel::kWindowGradient;
   if (instruction.opcode != Opcode::kReduce) return ReductionKernel::kWindow;
   const std::vector<int64_t>& dims = instruction.As<DimensionsAttributes>().dims;
   const int last = computation.shape(instruction.operands[0]).rank() - 1;
@@ -207,6 +234,13 @@ int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId
     return LocalBytes(instruction.results[result], ResultSharding(rule, strategy, result), mesh_);
   };
   int64_t bytes = 0;
+  if (instruction.opcode == Opcode::kDot) {
+    const DotLayout layout = LayoutOf(instruction.As<DotAttributes>(),
+                                      in.computation.shape(instruction.operands[0]).rank(),
+                                      in.computation.shape(instruction.operands[1]).rank());
+    if (!layout.lhs.is_matrix) bytes += 2 * operand_bytes(0);
+    if (!layout.rhs.is_matrix) bytes += 2 * operand_bytes(1);
+  }
   for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
     if (in.IsInside(instruction.operands[operand], id)) continue;
     if (!IsTable(instruction, operand)) {

@@ -1,4 +1,4 @@
-// Reductions in the form that XLA's loops run through fast.
+// Reductions and dots in the form that XLA's loops run through fast.
 #pragma once
 
 #include "minka/ir/module.h"
@@ -9,7 +9,13 @@ namespace minka {
 // gradient [examples, positions, features] -> [features], reads the same elements as one dimension:
 // XLA's CPU compiler vectorises a loop over one reduced dimension, and not over several, which is
 // five times slower. The last dimension is cut in two for it, because XLA takes a reshape back that
-// does nothing but merge what is reduced. What is computed stays the same.
-Module FlattenReductions(const Module& module);
+// does nothing but merge what is reduced.
+//
+// A dot whose operands are matrices but for the number of their dimensions, such as a weight's
+// gradient, which contracts examples and positions, reads them as matrices: XLA would transpose
+// what contracts several dimensions, or contracts them first, in front of the dot.
+//
+// What is computed stays the same.
+Module FlattenDims(const Module& module);
 
 }  // namespace minka

@@ -1,4 +1,4 @@
-#include "minka/lowering/flatten_reductions.h"
+#include "minka/lowering/flatten_dims.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "minka/analysis/dot_layout.h"
 #include "minka/ir/names.h"
 
 namespace minka {
@@ -43,7 +44,52 @@ std::optional<Flattened> Flatten(const Computation& computation, const Instructi
   return flat;
 }
 
-// Writes the computation with its reductions flattened.
+// A dot of matrices, one per batch element.
+struct FlatDot {
+  Shape lhs, rhs, result;
+  DotAttributes dot;
+};
+
+// The operand's dimensions with those that are contracted merged, and those that are kept.
+Dims AsMatrix(const Shape& operand, const Dims& batch, const Dims& contracting,
+              bool contracts_last) {
+  const auto num_batch = static_cast<int64_t>(batch.size());
+  int64_t contracted = 1, elements = 1;
+  for (const int64_t dim : contracting) contracted *= operand.dims[dim];
+  for (int64_t dim = num_batch; dim < operand.rank(); ++dim) elements *= operand.dims[dim];
+  Dims dims(operand.dims.begin(), operand.dims.begin() + num_batch);
+  dims.push_back(contracts_last ? elements / contracted : contracted);
+  dims.push_back(contracts_last ? contracted : elements / contracted);
+  return dims;
+}
+
+// nullopt: the operands are matrices already, or none.
+std::optional<FlatDot> FlattenDot(const Computation& computation, const Instruction& instruction) {
+  const auto& dot = instruction.As<DotAttributes>();
+  const Shape& lhs = computation.shape(instruction.operands[0]);
+  const Shape& rhs = computation.shape(instruction.operands[1]);
+  const DotLayout layout = LayoutOf(dot, lhs.rank(), rhs.rank());
+  const auto num_batch = static_cast<int64_t>(dot.lhs_batch.size());
+  const bool has_all = !dot.lhs_contracting.empty() && lhs.num_elements() > 0 &&
+                       rhs.num_elements() > 0 && lhs.rank() > num_batch && rhs.rank() > num_batch;
+  const bool are_flat = lhs.rank() <= num_batch + 2 && rhs.rank() <= num_batch + 2;
+  if (!layout.lhs.is_matrix || !layout.rhs.is_matrix || !has_all || are_flat) return std::nullopt;
+  FlatDot flat = {.lhs = {lhs.type, AsMatrix(lhs, dot.lhs_batch, dot.lhs_contracting,
+                                             layout.lhs.contracts_last)},
+                  .rhs = {rhs.type, AsMatrix(rhs, dot.rhs_batch, dot.rhs_contracting,
+                                             layout.rhs.contracts_last)},
+                  .dot = {.lhs_contracting = {num_batch + (layout.lhs.contracts_last ? 1 : 0)},
+                          .rhs_contracting = {num_batch + (layout.rhs.contracts_last ? 1 : 0)},
+                          .lhs_batch = dot.lhs_batch,
+                          .rhs_batch = dot.rhs_batch}};
+  flat.result = {instruction.shape().type,
+                 Dims(flat.lhs.dims.begin(), flat.lhs.dims.begin() + num_batch)};
+  flat.result.dims.push_back(flat.lhs.dims[num_batch + (layout.lhs.contracts_last ? 0 : 1)]);
+  flat.result.dims.push_back(flat.rhs.dims[num_batch + (layout.rhs.contracts_last ? 0 : 1)]);
+  return flat;
+}
+
+// Writes the computation with its reductions and dots flattened.
 class FlatWriter {
  public:
   explicit FlatWriter(const Computation& computation) : source_(computation) {
@@ -75,8 +121,24 @@ class FlatWriter {
   }
 
   InstructionId WriteInstruction(const Instruction& source, Instruction copy) {
-    if (source.opcode != Opcode::kReduce || source.operands.size() != 2)
-      return Append(std::move(copy));
+    if (source.opcode == Opcode::kDot) return WriteDot(source, std::move(copy));
+    if (source.opcode == Opcode::kReduce && source.operands.size() == 2)
+      return WriteReduction(source, std::move(copy));
+    return Append(std::move(copy));
+  }
+
+  InstructionId WriteDot(const Instruction& source, Instruction copy) {
+    const std::optional<FlatDot> flat = FlattenDot(source_, source);
+    if (!flat) return Append(std::move(copy));
+    copy.operands = {Reshape(source, copy.operands[0], flat->lhs),
+                     Reshape(source, copy.operands[1], flat->rhs)};
+    copy.attributes = flat->dot;
+    copy.results = {flat->result};
+    const Value product{Append(std::move(copy)), 0};
+    return Reshape(source, product, source.shape()).instruction;
+  }
+
+  InstructionId WriteReduction(const Instruction& source, Instruction copy) {
     const std::optional<Flattened> flat = Flatten(source_, source);
     if (!flat) return Append(std::move(copy));
     const ElementType type = source.shape().type;
@@ -88,6 +150,7 @@ class FlatWriter {
   }
 
   Value Reshape(const Instruction& source, Value x, const Shape& shape) {
+    if (out_.shape(x) == shape) return x;
     return {Append({.opcode = Opcode::kReshape,
                     .name = names_.Take(source.name),
                     .operands = {x},
@@ -104,7 +167,7 @@ class FlatWriter {
 
 }  // namespace
 
-Module FlattenReductions(const Module& module) {
+Module FlattenDims(const Module& module) {
   Module out = module;
   for (Computation& computation : out.computations) {
     const Computation source = computation;
