@@ -64,8 +64,9 @@ struct Calibration {
   int num_devices = 1;                 // that ran at once while it was measured
   double launch_us = 0;                // one fusion group, nothing to do
   double step_us = 0;                  // one launch of a program over all devices
-  double elementwise_per_us = 1;       // weighted elementwise operations per device
-  double half_elementwise_per_us = 1;  // the same on bf16
+  double arithmetic_per_us = 1;        // weighted operations such as sums and products per device
+  double elementwise_per_us = 1;       // exponentials and what is like them
+  double half_elementwise_per_us = 1;  // both on bf16
   double bytes_per_us = 1;             // streamed through memory per device
   double synchronise_us = 0;           // a collective between other work, beyond its own time
   std::vector<DotPoint> dots;

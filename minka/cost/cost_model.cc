@@ -95,9 +95,10 @@ class RooflineCostModel final : public CostModel {
     for (const ReductionRate& rate : calibration_->reductions) {
       if (rate.kernel == work.kernel) return rate.elementwise_per_us / sharing_;
     }
-    return (IsHalf(work.type) ? calibration_->half_elementwise_per_us
-                              : calibration_->elementwise_per_us) /
-           sharing_;
+    const double rate = IsHalf(work.type)               ? calibration_->half_elementwise_per_us
+                        : IsTranscendental(work.opcode) ? calibration_->elementwise_per_us
+                                                        : calibration_->arithmetic_per_us;
+    return rate / sharing_;
   }
   static bool IsHalf(ElementType type) {
     return type == ElementType::kBF16 || type == ElementType::kF16;

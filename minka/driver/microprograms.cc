@@ -106,6 +106,17 @@ absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64
   return std::move(module).Finish();
 }
 
+absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count) {
+  ModuleBuilder module("arithmetic");
+  ComputationBuilder b = module.Entry();
+  Value x = b.Parameter({ElementType::kF32, {num_elements}}, "x");
+  for (int i = 0; i < count; ++i) {
+    x = b.Binary(Opcode::kAdd, x, b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5)));
+  }
+  b.SetResults({x});
+  return std::move(module).Finish();
+}
+
 namespace {
 
 constexpr int64_t kWindow = 3;

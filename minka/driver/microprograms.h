@@ -44,7 +44,11 @@ absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int 
 // `count` arrays of their own, each reduced. WorkOf says how much that is.
 absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count);
 
-// `count` kernels with next to nothing to do, one after the other.
+// `count` times a multiplication and an addition on every one of `num_elements` values, in one
+// loop.
+absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count);
+
+// `count` pairs of kernels with next to nothing to do, one after the other.
 absl::StatusOr<Module> LaunchProgram(int count);
 
 // Along which dimension collectives divide: the first, or the first and the second by turns, so

@@ -117,7 +117,7 @@ class Profiler {
                     .num_devices = options_.num_devices};
     const std::vector<DotShape> grid = DotGrid();
     total_ =
-        static_cast<int>(grid.size() + 2 * std::size(kConvolutions) + std::size(kReductions)) + 7;
+        static_cast<int>(grid.size() + 2 * std::size(kConvolutions) + std::size(kReductions)) + 8;
     // Collectives that divide are measured along one and along two dimensions.
     constexpr int kProgramsPerSize = 2 * static_cast<int>(std::size(kCollectives)) - 1;
     for (const int64_t group : GroupSizes()) {
@@ -224,6 +224,10 @@ class Profiler {
     out.bytes_per_us = Rate(2.0 * 4 * kLarge, PerOperation(stream, kArrays), out.launch_us);
     constexpr int64_t kSmall = 1 << 16;
     constexpr int kOperations = 16;
+    ASSIGN_OR_RETURN(const double arithmetic,
+                     LaunchUs("arithmetic", ArithmeticProgram(kSmall, kOperations)));
+    out.arithmetic_per_us =
+        Rate(2.0 * kOperations * kSmall, PerOperation(arithmetic, 1), out.launch_us);
     const double weight = ElementWeight(Opcode::kExponential) + ElementWeight(Opcode::kMultiply);
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
       const bool is_half = type == ElementType::kBF16;

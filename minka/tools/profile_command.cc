@@ -25,12 +25,14 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       "{} ({} cores), {}, {} devices at once\n\n"
       "launch of a program       {}\n"
       "launch of a fusion group  {}\n"
-      "elementwise               {:.0f} operations per us and device, {:.0f} in bf16\n"
+      "arithmetic                {:.0f} operations per us and device\n"
+      "exponentials              {:.0f}, {:.0f} in bf16\n"
       "memory                    {}/s per device\n"
       "waiting at a collective   {}, beyond its own time\n\n",
       calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices,
       FormatTime(calibration.step_us), FormatTime(calibration.launch_us),
-      calibration.elementwise_per_us, calibration.half_elementwise_per_us,
+      calibration.arithmetic_per_us, calibration.elementwise_per_us,
+      calibration.half_elementwise_per_us,
       FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
       FormatTime(calibration.synchronise_us));
   Table dots(
