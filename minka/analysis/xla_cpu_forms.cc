@@ -14,6 +14,12 @@ bool IsNarrowFloat(ElementType type) {
   return type == ElementType::kBF16 || type == ElementType::kF16;
 }
 
+// Of what no fusion takes in, whatever it is.
+constexpr Opcode kStandsAlone = Opcode::kRng;
+
+// kMaxConcatenateArguments of CpuInstructionFusion.
+constexpr size_t kMaxFusedParts = 8;
+
 // What goes from one computation to another keeps its type, and what is there to hold it.
 bool KeepsTypes(Opcode opcode) {
   switch (opcode) {
@@ -122,6 +128,12 @@ class Rewriter {
       case Opcode::kConvolution:
         results = {WriteConvolution(std::move(instruction))};
         return;
+      case Opcode::kConcatenate:
+        if (instruction.operands.size() > kMaxFusedParts) instruction.opcode = kStandsAlone;
+        break;
+      case Opcode::kPad:
+        instruction.opcode = kStandsAlone;
+        break;
       case Opcode::kSelectAndScatter:
         results = {WriteSelectAndScatter(instruction)};
         return;
@@ -335,7 +347,7 @@ class Rewriter {
                         .operands = {source.operands[0]},
                         .results = {updates}};
     for (int i = 0; i < rank; ++i) {
-      windows.operands.push_back(Append({.opcode = Opcode::kRng,  // stands alone, as no iota does
+      windows.operands.push_back(Append({.opcode = kStandsAlone,
                                          .name = name + ".iota",
                                          .results = {{ElementType::kS32, operand.dims}}}));
       windows.results.push_back({ElementType::kS32, updates.dims});

@@ -68,8 +68,9 @@ class LoopMoves {
       is_constant_.push_back(never_changes && IsConstant(loop.operands[i]));
     }
     FindPlaces();
+    const std::vector<bool> read_inside = ReadInside();
     for (InstructionId id = 0; id < body.num_instructions(); ++id) {
-      if (place_[id] == Place::kInFront && IsReadInside(id)) carried_.push_back(id);
+      if (place_[id] == Place::kInFront && read_inside[id]) carried_.push_back(id);
     }
     const UseTable condition_uses(condition);
     for (size_t i = 0; i < body.parameters.size(); ++i) {
@@ -219,12 +220,20 @@ class LoopMoves {
     }
   }
 
-  bool IsReadInside(InstructionId id) const {
-    if (uses_.is_result({id, 0})) return true;
-    return std::ranges::any_of(uses_.uses({id, 0}), [this](const Use& use) {
-      return place_[use.user] == Place::kInside ||
-             (place_[use.user] == Place::kEither && IsReadInside(use.user));
-    });
+  // By instruction: is a result read in the loop, by itself or through what is made there anyway?
+  std::vector<bool> ReadInside() const {
+    std::vector<bool> read(body_.num_instructions());
+    for (InstructionId id = body_.num_instructions(); id-- > 0;) {
+      for (int32_t i = 0; i < static_cast<int32_t>(body_.instructions[id].results.size()); ++i) {
+        read[id] = read[id] || uses_.is_result({id, i});
+        for (const Use& use : uses_.uses({id, i})) {
+          const bool is_here = place_[use.user] == Place::kInside ||
+                               (place_[use.user] == Place::kEither && read[use.user]);
+          read[id] = read[id] || is_here;
+        }
+      }
+    }
+    return read;
   }
 
   const Computation& outer_;
@@ -296,9 +305,12 @@ class Mover {
     }
     written.operands = std::move(operands);
     written.results = std::move(shapes);
+    // Another loop may have the same body and carry other values.
+    written.called = {static_cast<ComputationId>(module_.computations.size()),
+                      static_cast<ComputationId>(module_.computations.size() + 1)};
     out_.instructions.push_back(std::move(written));
-    module_.computations[loop.called[0]] = moves.NewBody();
-    module_.computations[loop.called[1]] = moves.NewCondition();
+    module_.computations.push_back(moves.NewBody());
+    module_.computations.push_back(moves.NewCondition());
     return results;
   }
 

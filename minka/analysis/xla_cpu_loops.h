@@ -8,7 +8,8 @@ namespace minka {
 // What a loop computes of values that never change in it is computed in front of it and carried
 // (WhileLoopInvariantCodeMotion), broadcasts, slices and transposes by themselves excepted; carried
 // constants are made where they are read (WhileLoopConstantSinking); what nobody reads is not
-// carried (WhileLoopSimplifier).
+// carried (WhileLoopSimplifier). Loops' new bodies and conditions come behind the other
+// computations.
 Module MoveLoopInvariants(const Module& module);
 
 }  // namespace minka

@@ -81,8 +81,6 @@ class Walk {
     return memory;
   }
 
-  int debug_from = 0;
-
  private:
   BufferId Add(int64_t bytes, bool is_temp = true) {
     buffers_.push_back({.begin = now_, .end = now_, .bytes = bytes, .is_temp = is_temp});
