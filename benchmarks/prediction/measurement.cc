@@ -79,7 +79,8 @@ absl::Status RunWarm(const Step& step, StepRunner& runner, Json& row) {
 }  // namespace
 
 absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string& module_folder,
-                             const Calibration& calibration) {
+                             const Calibration& calibration, bool memory_only,
+                             const std::string& dump_dir) {
   ASSIGN_OR_RETURN(const Step step, LoadProgram(program, module_folder));
   ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(program.mesh));
   PlanRequest request{.cluster = Cluster::Local(kPredictionDevices),
@@ -92,9 +93,9 @@ absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string
   const Plan& plan = planned.candidates[planned.best].plan;
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
-  ASSIGN_OR_RETURN(
-      CompiledStep compiled,
-      Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; }, devices.client, {}));
+  ASSIGN_OR_RETURN(CompiledStep compiled,
+                   Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; },
+                           devices.client, {.dump_dir = dump_dir}));
   Json row = {{"name", program.name()},
               {"step", program.step},
               {"method", std::string(MethodName(program.method))},
@@ -102,6 +103,7 @@ absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string
               {"predicted_us", plan.step_time_us},
               {"estimated_bytes", plan.peak_memory_bytes},
               {"compiled_bytes", compiled.plan.peak_memory_bytes}};
+  if (memory_only) return row;
   StepRunner runner(compiled.prepared,
                     MeshExecutor(devices.client, *std::move(compiled.executable), compiled.mesh(),
                                  SignatureOf(compiled.prepared.module, compiled.program)));

@@ -20,9 +20,12 @@ inline constexpr int kPredictionDevices = 8;
 //                        what else runs: a step cannot take less
 //   others_share         of the cores' time while the steps ran, by anything but this process
 //   estimated_bytes, compiled_bytes
+// `memory_only`: nothing is run, the fields of measured times are missing. `dump_dir`: as
+// CompileOptions.
 absl::StatusOr<nlohmann::ordered_json> Measure(const PredictionProgram& program,
                                                const std::string& module_folder,
-                                               const Calibration& calibration);
+                                               const Calibration& calibration, bool memory_only,
+                                               const std::string& dump_dir);
 
 // What `work` returns in a process of its own, which XLA may abort; `what` is for the message then.
 // The process that calls must not have loaded a plugin.

@@ -3,6 +3,8 @@
 //
 //   prediction_benchmark                  a table of all programs, from a profile made at once
 //   prediction_benchmark --filter lstm    of those whose name contains it
+//   prediction_benchmark --memory-only    plans and compiles, runs nothing: estimated and compiled
+//                                         memory
 //   prediction_benchmark --update         also writes benchmarks/prediction/results.md
 #include <algorithm>
 #include <cstdlib>
@@ -31,7 +33,8 @@ struct Options {
   std::string profile, json;
   std::string before;  // empty: no column for it
   std::vector<std::string> filters;
-  bool update = false;
+  std::string dump;  // folder with one for each program; empty: none
+  bool update = false, memory_only = false;
 };
 
 absl::Status MakeModules(const Options& options) {
@@ -99,6 +102,17 @@ std::string Page(const Calibration& calibration, const std::string& table) {
       calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices, table);
 }
 
+std::string ProgressLine(const Json& row) {
+  const std::string name = row["name"];
+  if (!row.contains("median_us")) {
+    return fmt::format("{}: estimated {:.1f} MiB, compiled {:.1f} MiB\n", name,
+                       row["estimated_bytes"].get<double>() / (1 << 20),
+                       row["compiled_bytes"].get<double>() / (1 << 20));
+  }
+  return fmt::format("{}: predicted {:.2f} ms, measured {:.2f} ms\n", name,
+                     row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3);
+}
+
 absl::Status RunAll(const Options& options) {
   RETURN_IF_ERROR(MakeModules(options));
   ASSIGN_OR_RETURN(const Json before, ErrorsBefore(options.before));
@@ -107,21 +121,23 @@ absl::Status RunAll(const Options& options) {
   absl::Status failed;
   for (const PredictionProgram& program : AllPrograms()) {
     if (!IsChosen(program.name(), options.filters)) continue;
-    const auto row =
-        RunApart(program.name(), [&] { return Measure(program, options.modules, calibration); });
+    const std::string dump =
+        options.dump.empty() ? "" : fmt::format("{}/{}", options.dump, program.name());
+    const auto row = RunApart(program.name(), [&] {
+      return Measure(program, options.modules, calibration, options.memory_only, dump);
+    });
     if (!row.ok()) {
       fmt::print(stderr, "{}\n", Message(row.status()));
       failed = row.status();
       continue;
     }
-    fmt::print(stderr, "{}: predicted {:.2f} ms, measured {:.2f} ms\n", program.name(),
-               (*row)["predicted_us"].get<double>() / 1e3, (*row)["median_us"].get<double>() / 1e3);
+    fmt::print(stderr, "{}", ProgressLine(*row));
     rows.push_back(*row);
     if (!options.json.empty()) RETURN_IF_ERROR(WriteFile(options.json, RowsText(rows)));
   }
-  const std::string table = PredictionTable(rows, before);
+  const std::string table = options.memory_only ? MemoryTable(rows) : PredictionTable(rows, before);
   fmt::print("{}", table);
-  if (options.update) {
+  if (options.update && !options.memory_only) {
     RETURN_IF_ERROR(WriteFile(fmt::format("{}/results.md", kFolder), Page(calibration, table)));
   }
   return failed;
@@ -142,6 +158,9 @@ int main(int argc, char** argv) {
   app.add_option("--before", options.before,
                  "rows of an earlier version (--json), whose errors get a column");
   app.add_option("--json", options.json, "also writes the rows to this file");
+  app.add_option("--dump", options.dump,
+                 "writes each program's steps into a folder of its name in this one");
+  app.add_flag("--memory-only", options.memory_only, "plan and compile, run nothing");
   app.add_flag("--update", options.update, "also writes benchmarks/prediction/results.md");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = minka::RunAll(options);

@@ -108,13 +108,15 @@ std::string PairSummary(const Json& rows) {
 
 std::string MemorySummary(const Json& rows) {
   double sum = 0, least = INFINITY, most = 0;
+  int below = 0;
   for (const Json& row : rows) {
+    below += MemoryRatio(row) < 1;
     sum += MemoryRatio(row);
     least = std::min(least, MemoryRatio(row));
     most = std::max(most, MemoryRatio(row));
   }
-  return fmt::format("- memory estimated / compiled: mean {:.2f}, {:.2f} to {:.2f}\n",
-                     sum / static_cast<double>(rows.size()), least, most);
+  return fmt::format("- memory estimated / compiled: mean {:.3f}, {:.3f} to {:.3f}, {} below\n",
+                     sum / static_cast<double>(rows.size()), least, most, below);
 }
 
 std::string MethodSummary(const Json& rows) {
@@ -138,6 +140,19 @@ std::string MethodSummary(const Json& rows) {
 }
 
 }  // namespace
+
+std::string MemoryTable(const Json& rows) {
+  std::string text =
+      "| step | method | mesh | estimated MiB | compiled MiB | ratio "
+      "|\n|---|---|---|---|---|---|\n";
+  for (const Json& row : rows) {
+    text += fmt::format("| {} | {} | {} | {:.2f} | {:.2f} | {:.3f} |\n",
+                        row["step"].get<std::string>(), row["method"].get<std::string>(),
+                        row["mesh"].get<std::string>(), Number(row, "estimated_bytes") / (1 << 20),
+                        Number(row, "compiled_bytes") / (1 << 20), MemoryRatio(row));
+  }
+  return rows.empty() ? text : text + "\n" + MemorySummary(rows);
+}
 
 Json ErrorsOf(const Json& rows) {
   Json errors = Json::object();

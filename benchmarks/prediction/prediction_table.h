@@ -12,6 +12,9 @@ namespace minka {
 std::string PredictionTable(const nlohmann::ordered_json& rows,
                             const nlohmann::ordered_json& before);
 
+// What was estimated and what was compiled, for rows with or without times.
+std::string MemoryTable(const nlohmann::ordered_json& rows);
+
 // name -> predicted / measured - 1.
 nlohmann::ordered_json ErrorsOf(const nlohmann::ordered_json& rows);
 

@@ -61,8 +61,9 @@ bool TakesIn(const Instruction& reader, int operand, Opcode producer) {
 
 class Partitioner {
  public:
-  explicit Partitioner(const Computation& computation)
+  Partitioner(const Computation& computation, int max_copies)
       : computation_(computation),
+        max_copies_(static_cast<size_t>(max_copies)),
         uses_(computation),
         group_(computation.instructions.size()),
         read_repeatedly_(computation.instructions.size()),
@@ -114,7 +115,7 @@ class Partitioner {
 
   bool MayRepeat(const Instruction& instruction, size_t num_copies) const {
     if (!IsCheap(instruction)) return false;
-    return num_copies <= kMaxCopies || instruction.opcode == Opcode::kBroadcast ||
+    return num_copies <= max_copies_ || instruction.opcode == Opcode::kBroadcast ||
            instruction.opcode == Opcode::kIota;
   }
 
@@ -154,6 +155,7 @@ class Partitioner {
   }
 
   const Computation& computation_;
+  const size_t max_copies_;
   UseTable uses_;
   std::vector<InstructionId> group_;
   std::vector<bool> read_repeatedly_;  // its elements are needed several times inside its group
@@ -171,8 +173,8 @@ bool FusionPartition::IsMaterialised(const UseTable& uses, Value value) const {
   });
 }
 
-FusionPartition PartitionIntoFusions(const Computation& computation) {
-  return Partitioner(computation).Run();
+FusionPartition PartitionIntoFusions(const Computation& computation, int max_copies) {
+  return Partitioner(computation, max_copies).Run();
 }
 
 }  // namespace minka

@@ -9,7 +9,7 @@
 //   - and no reader would repeat it: expensive ones (integer division, root, transcendental,
 //   reduce)
 //     are not read through a broadcast.
-// A cheap instruction whose readers all take it in, in at most kMaxCopies groups (any number for
+// A cheap instruction whose readers all take it in, in at most max_copies groups (any number for
 // broadcast and iota), is repeated in each of them. A reshape that does not join its readers is a
 // view of its operand and belongs to that operand's group. Dots, collectives, control flow and all
 // others are alone.
@@ -35,6 +35,6 @@ struct FusionPartition {
   bool IsMaterialised(const UseTable& uses, Value value) const;
 };
 
-FusionPartition PartitionIntoFusions(const Computation& computation);
+FusionPartition PartitionIntoFusions(const Computation& computation, int max_copies = kMaxCopies);
 
 }  // namespace minka

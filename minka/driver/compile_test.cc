@@ -98,7 +98,8 @@ TEST(Compile, TellsTheCompiledMemory) {
   EXPECT_LE(compiled->plan.peak_memory_bytes, 4 * (kState + kBatch));
 }
 
-// The estimate is made before lowering; what frees memory keeps its place (release_operands.h).
+// What frees memory keeps its place (release_operands.h), so that the estimate need not be far
+// above.
 TEST(Compile, TheEstimateIsCloseToTheCompiledMemory) {
   const TracedStep gpt = Trace(Gpt({.batch = 16,
                                     .sequence = 128,
@@ -121,7 +122,7 @@ TEST(Compile, TheEstimateIsCloseToTheCompiledMemory) {
     const double ratio =
         static_cast<double>(compiled->plan.peak_memory_bytes) / static_cast<double>(estimated);
     EXPECT_GT(ratio, 0.8);
-    EXPECT_LT(ratio, 1.1);
+    EXPECT_LE(ratio, 1);
   }
 }
 

@@ -7,12 +7,14 @@
 
 #include "minka/analysis/layers.h"
 #include "minka/analysis/phases.h"
+#include "minka/analysis/xla_cpu_memory.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/prepare.h"
 #include "minka/driver/remat_search.h"
 #include "minka/lowering/rematerialize.h"
+#include "minka/lowering/spmd.h"
 #include "minka/planner/intra_op/constraints.h"
 #include "minka/planner/intra_op/describe.h"
 #include "minka/planner/intra_op/restrictions.h"
@@ -25,6 +27,9 @@ using Clock = std::chrono::steady_clock;
 // Axes that the search tells apart, see mesh_shapes.h: beyond, an operation has too many
 // strategies.
 constexpr int kMaxAxesApart = 3;
+
+// The kind of device whose compiler's memory is known before anything is compiled.
+constexpr char kCpuDevice[] = "cpu";
 
 // What is searched at a time: a method on a mesh, or on that mesh with axes joined.
 struct Target {
@@ -89,7 +94,14 @@ absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
                                   const Target& target, const IntraOpOptions& options) {
   const Mesh& mesh = target.searched_mesh();
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
-  ASSIGN_OR_RETURN(IntraOpResult result, PlanMesh(step, mesh, *cost, options));
+  IntraOpOptions with_memory = options;
+  if (request.cluster.device.name == kCpuDevice) {
+    with_memory.peak_memory_bytes = [&](const StagePlan& stage) -> absl::StatusOr<int64_t> {
+      ASSIGN_OR_RETURN(const SpmdProgram program, LowerSpmd(step.module, stage));
+      return XlaCpuMemoryOf(program.module).upper_bound_bytes();
+    };
+  }
+  ASSIGN_OR_RETURN(IntraOpResult result, PlanMesh(step, mesh, *cost, with_memory));
   if (target.joined) {
     result.stage = WithAxesApart(std::move(result.stage), target.mesh, *target.joined);
   }

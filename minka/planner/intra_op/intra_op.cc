@@ -177,6 +177,12 @@ absl::StatusOr<Method> ParseMethod(std::string_view name) {
 
 namespace {
 
+absl::StatusOr<int64_t> PeakMemory(const StepFacts& facts, const StagePlan& stage,
+                                   const IntraOpOptions& options) {
+  if (options.peak_memory_bytes) return options.peak_memory_bytes(stage);
+  return EstimateMemory(facts, stage).peak_bytes;
+}
+
 absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
                                        const IntraOpOptions& options) {
   const Clock::time_point start = Clock::now();
@@ -230,8 +236,8 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
         DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
                       {.save_memory = SavesMemory(options),
                        .combine_gathers_bytes = options.search.limits.combine_gathers_bytes});
-    const MemoryEstimate memory = EstimateMemory(facts, result.stage);
-    result.stage.peak_memory_bytes = memory.peak_bytes;
+    ASSIGN_OR_RETURN(const int64_t peak, PeakMemory(facts, result.stage, options));
+    result.stage.peak_memory_bytes = peak;
     // Whoever has no more penalties and costs less would have been better in the search.
     const ReshardTimes reshard_times = ReshardTimesOf(formulation, tables, reshards, solved.choice);
     penalties = reshard_times.penalties;
@@ -245,12 +251,12 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
     result.memory_price = solved.memory_price / formulation.units_per_cost;
     result.stop_reason = is_least ? "least_memory" : std::string(SolveStatusName(solved.status));
     result.choice = solved.choice;
-    if (!limit || memory.peak_bytes <= *options.search.memory_limit_bytes) break;
-    smallest = std::min(smallest.value_or(INT64_MAX), memory.peak_bytes);
+    if (!limit || peak <= *options.search.memory_limit_bytes) break;
+    smallest = std::min(smallest.value_or(INT64_MAX), peak);
     if (is_least || round + 1 == kMaxMemoryRounds) {
       return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
     }
-    *limit -= memory.peak_bytes - *options.search.memory_limit_bytes;
+    *limit -= peak - *options.search.memory_limit_bytes;
     if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
     formulation.problem.set_usage_limit(limit);
   }

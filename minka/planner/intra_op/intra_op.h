@@ -86,6 +86,9 @@ struct IntraOpOptions {
   std::optional<double> cutoff;
   // Sums over micro-batches are split over as many devices as divide them.
   bool scatters_accumulators = false;
+  // What a device holds when the plan's program is compiled, where the compiler's work can be
+  // foreseen. Empty: what memory_estimate.h says.
+  std::function<absl::StatusOr<int64_t>(const StagePlan& stage)> peak_memory_bytes;
   int max_choices = 128;                // per operation; what is cut is counted
   std::vector<int32_t> initial_choice;  // of an earlier result on the same problem
   std::function<void(double seconds, double gap)> on_progress;

@@ -1,5 +1,5 @@
-// Bytes that a plan holds on one device over the step: the estimated tier, before anything is
-// compiled.
+// Bytes that a plan holds on one device over the step: the estimated tier where no compiler is
+// imitated (IntraOpOptions::peak_memory_bytes).
 #pragma once
 
 #include <cstdint>
