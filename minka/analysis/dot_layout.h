@@ -19,6 +19,12 @@ struct DotLayout {
   DotOperandLayout lhs, rhs;
 };
 
+// Whether XLA's CPU compiler multiplies [m, k] and [n, k], both contracted last, faster with the
+// operands exchanged and the result transposed: it packs the right one in strides, which few rows
+// do not make up for. Measured: 8 x 256 x 1024 takes 0.51 ms, exchanged 0.14; 64 x 768 x 3072 7.5
+// and 3.2; 256 x 256 x 1024 1.4 and 1.6.
+inline bool IsFasterExchanged(int64_t m, int64_t n) { return m <= 64 && 2 * m <= n; }
+
 DotLayout LayoutOf(const DotAttributes& dot, int64_t lhs_rank, int64_t rhs_rank);
 
 }  // namespace minka

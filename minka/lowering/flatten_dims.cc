@@ -63,17 +63,21 @@ Dims AsMatrix(const Shape& operand, const Dims& batch, const Dims& contracting,
   return dims;
 }
 
-// nullopt: the operands are matrices already, or none.
+// nullopt: the operands are no matrices.
 std::optional<FlatDot> FlattenDot(const Computation& computation, const Instruction& instruction) {
   const auto& dot = instruction.As<DotAttributes>();
   const Shape& lhs = computation.shape(instruction.operands[0]);
   const Shape& rhs = computation.shape(instruction.operands[1]);
   const DotLayout layout = LayoutOf(dot, lhs.rank(), rhs.rank());
   const auto num_batch = static_cast<int64_t>(dot.lhs_batch.size());
-  const bool has_all = !dot.lhs_contracting.empty() && lhs.num_elements() > 0 &&
-                       rhs.num_elements() > 0 && lhs.rank() > num_batch && rhs.rank() > num_batch;
-  const bool are_flat = lhs.rank() <= num_batch + 2 && rhs.rank() <= num_batch + 2;
-  if (!layout.lhs.is_matrix || !layout.rhs.is_matrix || !has_all || are_flat) return std::nullopt;
+  const auto has_all = [&](const Shape& operand) {
+    return operand.num_elements() > 0 &&
+           operand.rank() > num_batch + static_cast<int64_t>(dot.lhs_contracting.size());
+  };
+  if (!layout.lhs.is_matrix || !layout.rhs.is_matrix || dot.lhs_contracting.empty() ||
+      !has_all(lhs) || !has_all(rhs)) {
+    return std::nullopt;
+  }
   FlatDot flat = {.lhs = {lhs.type, AsMatrix(lhs, dot.lhs_batch, dot.lhs_contracting,
                                              layout.lhs.contracts_last)},
                   .rhs = {rhs.type, AsMatrix(rhs, dot.rhs_batch, dot.rhs_contracting,
@@ -87,6 +91,12 @@ std::optional<FlatDot> FlattenDot(const Computation& computation, const Instruct
   flat.result.dims.push_back(flat.lhs.dims[num_batch + (layout.lhs.contracts_last ? 0 : 1)]);
   flat.result.dims.push_back(flat.rhs.dims[num_batch + (layout.rhs.contracts_last ? 0 : 1)]);
   return flat;
+}
+
+bool ShouldExchange(const FlatDot& flat) {
+  const bool contracts_last = flat.dot.lhs_batch.empty() && flat.dot.lhs_contracting[0] == 1 &&
+                              flat.dot.rhs_contracting[0] == 1;
+  return contracts_last && IsFasterExchanged(flat.result.dims[0], flat.result.dims[1]);
 }
 
 // Writes the computation with its reductions and dots flattened.
@@ -134,8 +144,22 @@ class FlatWriter {
                      Reshape(source, copy.operands[1], flat->rhs)};
     copy.attributes = flat->dot;
     copy.results = {flat->result};
+    if (ShouldExchange(*flat)) return WriteExchanged(source, std::move(copy));
     const Value product{Append(std::move(copy)), 0};
     return Reshape(source, product, source.shape()).instruction;
+  }
+
+  // Both operands of the dot contract their second dimension.
+  InstructionId WriteExchanged(const Instruction& source, Instruction dot) {
+    const Shape result = dot.shape();
+    std::swap(dot.operands[0], dot.operands[1]);
+    dot.results = {{result.type, {result.dims[1], result.dims[0]}}};
+    const Shape exchanged = dot.shape();
+    const Value product{Append(std::move(dot)), 0};
+    const Value kept = Derived(source, Opcode::kOptBarrier, product, exchanged, {});
+    const Value transposed =
+        Derived(source, Opcode::kTranspose, kept, result, DimensionsAttributes{{1, 0}});
+    return Reshape(source, transposed, source.shape()).instruction;
   }
 
   InstructionId WriteReduction(const Instruction& source, Instruction copy) {
@@ -151,10 +175,16 @@ class FlatWriter {
 
   Value Reshape(const Instruction& source, Value x, const Shape& shape) {
     if (out_.shape(x) == shape) return x;
-    return {Append({.opcode = Opcode::kReshape,
+    return Derived(source, Opcode::kReshape, x, shape, {});
+  }
+
+  Value Derived(const Instruction& source, Opcode opcode, Value x, const Shape& shape,
+                Attributes attributes) {
+    return {Append({.opcode = opcode,
                     .name = names_.Take(source.name),
                     .operands = {x},
                     .results = {shape},
+                    .attributes = std::move(attributes),
                     .op_name = source.op_name}),
             0};
   }

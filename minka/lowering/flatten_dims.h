@@ -15,6 +15,10 @@ namespace minka {
 // gradient, which contracts examples and positions, reads them as matrices: XLA would transpose
 // what contracts several dimensions, or contracts them first, in front of the dot.
 //
+// A product of few rows with a matrix that contracts its last dimension, such as a recurrent
+// layer's gradient, has its operands exchanged (IsFasterExchanged). A barrier behind it keeps XLA
+// from taking that back.
+//
 // What is computed stays the same.
 Module FlattenDims(const Module& module);
 

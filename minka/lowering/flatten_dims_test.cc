@@ -87,6 +87,19 @@ TEST(FlattenDims, BatchesOfMatricesStayBatches) {
   EXPECT_EQ(entry.shape(entry.results[0]).dims, (Dims{7, 4, 3, 5}));
 }
 
+TEST(FlattenDims, FewRowsTimesColumnsAreExchanged) {
+  const Module module =
+      FlattenedDot({2, 3, 16}, {40, 16}, {.lhs_contracting = {2}, .rhs_contracting = {1}});
+  const Computation& entry = module.entry_computation();
+  ASSERT_EQ(entry.num_instructions(), 7);
+  const Instruction& dot = entry.instructions[3];
+  EXPECT_EQ(dot.operands[0], (Value{1, 0}));
+  EXPECT_EQ(dot.shape().dims, (Dims{40, 6}));
+  EXPECT_EQ(entry.instructions[4].opcode, Opcode::kOptBarrier);
+  EXPECT_EQ(entry.instructions[5].shape().dims, (Dims{6, 40}));
+  EXPECT_EQ(entry.shape(entry.results[0]).dims, (Dims{2, 3, 40}));
+}
+
 TEST(FlattenDims, LeavesMatricesAndWhatIsNoneAlone) {
   EXPECT_EQ(FlattenedDot({4, 6}, {6, 5}, {.lhs_contracting = {1}, .rhs_contracting = {0}})
                 .entry_computation()

@@ -185,6 +185,10 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
           DotSizes(instruction.As<DotAttributes>(), local_operand(0), local_operand(1));
       local.dot_form = FormOf(LayoutOf(instruction.As<DotAttributes>(), local_operand(0).rank(),
                                        local_operand(1).rank()));
+      if (local.dot_form == DotForm::kNT &&
+          IsFasterExchanged(local.dot_sizes[1], local.dot_sizes[2])) {
+        std::swap(local.dot_sizes[1], local.dot_sizes[2]);
+      }
       break;
     case Opcode::kConvolution:
       local.dot_sizes = ConvolutionSizes(
