@@ -200,13 +200,17 @@ double DotModel::Us(int64_t batch, int64_t m, int64_t n, int64_t k) const {
 DotModel FitDots(std::span<const DotPoint> dots) {
   MINKA_CHECK(!dots.empty());
   constexpr int kReweightings = 20;
-  std::vector<double> weights(dots.size(), 1);
+  // Long ones count more: they are what steps spend their time on.
+  std::vector<double> importance;
+  for (const DotPoint& dot : dots) importance.push_back(std::pow(dot.us, 0.25));
+  std::vector<double> weights = importance;
   DotModel model;
   for (int i = 0; i < kReweightings; ++i) {
     model.us = FitRelative(dots, weights);
     for (size_t j = 0; j < dots.size(); ++j) {
       const double fitted = model.Us(dots[j].batch, dots[j].m, dots[j].n, dots[j].k);
-      weights[j] = std::min(1.0, kOrdinaryNoise / std::abs(fitted / dots[j].us - 1));
+      weights[j] =
+          importance[j] * std::min(1.0, kOrdinaryNoise / std::abs(fitted / dots[j].us - 1));
     }
   }
   return model;

@@ -24,7 +24,7 @@ namespace minka {
 namespace {
 
 // A dot's work stays below this, so that one measurement takes milliseconds.
-constexpr double kMaxDotFlops = 0.2e9;
+constexpr double kMaxDotFlops = 0.5e9;
 
 // So long at least is each program measured.
 constexpr double kMeasuredUs = 80e3;
@@ -52,7 +52,7 @@ int64_t SizeAt(double share, double least, double most) {
 // Products as dense layers have them, down to the few rows of recurrent ones, spread evenly over
 // the logarithms of sizes (Halton 1960), and the batched small ones of attention.
 std::vector<DotShape> DotGrid() {
-  constexpr int kShapesPerForm = 30;
+  constexpr int kShapesPerForm = 45;
   std::vector<DotShape> grid;
   for (const DotForm form : kDotForms) {
     const bool is_weight_gradient = form == DotForm::kTN;
@@ -93,12 +93,14 @@ constexpr ReductionKernel kReductions[] = {
 constexpr ReshardKind kCollectives[] = {ReshardKind::kAllReduce, ReshardKind::kAllGather,
                                         ReshardKind::kReduceScatter, ReshardKind::kAllToAll};
 // Not powers of two either.
-constexpr int64_t kCollectiveBytes[] = {256, 3 << 10, 48 << 10, 384 << 10, 1536 << 10, 6 << 20};
+constexpr int64_t kCollectiveBytes[] = {256,        3 << 10, 48 << 10, 384 << 10,
+                                        1536 << 10, 6 << 20, 20 << 20};
 constexpr int64_t kStridedBytes[] = {256, 48 << 10, 1536 << 10};
 
 int CollectiveCount(int64_t bytes) {
   if (bytes <= 64 << 10) return 16;
-  return bytes <= 1 << 20 ? 8 : 4;
+  if (bytes <= 1 << 20) return 8;
+  return bytes <= 8 << 20 ? 4 : 2;
 }
 
 std::string ProcessorName() {
