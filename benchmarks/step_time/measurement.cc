@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kWarmUpSteps = 2;
 constexpr int kMinTurnSteps = 2, kMaxTurnSteps = 50;
+constexpr char kSearched[] = "minka_ms", kData[] = "minka_data_ms";
 constexpr double kLossTolerance = 0.01;  // bf16 rounds in another order
 
 struct MinkaRun {
@@ -43,6 +45,14 @@ struct MinkaRun {
       }
     }
     return loss;
+  }
+
+  // Seconds of each step.
+  absl::StatusOr<std::vector<double>> Time(int num_steps) {
+    RETURN_IF_ERROR(Run(num_steps).status());
+    std::vector<double> seconds;
+    for (const double us : std::span(times().us).last(num_steps)) seconds.push_back(1e-6 * us);
+    return seconds;
   }
 };
 
@@ -104,33 +114,49 @@ absl::Status CheckLoss(const Case& which, double minka, const std::string& shard
                             sharding);
 }
 
+// By sharding, or by the field of the row for minka: the seconds of each round's steps.
+using Rounds = std::map<std::string, std::vector<std::vector<double>>>;
+
+absl::Status WarmUp(const Case& which, double minka_loss, JaxProcess& jax) {
+  for (const std::string& sharding : jax.shardings()) {
+    ASSIGN_OR_RETURN(const JaxSteps steps, jax.Run(sharding, 1));
+    RETURN_IF_ERROR(CheckLoss(which, minka_loss, sharding, steps.first_loss));
+  }
+  return absl::OkStatus();
+}
+
 // Rounds of a few steps each, so that what else happens on the machine meets all alike.
-struct Turns {
-  std::map<std::string, MinkaRun>& minka;  // by the field of the row
-  JaxProcess& jax;
-  std::map<std::string, std::vector<double>> jax_seconds;  // by sharding
-
-  absl::Status WarmUp(const Case& which) {
+absl::StatusOr<Rounds> Alternate(std::map<std::string, MinkaRun>& minka, JaxProcess& jax,
+                                 int num_rounds, int num_steps) {
+  Rounds rounds;
+  for (int round = 0; round < num_rounds; ++round) {
+    for (auto& [field, run] : minka) {
+      ASSIGN_OR_RETURN(rounds[field].emplace_back(), run.Time(num_steps));
+    }
     for (const std::string& sharding : jax.shardings()) {
-      ASSIGN_OR_RETURN(const JaxSteps steps, jax.Run(sharding, 1));
-      RETURN_IF_ERROR(
-          CheckLoss(which, minka.begin()->second.first_loss, sharding, steps.first_loss));
+      ASSIGN_OR_RETURN(JaxSteps steps, jax.Run(sharding, num_steps));
+      rounds[sharding].push_back(std::move(steps.seconds));
     }
-    return absl::OkStatus();
   }
+  return rounds;
+}
 
-  absl::Status Alternate(int rounds, int steps) {
-    for (int round = 0; round < rounds; ++round) {
-      for (auto& [name, run] : minka) RETURN_IF_ERROR(run.Run(steps).status());
-      for (const std::string& sharding : jax.shardings()) {
-        ASSIGN_OR_RETURN(const JaxSteps taken, jax.Run(sharding, steps));
-        std::vector<double>& all = jax_seconds[sharding];
-        all.insert(all.end(), taken.seconds.begin(), taken.seconds.end());
-      }
-    }
-    return absl::OkStatus();
+double Median(std::span<const double> values) { return StatisticsOf(values).median_us; }
+
+double MedianMs(const std::vector<std::vector<double>>& rounds) {
+  std::vector<double> all;
+  for (const std::vector<double>& round : rounds) all.insert(all.end(), round.begin(), round.end());
+  return 1e3 * Median(all);
+}
+
+double MedianRatio(const std::vector<std::vector<double>>& rounds,
+                   const std::vector<std::vector<double>>& others) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    ratios.push_back(Median(rounds[i]) / Median(others[i]));
   }
-};
+  return Median(ratios);
+}
 
 // The method that was asked for, or whose plan was taken because it is predicted to be faster.
 std::string ChosenMethod(const Plan& plan) {
@@ -142,22 +168,21 @@ std::string ChosenMethod(const Plan& plan) {
   return plan.method;
 }
 
-Json RowOf(const Case& which, const Turns& turns) {
-  const Plan& plan = turns.minka.at("minka_ms").parallelized.plan();
+Json RowOf(const Case& which, const Plan& plan, const std::vector<std::string>& shardings,
+           const Rounds& rounds) {
   Json row = {{"name", which.name()}, {"model", which.model}, {"size", which.size}};
-  for (const auto& [field, run] : turns.minka) {
-    row[field] = run.times().Warm(kWarmUpSteps).median_us / 1e3;
-  }
+  row[kSearched] = MedianMs(rounds.at(kSearched));
   row["method"] = ChosenMethod(plan);
   row["mesh"] = plan.stages.front().mesh.ToString();
   row["predicted_ms"] = plan.step_time_us / 1e3;
-  std::string fastest;
-  for (const std::string& sharding : turns.jax.shardings()) {
-    row["jax_ms"][sharding] = 1e3 * StatisticsOf(turns.jax_seconds.at(sharding)).median_us;
-    if (fastest.empty() || row["jax_ms"][sharding] < row["jax_ms"][fastest]) fastest = sharding;
+  if (rounds.contains(kData)) row[kData] = MedianMs(rounds.at(kData));
+  std::string fastest = shardings.front();
+  for (const std::string& sharding : shardings) {
+    row["jax_ms"][sharding] = MedianMs(rounds.at(sharding));
+    if (row["jax_ms"][sharding] < row["jax_ms"][fastest]) fastest = sharding;
   }
   row["fastest_jax"] = fastest;
-  row["ratio"] = row["minka_ms"].get<double>() / row["jax_ms"][fastest].get<double>();
+  row["ratio"] = MedianRatio(rounds.at(kSearched), rounds.at(fastest));
   return row;
 }
 
@@ -169,20 +194,20 @@ absl::StatusOr<Json> Measure(const Case& which, const Calibration& calibration,
   ASSIGN_OR_RETURN(const CaseStep step, which.load());
   std::map<std::string, MinkaRun> minka;
   ASSIGN_OR_RETURN(MinkaRun searched, StartMinka(step, devices, calibration, Shard{}));
-  minka.emplace("minka_ms", std::move(searched));
+  minka.emplace(kSearched, std::move(searched));
   if (options.with_data) {
     ASSIGN_OR_RETURN(MinkaRun data, StartMinka(step, devices, calibration, DataParallel{}));
-    minka.emplace("minka_data_ms", std::move(data));
+    minka.emplace(kData, std::move(data));
   }
   const InputFile file;
   ASSIGN_OR_RETURN(JaxProcess jax, StartJax(which, step, file, options));
-  Turns turns{minka, jax, {}};
-  RETURN_IF_ERROR(turns.WarmUp(which));
-  const double step_seconds = minka.at("minka_ms").times().us.back() / 1e6;
-  const int steps = std::clamp(static_cast<int>(options.turn_seconds / step_seconds), kMinTurnSteps,
-                               kMaxTurnSteps);
-  RETURN_IF_ERROR(turns.Alternate(options.rounds, steps));
-  return RowOf(which, turns);
+  MinkaRun& run = minka.at(kSearched);
+  RETURN_IF_ERROR(WarmUp(which, run.first_loss, jax));
+  const int num_steps =
+      std::clamp(static_cast<int>(1e6 * options.turn_seconds / run.times().us.back()),
+                 kMinTurnSteps, kMaxTurnSteps);
+  ASSIGN_OR_RETURN(const Rounds rounds, Alternate(minka, jax, options.rounds, num_steps));
+  return RowOf(which, run.parallelized.plan(), jax.shardings(), rounds);
 }
 
 }  // namespace minka

@@ -20,9 +20,9 @@ constexpr char kIntroduction[] =
     "ms, each from\n"
     "the launch until all devices are done, the batch on the devices before. *predicted* is that "
     "of the plan,\n"
-    "*ratio* is minka over the fastest of JAX (bold); the goal is 1.0, the limit 1.05. `--compare` "
-    "reports ratios\n"
-    "that are more than 10 % larger.\n";
+    "*ratio* is minka over the fastest of JAX (bold), median of the rounds; the goal is 1.0, the "
+    "limit 1.05.\n"
+    "`--compare` fails where a ratio is more than 10 % larger.\n";
 
 struct Section {
   const char* model;
