@@ -1,4 +1,4 @@
-# make deps | build | demo | test | bench | lint | format | clean
+# make deps | build | demo | test | bench | bench-compare | lint | format | clean
 #
 #   deps    Debian packages (as root, by sudo, or the line to type) and the private virtual environment build/venv
 #   build   build/minka from preset release
@@ -6,6 +6,7 @@
 #   test    all tests; those that load no plugin also under address and undefined-behaviour sanitizers, the solver's
 #           threads under the thread sanitizer
 #   bench   all benchmarks, against JAX where there is something to compare
+#   bench-compare   the same, and which rows are worse than in the committed tables
 #   lint    formatting, include direction, clang-tidy
 #   format  rewrites the sources as clang-format wants them
 #   clean   removes everything built, keeps the virtual environments
@@ -72,9 +73,10 @@ test-tsan: build/tsan/build.ninja
 	cmake --build build/tsan -j $(JOBS) --target solver_test
 	ctest --test-dir build/tsan --output-on-failure --tests-regex '^solver_test$$' --no-tests=error
 
-bench: build build/stamps/deps-bench
+.PHONY: bench-compare
+bench bench-compare: build build/stamps/deps-bench
 	cmake --build build/release -j $(JOBS)
-	cmake --build build/release --target bench
+	cmake --build build/release --target $@ -- -k 0
 
 # --- style ------------------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,8 @@ endfunction()
 
 # minka_benchmark(NAME x_benchmark SOURCES x_benchmark.cc DEPS minka_solver ... [LIBS ...] [ARGS ...])
 #
-# A program that prints a table and writes JSON; `make bench` runs it with ARGS in the repository's root.
+# A program that makes a table as benchmarks/support/table.h says; `make bench` runs it with ARGS in the repository's root,
+# `make bench-compare` with --compare, too.
 function(minka_benchmark)
   if(NOT MINKA_BUILD_BENCHMARKS)
     return()
@@ -102,6 +103,9 @@ function(minka_benchmark)
   add_executable(${B_NAME} ${B_SOURCES})
   target_link_libraries(${B_NAME} PRIVATE ${B_DEPS} ${B_LIBS})
   add_custom_target(run_${B_NAME} COMMAND ${B_NAME} ${B_ARGS}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} USES_TERMINAL)
+  # Ninja runs what uses the terminal one by one; one that fails does not keep the others from running (-k 0).
+  add_custom_target(compare_${B_NAME} COMMAND ${B_NAME} --compare ${B_ARGS}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} USES_TERMINAL)
   set_property(GLOBAL APPEND PROPERTY MINKA_BENCHMARKS ${B_NAME})
 endfunction()
@@ -114,10 +118,12 @@ function(minka_summary_targets)
   get_property(fuzzers GLOBAL PROPERTY MINKA_FUZZERS)
   add_custom_target(fuzzers DEPENDS ${fuzzers})
   add_custom_target(bench)
+  add_custom_target(bench-compare)
   get_property(benchmarks GLOBAL PROPERTY MINKA_BENCHMARKS)
   set(previous "")
   foreach(benchmark IN LISTS benchmarks)
     add_dependencies(bench run_${benchmark})
+    add_dependencies(bench-compare compare_${benchmark})
     # One after the other: they measure time.
     if(previous)
       add_dependencies(run_${benchmark} run_${previous})

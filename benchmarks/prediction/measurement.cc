@@ -1,7 +1,6 @@
 #include "benchmarks/prediction/measurement.h"
 
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,34 +108,6 @@ absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string
                                  SignatureOf(compiled.prepared.module, compiled.program)));
   RETURN_IF_ERROR(RunWarm(step, runner, row));
   return row;
-}
-
-absl::StatusOr<Json> RunApart(const std::string& what,
-                              const std::function<absl::StatusOr<Json>()>& work) {
-  int ends[2];
-  if (pipe(ends) != 0) return InternalError("no pipe");
-  const pid_t child = fork();
-  if (child == 0) {
-    const auto result = work();
-    const std::string text =
-        result.ok() ? result->dump() : Json({{"error", Message(result.status())}}).dump();
-    const ssize_t written = write(ends[1], text.data(), text.size());
-    _exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string text;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;) {
-    text.append(buffer, static_cast<size_t>(n));
-  }
-  close(ends[0]);
-  waitpid(child, nullptr, 0);
-  Json result = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (result.is_discarded()) return InternalError("{}: the process died", what);
-  if (result.contains("error")) {
-    return InternalError("{}: {}", what, result["error"].get<std::string>());
-  }
-  return result;
 }
 
 }  // namespace minka

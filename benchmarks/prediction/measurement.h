@@ -1,7 +1,6 @@
 // One program planned, compiled and run: what was predicted and what it took.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,10 +25,5 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const PredictionProgram& program,
                                                const std::string& module_folder,
                                                const Calibration& calibration, bool memory_only,
                                                const std::string& dump_dir);
-
-// What `work` returns in a process of its own, which XLA may abort; `what` is for the message then.
-// The process that calls must not have loaded a plugin.
-absl::StatusOr<nlohmann::ordered_json> RunApart(
-    const std::string& what, const std::function<absl::StatusOr<nlohmann::ordered_json>()>& work);
 
 }  // namespace minka

@@ -5,17 +5,20 @@
 //   prediction_benchmark --filter lstm    of those whose name contains it
 //   prediction_benchmark --memory-only    plans and compiles, runs nothing: estimated and compiled
 //                                         memory
-//   prediction_benchmark --update         also writes benchmarks/prediction/results.md
+//   prediction_benchmark --update         also writes the committed table
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
-#include <filesystem>
+#include <functional>
 
 #include "CLI/CLI.hpp"
 #include "benchmarks/prediction/measurement.h"
 #include "benchmarks/prediction/prediction_table.h"
+#include "benchmarks/support/flax_modules.h"
+#include "benchmarks/support/run_apart.h"
+#include "benchmarks/support/table.h"
 #include "fmt/format.h"
 #include "minka/base/file.h"
-#include "minka/base/json.h"
 #include "minka/base/status.h"
 #include "minka/driver/local_devices.h"
 #include "minka/driver/profile.h"
@@ -25,26 +28,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kFolder[] = "benchmarks/prediction";
-
 struct Options {
   std::string python = "build/venv-jax/bin/python";
   std::string modules = "build/prediction_modules";
-  std::string profile, json;
+  std::string profile;
   std::string before;  // empty: no column for it
   std::vector<std::string> filters;
   std::string dump;  // folder with one for each program; empty: none
-  bool update = false, memory_only = false;
+  bool memory_only = false;
+  TableOptions table{.folder = "benchmarks/prediction"};
 };
 
-absl::Status MakeModules(const Options& options) {
-  if (std::filesystem::exists(options.modules + "/index.json")) return absl::OkStatus();
-  const std::string command =
-      fmt::format("{} {}/make_modules.py {} >&2", options.python, kFolder, options.modules);
-  if (std::system(command.c_str()) == 0) return absl::OkStatus();
-  return FailedPrecondition(
-      "no modules: {} failed; `make build/stamps/deps-bench` installs what it needs", command);
-}
+// Fields that AddErrors makes.
+const std::vector<Criterion> kCriteria = {{.field = "time_error", .absolute = 0.1},
+                                          {.field = "memory_below_compiled", .absolute = 0.005},
+                                          {.field = "memory_above_compiled", .absolute = 0.05}};
 
 absl::StatusOr<Json> ProfileNow() {
   ASSIGN_OR_RETURN(const LocalDevices devices,
@@ -67,16 +65,19 @@ absl::StatusOr<Calibration> ProfileOf(const Options& options) {
 // The errors of an earlier version's rows.
 absl::StatusOr<Json> ErrorsBefore(const std::string& path) {
   if (path.empty()) return Json::object();
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  ASSIGN_OR_RETURN(const Json rows, ParseJson(text));
+  ASSIGN_OR_RETURN(const Json rows, ReadRows(path));
   return ErrorsOf(rows);
 }
 
-// One row per line.
-std::string RowsText(const Json& rows) {
-  std::string text;
-  for (const Json& row : rows) text += (text.empty() ? "[\n " : ",\n ") + row.dump();
-  return text + "\n]\n";
+// How far the predictions are off, without signs, as parts of what was measured and compiled.
+void AddErrors(Json& row) {
+  const auto number = [&](const char* field) { return row[field].get<double>(); };
+  const double memory = number("estimated_bytes") / number("compiled_bytes") - 1;
+  if (row.contains("median_us")) {
+    row["time_error"] = std::abs(number("predicted_us") / number("median_us") - 1);
+  }
+  row["memory_below_compiled"] = std::max(0.0, -memory);
+  row["memory_above_compiled"] = std::max(0.0, memory);
 }
 
 bool IsChosen(const std::string& name, const std::vector<std::string>& filters) {
@@ -85,11 +86,15 @@ bool IsChosen(const std::string& name, const std::vector<std::string>& filters) 
          });
 }
 
-std::string Page(const Calibration& calibration, const std::string& table) {
+std::string MachineOf(const Calibration& calibration) {
+  return fmt::format("{} ({} cores), {}, {} devices", calibration.processor, calibration.cores,
+                     calibration.plugin, calibration.num_devices);
+}
+
+std::string Page(const Json& rows, const Json& before) {
   return fmt::format(
       "# Predicted and measured\n\n"
-      "Made by `prediction_benchmark --update` on {} ({} cores), {}, {} devices. Every step is "
-      "planned from a\n"
+      "Made by `prediction_benchmark --update` on {}. Every step is planned from a\n"
       "profile that was made just before, on other shapes (`minka profile`), then compiled and "
       "run: medians of\n"
       "warm steps, and their error. *busy* is the processor time of a step divided by the cores, "
@@ -98,8 +103,10 @@ std::string Page(const Calibration& calibration, const std::string& table) {
       "processes took\n"
       "meanwhile: measured times of rows with much of it are too long. Memory is that of the "
       "fullest device,\n"
-      "*ratio* what was estimated over what the compiler says.\n\n{}",
-      calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices, table);
+      "*ratio* what was estimated over what the compiler says. `--compare` fails where a row is "
+      "worse by more than\n"
+      "`results.json` says.\n\n{}",
+      rows.empty() ? "" : rows.back()["machine"].get<std::string>(), PredictionTable(rows, before));
 }
 
 std::string ProgressLine(const Json& row) {
@@ -113,17 +120,15 @@ std::string ProgressLine(const Json& row) {
                      row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3);
 }
 
-absl::Status RunAll(const Options& options) {
-  RETURN_IF_ERROR(MakeModules(options));
-  ASSIGN_OR_RETURN(const Json before, ErrorsBefore(options.before));
+absl::Status MeasureAll(const Options& options, const std::function<void(Json)>& add) {
+  RETURN_IF_ERROR(MakeFlaxModules(options.python, options.modules));
   ASSIGN_OR_RETURN(const Calibration calibration, ProfileOf(options));
-  Json rows = Json::array();
   absl::Status failed;
   for (const PredictionProgram& program : AllPrograms()) {
     if (!IsChosen(program.name(), options.filters)) continue;
     const std::string dump =
         options.dump.empty() ? "" : fmt::format("{}/{}", options.dump, program.name());
-    const auto row = RunApart(program.name(), [&] {
+    auto row = RunApart(program.name(), [&] {
       return Measure(program, options.modules, calibration, options.memory_only, dump);
     });
     if (!row.ok()) {
@@ -132,15 +137,27 @@ absl::Status RunAll(const Options& options) {
       continue;
     }
     fmt::print(stderr, "{}", ProgressLine(*row));
-    rows.push_back(*row);
-    if (!options.json.empty()) RETURN_IF_ERROR(WriteFile(options.json, RowsText(rows)));
-  }
-  const std::string table = options.memory_only ? MemoryTable(rows) : PredictionTable(rows, before);
-  fmt::print("{}", table);
-  if (options.update && !options.memory_only) {
-    RETURN_IF_ERROR(WriteFile(fmt::format("{}/results.md", kFolder), Page(calibration, table)));
+    AddErrors(*row);
+    (*row)["machine"] = MachineOf(calibration);
+    add(*std::move(row));
   }
   return failed;
+}
+
+absl::Status Run(const Options& options) {
+  if (options.memory_only && (options.table.update || options.table.compare)) {
+    return InvalidArgument("--memory-only measures no times, which the committed table has");
+  }
+  ASSIGN_OR_RETURN(const Json before, ErrorsBefore(options.before));
+  return MakeTable({.criteria = kCriteria,
+                    .measure = [&](const auto& add) { return MeasureAll(options, add); },
+                    .summary =
+                        [&](const Json& rows) {
+                          return options.memory_only ? MemoryTable(rows)
+                                                     : PredictionTable(rows, before);
+                        },
+                    .page = [&](const Json& rows) { return Page(rows, before); }},
+                   options.table);
 }
 
 }  // namespace
@@ -157,13 +174,12 @@ int main(int argc, char** argv) {
   app.add_option("--profile", options.profile, "a calibration to take instead of a new one");
   app.add_option("--before", options.before,
                  "rows of an earlier version (--json), whose errors get a column");
-  app.add_option("--json", options.json, "also writes the rows to this file");
   app.add_option("--dump", options.dump,
                  "writes each program's steps into a folder of its name in this one");
   app.add_flag("--memory-only", options.memory_only, "plan and compile, run nothing");
-  app.add_flag("--update", options.update, "also writes benchmarks/prediction/results.md");
+  minka::AddTableOptions(app, options.table);
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = minka::RunAll(options);
+  const absl::Status status = minka::Run(options);
   if (status.ok()) return EXIT_SUCCESS;
   fmt::print(stderr, "error: {}\n", minka::Message(status));
   return EXIT_FAILURE;

@@ -1,10 +1,8 @@
 #include "benchmarks/prediction/programs.h"
 
+#include "benchmarks/support/flax_modules.h"
 #include "fmt/format.h"
-#include "minka/base/file.h"
-#include "minka/base/json.h"
 #include "minka/base/status.h"
-#include "minka/ir/hlo_proto.h"
 #include "minka/models/registry.h"
 
 namespace minka {
@@ -32,8 +30,14 @@ constexpr PlannedStep kSteps[] = {
     {"flax resnet_small"},
     {"flax convolutions", true},
     {"flax convolutions_bf16"},
+    {"flax convolutions_small"},
+    {"flax separable_convolutions"},
+    {"flax autoencoder"},
+    {"flax vision_transformer"},
+    {"flax mixer"},
     {"flax lstm", true},
     {"flax lstm_wide"},
+    {"flax gru"},
     {"flax moe", true},
     {"flax mlp", true},
     {"flax embedding"},
@@ -45,18 +49,6 @@ constexpr PlannedStep kSteps[] = {
     {"wresnet-tiny f32"},
     {"unet-tiny f32"},
 };
-
-absl::StatusOr<Step> LoadFlaxModule(const std::string& name, const std::string& folder) {
-  ASSIGN_OR_RETURN(const std::string index, ReadFile(folder + "/index.json"));
-  ASSIGN_OR_RETURN(const nlohmann::ordered_json batch_inputs, ParseJson(index));
-  if (!batch_inputs.contains(name)) {
-    return NotFound("{}/index.json lists no module {}; make the modules again", folder, name);
-  }
-  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(fmt::format("{}/{}.pb", folder, name)));
-  ASSIGN_OR_RETURN(Module module, ImportHlo(bytes));
-  return MakeStep(std::move(module),
-                  {.batch_inputs = batch_inputs[name].get<std::vector<std::string>>()});
-}
 
 }  // namespace
 

@@ -1,13 +1,9 @@
 // Solves the contest's instances, generated families and minka's own problems; prints one line each
 // and writes JSON.
 //
-//   solver_benchmark [--instances DIR] [--seconds N] [--only TEXT] [--highs SECONDS] [--json FILE]
-//   [--compare FILE]
+//   solver_benchmark [--instances DIR] [--seconds N] [--only TEXT] [--highs SECONDS]
 //   solver_benchmark --load
-//
-// --compare fails if cost or bound became worse than in the committed table by more than 0.1 %.
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,11 +17,11 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "benchmarks/support/run_apart.h"
+#include "benchmarks/support/table.h"
 #include "families.h"
 #include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "large_file.h"
-#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/solver/contest_reader.h"
 #include "minka/solver/solve.h"
@@ -45,10 +41,13 @@ struct Flags {
   double seconds = 60;
   std::string only;
   double highs_seconds = 0;
-  std::string json;
-  std::string compare;
   bool load = false;
+  TableOptions table{.folder = "benchmarks/solver"};
 };
+
+const std::vector<Criterion> kCriteria = {
+    {.field = "cost", .relative = 1e-3},
+    {.field = "lower_bound", .relative = 1e-3, .is_better_large = true}};
 
 // Best published costs (scoreboard of the contest's organisers) and the contest's time limits.
 struct ContestInstance {
@@ -126,80 +125,49 @@ absl::StatusOr<double> MillisecondsAtNextPrice(const SolverProblem& problem,
   return milliseconds[milliseconds.size() / 2];
 }
 
-Json Measure(const Case& c, const Flags& flags) {
+absl::StatusOr<Json> Measure(const Case& c, const Flags& flags) {
   Json row;
   row["name"] = c.name;
-  const absl::StatusOr<SolverProblem> problem = c.make();
-  if (!problem.ok()) {
-    row["error"] = Message(problem.status());
-    return row;
-  }
+  ASSIGN_OR_RETURN(const SolverProblem problem, c.make());
   std::vector<std::pair<double, int64_t>> costs;
   SolveParameters parameters = {.gap = c.gap, .time_limit_seconds = c.seconds, .num_threads = 2};
   parameters.on_progress = [&](const SolveProgress& progress) {
     if (progress.cost) costs.emplace_back(progress.seconds, *progress.cost);
   };
-  const absl::StatusOr<SolveResult> solved = Solve(*problem, parameters);
-  if (!solved.ok()) {
-    row["error"] = Message(solved.status());
-    return row;
-  }
+  ASSIGN_OR_RETURN(const SolveResult solved, Solve(problem, parameters));
   const auto contest = ContestInstances().find(c.name);
   const bool known = contest != ContestInstances().end();
-  const int64_t best = known ? contest->second.best_cost : solved->cost;
+  const int64_t best = known ? contest->second.best_cost : solved.cost;
   const auto within = std::ranges::find_if(costs, [&](const auto& entry) {
     return static_cast<double>(entry.second) <= 1.01 * static_cast<double>(best);
   });
-  row["nodes"] = problem->num_nodes();
-  row["edges"] = problem->edges().size();
-  row["core_nodes"] = solved->core.num_nodes;
-  row["core_edges"] = solved->core.num_edges;
-  row["core_cells"] = solved->core.num_cells;
-  row["status"] = std::string(SolveStatusName(solved->status));
-  row["cost"] = solved->cost;
-  row["lower_bound"] = solved->lower_bound;
-  row["gap"] = solved->gap;
+  row["nodes"] = problem.num_nodes();
+  row["edges"] = problem.edges().size();
+  row["core_nodes"] = solved.core.num_nodes;
+  row["core_edges"] = solved.core.num_edges;
+  row["core_cells"] = solved.core.num_cells;
+  row["status"] = std::string(SolveStatusName(solved.status));
+  row["cost"] = solved.cost;
+  row["lower_bound"] = solved.lower_bound;
+  row["gap"] = solved.gap;
   row["cost_over_contest_best"] =
-      known ? Json(static_cast<double>(solved->cost) / static_cast<double>(best)) : Json();
+      known ? Json(static_cast<double>(solved.cost) / static_cast<double>(best)) : Json();
   row["seconds_to_one_percent"] = within == costs.end() ? Json() : Json(within->first);
-  row["seconds"] = solved->seconds;
-  row["work"] = solved->work;
-  row["memory_price"] = solved->memory_price;
+  row["seconds"] = solved.seconds;
+  row["work"] = solved.work;
+  row["memory_price"] = solved.memory_price;
   row["peak_megabytes"] = PeakMegabytes();
   if (c.at_prices) {
-    const absl::StatusOr<double> again = MillisecondsAtNextPrice(*problem, *solved, c.gap);
+    const absl::StatusOr<double> again = MillisecondsAtNextPrice(problem, solved, c.gap);
     row["milliseconds_at_next_price"] = again.ok() ? Json(*again) : Json();
   }
 #ifdef MINKA_HAS_HIGHS
   if (flags.highs_seconds > 0 && !known) {
-    const OracleAnswer oracle = SolveWithHighs(*problem, flags.highs_seconds);
+    const OracleAnswer oracle = SolveWithHighs(problem, flags.highs_seconds);
     row["highs_cost"] = oracle.cost ? Json(*oracle.cost) : Json();
     row["highs_seconds"] = oracle.seconds;
   }
 #endif
-  return row;
-}
-
-// In a process of its own, so that peak memory is that of one case.
-Json MeasureApart(const std::string& name, const std::function<Json()>& measure) {
-  int ends[2];
-  if (pipe(ends) != 0) return {{"name", name}, {"error", "no pipe"}};
-  const pid_t child = fork();
-  if (child == 0) {
-    close(ends[0]);
-    const std::string text = measure().dump();
-    const bool written =
-        write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    _exit(written ? 0 : 1);
-  }
-  close(ends[1]);
-  std::string text;
-  char block[4096];
-  for (ssize_t n; (n = read(ends[0], block, sizeof(block))) > 0;) text.append(block, n);
-  close(ends[0]);
-  waitpid(child, nullptr, 0);
-  Json row = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (row.is_discarded()) row = {{"name", name}, {"error", "the solver died"}};
   return row;
 }
 
@@ -209,10 +177,6 @@ std::string Optional(const Json& value, const char* format) {
 
 void Print(const Json& row) {
   const std::string name = row["name"];
-  if (row.contains("error")) {
-    fmt::print("{:32} {}\n", name, row["error"].get<std::string>());
-    return;
-  }
   fmt::print(
       "{:32} {:>7} {:>7} {:>6} {:>16} {:>9} {:>8.4f}% {:>7} {:>7.2f} {:>7.0f} {}{}\n", name,
       row["nodes"].get<int64_t>(), row["edges"].get<int64_t>(), row["core_nodes"].get<int64_t>(),
@@ -228,46 +192,31 @@ void Print(const Json& row) {
   std::fflush(stdout);
 }
 
-// Names of cases that became worse.
-absl::StatusOr<std::vector<std::string>> Worsened(const Json& rows, const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  const Json committed = Json::parse(text, nullptr, false);
-  if (committed.is_discarded()) return InvalidArgument("{} is not JSON", path);
-  constexpr double kTolerance = 1e-3;
-  std::vector<std::string> worse;
-  for (const Json& old_row : committed["rows"]) {
-    for (const Json& row : rows) {
-      if (row["name"] != old_row["name"] || old_row.contains("error")) continue;
-      const bool worsened =
-          row.contains("error") ||
-          row["cost"].get<double>() > (1 + kTolerance) * old_row["cost"].get<double>() ||
-          row["lower_bound"].get<double>() <
-              (1 - kTolerance) * old_row["lower_bound"].get<double>();
-      if (worsened) worse.push_back(row["name"]);
-    }
-  }
-  return worse;
-}
-
 // Reading alone; the file is in the page cache.
-Json MeasureLoad(const std::string& path) {
+absl::StatusOr<Json> MeasureLoad(const std::string& path) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   const std::clock_t processor_start = std::clock();
-  const absl::StatusOr<SolverProblem> problem = ReadContestProblem(path);
+  ASSIGN_OR_RETURN(const SolverProblem problem, ReadContestProblem(path));
   const double processor_seconds =
       static_cast<double>(std::clock() - processor_start) / CLOCKS_PER_SEC;
   const std::chrono::duration<double> seconds = Clock::now() - start;
-  if (!problem.ok()) return {{"error", Message(problem.status())}};
   int64_t cells = 0;
-  for (const ProblemEdge& edge : problem->edges())
-    cells += int64_t{problem->num_choices(edge.a)} * problem->num_choices(edge.b);
-  return {{"nodes", problem->num_nodes()},
-          {"edges", problem->edges().size()},
-          {"cells", cells},
-          {"seconds", seconds.count()},
-          {"processor_seconds", processor_seconds},
-          {"peak_megabytes", PeakMegabytes()}};
+  for (const ProblemEdge& edge : problem.edges())
+    cells += int64_t{problem.num_choices(edge.a)} * problem.num_choices(edge.b);
+  return Json{{"nodes", problem.num_nodes()},
+              {"edges", problem.edges().size()},
+              {"cells", cells},
+              {"seconds", seconds.count()},
+              {"processor_seconds", processor_seconds},
+              {"peak_megabytes", PeakMegabytes()}};
+}
+
+absl::StatusOr<Json> WriteAndMeasureLoad(const std::string& path) {
+  RETURN_IF_ERROR(WriteLargeFile({}, path));
+  ASSIGN_OR_RETURN(Json row, RunApart("large file", [&] { return MeasureLoad(path); }));
+  row["megabytes"] = static_cast<double>(std::filesystem::file_size(path)) / 1e6;
+  return row;
 }
 
 // How long the largest file that the contest's format is likely to see takes to read.
@@ -275,40 +224,40 @@ absl::Status Load() {
   namespace fs = std::filesystem;
   const fs::path path =
       fs::temp_directory_path() / fmt::format("minka_large_problem_{}.json", getpid());
-  absl::Status written = WriteLargeFile({}, path);
-  Json row;
-  double megabytes = 0;
-  if (written.ok()) {
-    megabytes = static_cast<double>(fs::file_size(path)) / 1e6;
-    row = MeasureApart("large file", [&] { return MeasureLoad(path); });
-  }
+  const absl::StatusOr<Json> measured = WriteAndMeasureLoad(path);
   fs::remove(path);
-  RETURN_IF_ERROR(written);
-  if (row.contains("error")) return FailedPrecondition("{}", row["error"].get<std::string>());
+  ASSIGN_OR_RETURN(const Json row, measured);
   fmt::print(
       "{:.0f} MB, {} nodes, {} edges, {} cells: {:.2f} s ({:.2f} s of processor), {:.0f} MiB\n",
-      megabytes, row["nodes"].get<int64_t>(), row["edges"].get<int64_t>(),
+      row["megabytes"].get<double>(), row["nodes"].get<int64_t>(), row["edges"].get<int64_t>(),
       row["cells"].get<int64_t>(), row["seconds"].get<double>(),
       row["processor_seconds"].get<double>(), row["peak_megabytes"].get<double>());
   return absl::OkStatus();
 }
 
-absl::Status Run(const Flags& flags) {
-  if (flags.load) return Load();
+absl::Status RunAll(const Flags& flags, const std::function<void(Json)>& add) {
   fmt::print("{:32} {:>7} {:>7} {:>6} {:>16} {:>9} {:>9} {:>7} {:>7} {:>7} stopped\n", "problem",
              "nodes", "edges", "core", "cost", "/contest", "gap", "1% at s", "total s", "MB");
-  Json rows = Json::array();
+  absl::Status failed;
   for (const Case& c : Cases(flags)) {
-    rows.push_back(MeasureApart(c.name, [&] { return Measure(c, flags); }));
-    Print(rows.back());
+    // Peak memory is that of one case.
+    auto row = RunApart(c.name, [&] { return Measure(c, flags); });
+    if (row.ok()) {
+      Print(*row);
+      add(*std::move(row));
+    } else {
+      fmt::print("{}\n", Message(row.status()));
+      failed = row.status();
+    }
   }
-  if (!flags.json.empty())
-    RETURN_IF_ERROR(
-        WriteFile(flags.json, Json{{"schema_version", 1}, {"rows", rows}}.dump(1) + "\n"));
-  if (flags.compare.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<std::string> worse, Worsened(rows, flags.compare));
-  if (worse.empty()) return absl::OkStatus();
-  return FailedPrecondition("worse than {}: {}", flags.compare, fmt::join(worse, ", "));
+  return failed;
+}
+
+absl::Status Run(const Flags& flags) {
+  if (flags.load) return Load();
+  return MakeTable(
+      {.criteria = kCriteria, .measure = [&](const auto& add) { return RunAll(flags, add); }},
+      flags.table);
 }
 
 }  // namespace
@@ -324,9 +273,7 @@ int main(int argc, char** argv) {
   app.add_option("--highs", flags.highs_seconds,
                  "Also ask HiGHS, for at most this many seconds each; 0: do not")
       ->capture_default_str();
-  app.add_option("--json", flags.json, "Write the table here");
-  app.add_option("--compare", flags.compare,
-                 "Fail where cost or bound is worse than in this table");
+  minka::AddTableOptions(app, flags.table);
   app.add_flag(
       "--load", flags.load,
       "Instead, write a file of about 300 MB, measure how long it takes to read, remove it");

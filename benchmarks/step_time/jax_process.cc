@@ -93,11 +93,12 @@ absl::StatusOr<nlohmann::json> JaxProcess::ReadAnswer() {
   return answer;
 }
 
-absl::StatusOr<std::vector<double>> JaxProcess::Run(const std::string& sharding, int num_steps) {
+absl::StatusOr<JaxSteps> JaxProcess::Run(const std::string& sharding, int num_steps) {
   std::fprintf(requests_, "run %s %d\n", sharding.c_str(), num_steps);
   std::fflush(requests_);
   ASSIGN_OR_RETURN(const nlohmann::json answer, ReadAnswer());
-  return answer.at("step_seconds").get<std::vector<double>>();
+  return JaxSteps{.seconds = answer.at("step_seconds").get<std::vector<double>>(),
+                  .first_loss = answer.at("first_loss").get<double>()};
 }
 
 }  // namespace minka

@@ -20,6 +20,11 @@ struct JaxProcessOptions {
   std::vector<std::string> arguments;
 };
 
+struct JaxSteps {
+  std::vector<double> seconds;  // of each step
+  double first_loss = 0;        // of the sharding's very first step
+};
+
 // Owns the child: it is asked to quit, and waited for, on destruction. Move-only.
 class JaxProcess {
  public:
@@ -31,8 +36,8 @@ class JaxProcess {
 
   int64_t num_parameters() const { return num_parameters_; }
   const std::vector<std::string>& shardings() const { return shardings_; }
-  // Seconds of each of num_steps steps. The first call for a sharding also compiles it.
-  absl::StatusOr<std::vector<double>> Run(const std::string& sharding, int num_steps);
+  // The first call for a sharding also compiles it.
+  absl::StatusOr<JaxSteps> Run(const std::string& sharding, int num_steps);
 
  private:
   JaxProcess(pid_t pid, FILE* requests, FILE* answers)
