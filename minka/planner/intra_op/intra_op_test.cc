@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "gmock/gmock.h"
@@ -136,6 +137,32 @@ TEST(PlanMesh, TheSearchIsNeverSlowerThanAPlanByRules) {
       }
     }
   }
+}
+
+// Examples are split over the axis of four, so gradients are sums over it alone. All-reduces over
+// all eight devices are measured to take less the more they carry.
+TEST(PlanMesh, TheBoundHoldsWhereMeasuredTimesFallWithTheBytes) {
+  const Mesh mesh = *Mesh::Parse("x=2,y=4");
+  Calibration calibration{.num_devices = 8, .bytes_per_us = 1e6};
+  for (const auto& [size, bytes, us] : {std::tuple(2, 4, 20.0),
+                                        {2, 4096, 30.0},
+                                        {4, 4, 20.0},
+                                        {4, 4096, 30.0},
+                                        {8, 16, 200.0},
+                                        {8, 36, 100.0},
+                                        {8, 4096, 101.0}}) {
+    calibration.collectives.push_back({ReshardKind::kAllReduce, size, bytes, us});
+    calibration.collectives.push_back({ReshardKind::kReduceScatter, size, bytes, us});
+    calibration.collectives.push_back({ReshardKind::kAllGather, size, bytes, 1000 + us});
+    calibration.collectives.push_back({ReshardKind::kAllToAll, size, bytes, 1000 + us});
+  }
+  const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh, &calibration);
+  const IntraOpResult result =
+      *PlanMesh(TwoLayerStep(4, 3), mesh, *cost,
+                {.search = {.pins = {"x=[y,-]"}, .gap = 0, .num_threads = 1}});
+  EXPECT_THAT(result.stage.reshards, testing::SizeIs(2));
+  EXPECT_LE(result.lower_bound, result.objective);
+  EXPECT_LE(result.gap, 1e-6);
 }
 
 TEST(DescribeParameters, BatchInputsAreLabelledByTheirOwnDimensions) {
