@@ -165,6 +165,25 @@ TEST(PlanMesh, TheBoundHoldsWhereMeasuredTimesFallWithTheBytes) {
   EXPECT_LE(result.gap, 1e-6);
 }
 
+// Where the compiler needs less than the search counts, a plan by rules fits that the search under
+// the limit could not see. Its bound is not clamped to the plan's objective but said to be passed.
+TEST(PlanMesh, APlanByRulesBelowTheBoundIsNamedAndBringsItsOwnBound) {
+  const Mesh mesh = *Mesh::Parse("data=8");
+  const Step step = TwoLayerStep(1024, 128);
+  const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh);
+  const IntraOpResult by_rules = PlanLocally(step, mesh, Method::kData);
+  ASSERT_LT(by_rules.lower_bound, by_rules.objective);
+  IntraOpOptions options{.search = {.gap = 0, .num_threads = 1}};
+  options.search.memory_limit_bytes = by_rules.stage.peak_memory_bytes * 6 / 10;
+  options.peak_memory_bytes = [](const StagePlan&) { return 1; };
+  const IntraOpResult result = *PlanMesh(step, mesh, *cost, options);
+  EXPECT_THAT(result.notes, testing::Contains(testing::StartsWith(
+                                "method data has a plan that the search left out, below its "
+                                "bound of ")));
+  EXPECT_LE(result.lower_bound, by_rules.lower_bound);
+  EXPECT_GE(result.gap, (result.objective - by_rules.lower_bound) / result.objective);
+}
+
 TEST(DescribeParameters, BatchInputsAreLabelledByTheirOwnDimensions) {
   ModuleBuilder module("dot");
   ComputationBuilder b = module.Entry();
