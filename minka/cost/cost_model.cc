@@ -229,7 +229,9 @@ double PackingUs(const CostModel& cost, int64_t bytes, AxisSet axes, ElementType
 
 double PriceInGroup(const CostModel& cost, ReshardKind kind, int64_t local_bytes, AxisSet axes,
                     int64_t num_members, ElementType type) {
-  const double us = cost.Collective(kind, local_bytes, axes, type) - cost.Latency(kind, axes);
+  // Measured times may fall with the bytes; more work never takes less.
+  const double us =
+      std::max(0.0, cost.Collective(kind, local_bytes, axes, type) - cost.Latency(kind, axes));
   if (kind == ReshardKind::kAllReduce) return us;
   return us + PackingUs(cost, local_bytes, axes, type) +
          PackingUs(cost, local_bytes / num_members, axes, type);

@@ -50,8 +50,8 @@ class CostModel {
 
 // What one of several tensors adds to a collective instruction that they share, which pays
 // GroupLatency once: its bytes, and where the tensors are packed into one array and taken apart
-// again (every kind but all-reduce) reading and writing them on both sides. `num_members` of a
-// group along the axes.
+// again (every kind but all-reduce) reading and writing them on both sides. Never negative.
+// `num_members` of a group along the axes.
 double PriceInGroup(const CostModel& cost, ReshardKind kind, int64_t local_bytes, AxisSet axes,
                     int64_t num_members, ElementType type);
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes);

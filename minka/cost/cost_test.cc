@@ -123,6 +123,20 @@ TEST(FitDots, FormsByThemselves) {
               1e-9);
 }
 
+TEST(PriceInGroup, IsNotNegativeWhereMeasuredTimesFallWithTheBytes) {
+  Calibration calibration = SomeCalibration();
+  calibration.collectives = {{ReshardKind::kAllReduce, 2, 256, 28},
+                             {ReshardKind::kAllReduce, 2, 3072, 19},
+                             {ReshardKind::kAllReduce, 2, 49152, 22}};
+  const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("2"), &calibration);
+  for (const int64_t bytes : {4, 256, 3072, 49152, 1 << 20}) {
+    const double price =
+        PriceInGroup(*model, ReshardKind::kAllReduce, bytes, AxisSet::Of(0), 2, ElementType::kF32);
+    EXPECT_GE(price, 0) << bytes;
+    EXPECT_EQ(price > 0, bytes == 1 << 20) << bytes;
+  }
+}
+
 TEST(Calibration, RoundTripsAndRefusesNonsense) {
   const Calibration read = *Calibration::FromJson(SomeCalibration().ToJson());
   EXPECT_EQ(read.ToJson(), SomeCalibration().ToJson());

@@ -443,6 +443,7 @@ struct ReshardDistances::Graph {
   struct Edge {
     int to = 0;
     double cost = 0;
+    AxisSet made_partial;
   };
   struct Vertex {
     State state = 0;
@@ -472,14 +473,17 @@ struct ReshardDistances::Graph {
     if (vertices[vertex].first_edge != vertices[vertex].end_edge) return;
     const size_t first = edges.size();
     steps.ForEachFrom(vertices[vertex].state, [&](State next, AxisSet split, const Move& move) {
-      edges.push_back({NumberOf(next), prices.Of(move.kind, split, move.axes)});
+      edges.push_back(
+          {.to = NumberOf(next),
+           .cost = prices.Of(move.kind, split, move.axes),
+           .made_partial = move.kind == ReshardKind::kMakePartial ? move.axes : AxisSet()});
     });
     vertices[vertex].first_edge = first;
     vertices[vertex].end_edge = edges.size();
   }
 
-  // Dijkstra from one vertex to all that can be reached.
-  std::vector<double> Search(int from) {
+  // Dijkstra from one vertex to all that can be reached where `to_partial` may be made partial.
+  std::vector<double> Search(int from, AxisSet to_partial) {
     using Candidate = std::pair<double, int>;
     constexpr double kInfinite = std::numeric_limits<double>::infinity();
     std::vector<double> costs(vertices.size(), kInfinite);
@@ -494,6 +498,7 @@ struct ReshardDistances::Graph {
       costs.resize(vertices.size(), kInfinite);
       for (size_t i = vertices[vertex].first_edge; i < vertices[vertex].end_edge; ++i) {
         const Edge& edge = edges[i];
+        if (!edge.made_partial.Minus(to_partial).empty()) continue;
         if (cost + edge.cost >= costs[edge.to]) continue;
         costs[edge.to] = cost + edge.cost;
         queue.emplace(costs[edge.to], edge.to);
@@ -507,8 +512,9 @@ struct ReshardDistances::Graph {
   const Steps steps;
   std::vector<Vertex> vertices;
   std::vector<Edge> edges;
-  absl::flat_hash_map<State, int> number;              // looked up only, never iterated
-  absl::flat_hash_map<int, std::vector<double>> from;  // costs to all vertices, once searched
+  absl::flat_hash_map<State, int> number;  // looked up only, never iterated
+  // Costs to all vertices, once searched; by vertex and partial axes of the goal.
+  absl::flat_hash_map<std::pair<int, uint32_t>, std::vector<double>> from;
 };
 
 ReshardDistances::ReshardDistances(const Shape& shape, const Mesh& mesh,
@@ -522,8 +528,8 @@ ReshardDistances::~ReshardDistances() = default;
 
 double ReshardDistances::Between(const Sharding& from, const Sharding& to) {
   const int source = graph_->NumberOf(Encode(from));
-  const auto [found, is_new] = graph_->from.try_emplace(source);
-  if (is_new) found->second = graph_->Search(source);
+  const auto [found, is_new] = graph_->from.try_emplace({source, to.partial.bits()});
+  if (is_new) found->second = graph_->Search(source, to.partial);
   const size_t target = graph_->NumberOf(Encode(to));
   MINKA_CHECK(target < found->second.size(), "no path to a sharding of {} dimensions",
               to.dims.size());

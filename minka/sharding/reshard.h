@@ -47,7 +47,8 @@ struct ReshardPath {
 
 // The cheapest sequence under `price`, by Dijkstra over the shardings that single steps reach; ties
 // go to fewer steps, then to the path found first, so the same input gives the same path. Two
-// things are left out: making axes partial that `to` wants otherwise (never cheaper), and, where
+// things are left out: making axes partial that `to` wants otherwise (never cheaper, unless prices
+// of larger groups are lower, which noise in measurements makes them), and, where
 // more than three axes would take part, splitting over axes that neither side uses (to communicate
 // less and gather again). Tens of microseconds for three axes. Precondition: both shardings are
 // valid.
@@ -55,8 +56,8 @@ ReshardPath CheapestReshard(const Shape& shape, const Sharding& from, const Shar
                             const Mesh& mesh, const ReshardPrice& price);
 
 // What CheapestReshard costs between any two shardings of one shape: one search finds the costs
-// from a sharding to all others, tens of microseconds for three axes once the steps between them
-// are known. Not thread-safe.
+// from a sharding to all others that are partial over the same axes, tens of microseconds for three
+// axes once the steps between them are known. Not thread-safe.
 class ReshardDistances {
  public:
   // Preconditions: SearchesEveryAxis(mesh), which must live as long as this, and no sharding splits

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <map>
 #include <random>
+#include <tuple>
 
 #include "fmt/format.h"
 #include "gmock/gmock.h"
@@ -271,6 +272,29 @@ TEST(Reshard, RandomPathsEndAtTheGoalAndAreAsCheapAsBruteForce) {
     EXPECT_EQ(distances.Between(to, from),
               CheapestReshard(shape, to, from, mesh, AlphaBetaOn(mesh)).cost);
     EXPECT_EQ(distances.Between(from, to), path.cost);
+  }
+}
+
+// Noise makes larger groups cheaper than smaller ones, so that it would pay to make sums of more
+// axes.
+TEST(Reshard, DistancesAreThoseOfThePathsWhateverThePrices) {
+  Random random(17);
+  for (int trial = 0; trial < 300; ++trial) {
+    const Mesh mesh = *Mesh::Parse(trial % 2 == 0 ? "2x4" : "2x2x2");
+    const Shape shape{kF32, {8, 24}};
+    std::map<std::tuple<ReshardKind, int64_t, AxisSet>, double> prices;
+    const ReshardPrice price = [&](ReshardKind kind, int64_t bytes, AxisSet axes) {
+      const double noise = IsCollective(kind) ? Below(random, 100) : 1;
+      return prices.try_emplace({kind, bytes, axes}, noise).first->second;
+    };
+    ReshardDistances distances(shape, mesh, price);
+    for (int i = 0; i < 10; ++i) {
+      const Sharding from = RandomSharding(random, shape, mesh);
+      const Sharding to = RandomSharding(random, shape, mesh);
+      EXPECT_DOUBLE_EQ(distances.Between(from, to),
+                       CheapestReshard(shape, from, to, mesh, price).cost)
+          << ToString(from, mesh) << " -> " << ToString(to, mesh);
+    }
   }
 }
 

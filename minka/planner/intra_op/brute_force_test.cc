@@ -68,12 +68,13 @@ Step RandomStep(Random& random, const Shape& shape, int num_operations) {
 // One step on one mesh as the search sees it.
 class Problem {
  public:
-  Problem(const Step& step, const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options)
+  Problem(const Step& step, const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options,
+          const ReshardLimits& limits = {})
       : facts_(step),
         mesh_(mesh),
         cost_(cost),
         tables_(*EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options)),
-        reshards_(mesh, cost, tables_.shardings),
+        reshards_(mesh, cost, tables_.shardings, limits),
         formulation_(Formulate(facts_, tables_, reshards_, mesh, cost, options)),
         op_costs_(facts_, tables_, mesh, cost) {}
 
@@ -170,6 +171,17 @@ class Problem {
     }
     return price;
   }
+
+  // What the plan takes as the search counts it, by the paths of its reshards.
+  double Charged(const std::vector<int32_t>& choice) {
+    const ReshardTimes times = ReshardTimesOf(formulation_, tables_, reshards_, choice);
+    double price = times.time + times.penalties;
+    for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
+      price += op_costs_.Costs(id)[choice[formulation_.operations[id]]];
+    }
+    return price;
+  }
+  double units_per_cost() const { return formulation_.units_per_cost; }
 
   // What the plan takes by its own steps.
   double PriceOf(const StagePlan& stage) const {
@@ -321,6 +333,57 @@ TEST(BruteForce, NoCombinationCostsLessThanTheBound) {
   }
   EXPECT_GT(num_on_three_axes, kNumCases / 10);
   EXPECT_GT(num_decoded, kNumCases / 4);
+}
+
+// Every size and kind of its own, as noise makes them.
+Calibration NoisyCalibration(Random& random) {
+  const auto noise = [&](int most) { return 1e-3 * (1 + Below(random, 1000 * most)); };
+  Calibration calibration{.num_devices = 8,
+                          .launch_us = noise(5),
+                          .arithmetic_per_us = 1,
+                          .elementwise_per_us = 1,
+                          .bytes_per_us = 10,
+                          .synchronise_us = noise(3)};
+  for (const ReshardKind kind : {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
+                                 ReshardKind::kAllGather, ReshardKind::kAllToAll}) {
+    for (const int64_t group_size : {2, 4}) {
+      for (const int64_t bytes : {4, 16, 64}) {
+        calibration.collectives.push_back({kind, group_size, bytes, noise(100)});
+      }
+    }
+  }
+  return calibration;
+}
+
+TEST(BruteForce, AChoiceCostsWhatTheSearchChargesForItHoweverNoisyThePrices) {
+  constexpr int kNumCases = 200, kNumDraws = 100;
+  Random random(11);
+  int num_checked = 0;
+  for (int i = 0; i < kNumCases; ++i) {
+    const char* const meshes[] = {"2x2", "2x4", "2x2x2"};
+    const Mesh mesh = *Mesh::Parse(meshes[Below(random, 3)]);
+    const Calibration calibration = NoisyCalibration(random);
+    const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh, &calibration);
+    const ReshardLimits limits{.discourages_gathers_of_state = Below(random, 4) == 0,
+                               .prefers_scattered_gradients = Below(random, 4) == 0,
+                               .num_combinable = 1 + Below(random, 3)};
+    const Step step = RandomStep(random, {kF32, {8, 8}}, 1 + Below(random, 4));
+    Problem problem(step, mesh, *cost, {}, limits);
+    SCOPED_TRACE(fmt::format("case {} on {}", i, mesh.ToString()));
+    const double units = 1e-5 * (problem.solver_problem().num_nodes() +
+                                 static_cast<double>(problem.solver_problem().edges().size()));
+    for (int draw = 0; draw < kNumDraws; ++draw) {
+      const std::vector<int32_t> choice = problem.RandomChoice(random);
+      const Evaluation searched = *Evaluate(problem.solver_problem(), choice);
+      if (!searched.feasible()) continue;
+      const double price = static_cast<double>(searched.cost) / problem.units_per_cost();
+      const double charged = problem.Charged(choice);
+      EXPECT_LE(price, charged * (1 + 1e-12));
+      EXPECT_GE(price, charged * (1 - 1e-12) - 2 * units);
+      ++num_checked;
+    }
+  }
+  EXPECT_GT(num_checked, 1000);
 }
 
 TEST(BruteForce, MemoryInTheSearchIsNeverMoreThanThePlanIsChargedWith) {

@@ -322,16 +322,26 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
     absl::StatusOr<IntraOpResult> other = PlanDataParallel(step, mesh, cost, by_rules);
     if (!other.ok()) continue;
     result.seconds += other->seconds;
-    if (other->stage.step_time_us >= result.stage.step_time_us) continue;
     if (limit && other->stage.peak_memory_bytes > *limit) continue;
+    // Under a limit on memory the search leaves out plans that it counts as too large, and copies
+    // made in front of a loop. Then only both searches together bound what there is.
+    if (other->objective < result.lower_bound) {
+      if (other->objective * (1 + kRounding) < result.lower_bound) {
+        result.notes.push_back(
+            fmt::format("method {} has a plan that the search left out, below its bound of {:.6g}; "
+                        "lower bound and gap are of both",
+                        MethodName(method), result.lower_bound));
+      }
+      result.lower_bound = other->lower_bound;
+    }
+    if (other->stage.step_time_us >= result.stage.step_time_us) continue;
     result.stage = std::move(other->stage);
     result.objective = other->objective;
-    result.lower_bound = std::min(result.lower_bound, result.objective);
-    result.gap =
-        result.objective > 0 ? (result.objective - result.lower_bound) / result.objective : 0;
     result.notes.push_back(fmt::format(
         "the plan is that of method {}, which is predicted to be faster", MethodName(method)));
   }
+  result.gap =
+      result.objective > 0 ? (result.objective - result.lower_bound) / result.objective : 0;
 }
 
 }  // namespace

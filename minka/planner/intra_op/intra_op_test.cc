@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "gmock/gmock.h"
@@ -136,6 +137,51 @@ TEST(PlanMesh, TheSearchIsNeverSlowerThanAPlanByRules) {
       }
     }
   }
+}
+
+// Examples are split over the axis of four, so gradients are sums over it alone. All-reduces over
+// all eight devices are measured to take less the more they carry.
+TEST(PlanMesh, TheBoundHoldsWhereMeasuredTimesFallWithTheBytes) {
+  const Mesh mesh = *Mesh::Parse("x=2,y=4");
+  Calibration calibration{.num_devices = 8, .bytes_per_us = 1e6};
+  for (const auto& [size, bytes, us] : {std::tuple(2, 4, 20.0),
+                                        {2, 4096, 30.0},
+                                        {4, 4, 20.0},
+                                        {4, 4096, 30.0},
+                                        {8, 16, 200.0},
+                                        {8, 36, 100.0},
+                                        {8, 4096, 101.0}}) {
+    calibration.collectives.push_back({ReshardKind::kAllReduce, size, bytes, us});
+    calibration.collectives.push_back({ReshardKind::kReduceScatter, size, bytes, us});
+    calibration.collectives.push_back({ReshardKind::kAllGather, size, bytes, 1000 + us});
+    calibration.collectives.push_back({ReshardKind::kAllToAll, size, bytes, 1000 + us});
+  }
+  const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh, &calibration);
+  const IntraOpResult result =
+      *PlanMesh(TwoLayerStep(4, 3), mesh, *cost,
+                {.search = {.pins = {"x=[y,-]"}, .gap = 0, .num_threads = 1}});
+  EXPECT_THAT(result.stage.reshards, testing::SizeIs(2));
+  EXPECT_LE(result.lower_bound, result.objective);
+  EXPECT_LE(result.gap, 1e-6);
+}
+
+// Where the compiler needs less than the search counts, a plan by rules fits that the search under
+// the limit could not see. Its bound is not clamped to the plan's objective but said to be passed.
+TEST(PlanMesh, APlanByRulesBelowTheBoundIsNamedAndBringsItsOwnBound) {
+  const Mesh mesh = *Mesh::Parse("data=8");
+  const Step step = TwoLayerStep(1024, 128);
+  const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh);
+  const IntraOpResult by_rules = PlanLocally(step, mesh, Method::kData);
+  ASSERT_LT(by_rules.lower_bound, by_rules.objective);
+  IntraOpOptions options{.search = {.gap = 0, .num_threads = 1}};
+  options.search.memory_limit_bytes = by_rules.stage.peak_memory_bytes * 6 / 10;
+  options.peak_memory_bytes = [](const StagePlan&) { return 1; };
+  const IntraOpResult result = *PlanMesh(step, mesh, *cost, options);
+  EXPECT_THAT(result.notes, testing::Contains(testing::StartsWith(
+                                "method data has a plan that the search left out, below its "
+                                "bound of ")));
+  EXPECT_LE(result.lower_bound, by_rules.lower_bound);
+  EXPECT_GE(result.gap, (result.objective - by_rules.lower_bound) / result.objective);
 }
 
 TEST(DescribeParameters, BatchInputsAreLabelledByTheirOwnDimensions) {

@@ -11,9 +11,11 @@ namespace {
 constexpr double kDiscouraged = 1000;
 // Beyond every price: a path that costs as much uses what the limits forbid.
 constexpr double kForbiddenStep = 1e30;
-// On top of the price of every collective where paths with one are looked for: beyond every price,
-// but below what is forbidden, and small enough to be subtracted again.
-constexpr double kOneCollective = 1e12;
+// On top of the price of every collective where paths with one are looked for: an hour is beyond
+// every price, but below what is forbidden, and small enough to be subtracted again.
+constexpr double kOneCollective = 4294967296;
+// So much of a price may be lost beside it, in a sum of eight steps: below a unit of the search.
+constexpr double kLostBesideIt = 8 * kOneCollective * std::numeric_limits<double>::epsilon();
 
 bool IsAllowed(const Sharding& from, const Sharding& to) {
   const AxisSet added = to.partial.Minus(from.partial);
@@ -77,11 +79,12 @@ double ReshardCosts::PriceOfWholeSum(const Sharding& from, const Sharding& to,
 
 namespace {
 
-// The price of one combined collective, from a path's under CombinedPrice; nullopt: it has none or
-// several, or uses what the limits forbid.
+// The price of one combined collective, from a path's under CombinedPrice, rounded down so that the
+// search charges no more than SearchCost; nullopt: it has none or several, or uses what the limits
+// forbid.
 std::optional<double> PriceOfOne(double price) {
   if (price < kOneCollective || price >= 2 * kOneCollective) return std::nullopt;
-  return price - kOneCollective;
+  return std::max(0.0, price - kOneCollective - kLostBesideIt);
 }
 
 }  // namespace
