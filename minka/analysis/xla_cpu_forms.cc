@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "minka/ir/simplify.h"
+
 namespace minka {
 namespace {
 
@@ -134,6 +136,9 @@ class Rewriter {
       case Opcode::kPad:
         instruction.opcode = kStandsAlone;
         break;
+      case Opcode::kReshape:
+        results = {Reshaped(instruction.operands[0], instruction.shape().dims)};
+        return;
       case Opcode::kSelectAndScatter:
         results = {WriteSelectAndScatter(instruction)};
         return;
@@ -235,7 +240,13 @@ class Rewriter {
     return Reshaped(value, {ShapeOf(value).num_elements()});
   }
 
-  Value Reshaped(Value value, std::vector<int64_t> dims) {
+  // Equal reshapes are one, and of two in a row the last is left. So what several dots read by
+  // reshapes of their own is written once, not repeated in each of them.
+  Value Reshaped(Value value, const std::vector<int64_t>& dims) {
+    while (out_.instruction(value).opcode == Opcode::kReshape) {
+      value = out_.instruction(value).operands[0];
+    }
+    if (ShapeOf(value).dims == dims) return value;
     const auto [found, added] = reshaped_.try_emplace({value, dims});
     if (added) {
       found->second = Append({.opcode = Opcode::kReshape,
@@ -403,7 +414,7 @@ Module CpuForms(const Module& module) {
     const Computation source = computation;
     computation = Rewriter(source).Run();
   }
-  return out;
+  return EliminateDeadCode(out);
 }
 
 }  // namespace minka
