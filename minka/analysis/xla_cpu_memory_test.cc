@@ -47,6 +47,24 @@ ENTRY e {
   EXPECT_EQ(memory.temp_bytes, kMatrix);
 }
 
+// Equal reshapes are one: what they read is written once, not repeated in both of them.
+TEST(XlaCpuMemory, EqualReshapesAreOne) {
+  const XlaCpuMemory memory = MemoryOf(R"(
+ENTRY e {
+  x = f32[128,128] parameter(0)
+  w = f32[256,64] parameter(1)
+  a = f32[128,128] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  b = f32[128,128] add(a, x)
+  b1 = f32[64,256] reshape(b)
+  b2 = f32[64,256] reshape(b)
+  c = f32[64,64] dot(b1, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  d = f32[64,64] tanh(c)
+  e = f32[64,256] dot(d, b2), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT t = (f32[64,256]) tuple(e)
+})");
+  EXPECT_EQ(memory.temp_bytes, 2 * kMatrix);  // repeated, a lived with b2 and d
+}
+
 TEST(XlaCpuMemory, NarrowOperandsOfDotsAreWidened) {
   const XlaCpuMemory memory = MemoryOf(R"(
 ENTRY e {
