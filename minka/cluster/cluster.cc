@@ -41,30 +41,34 @@ DeviceKind H100() {
 }
 
 // Vendors' data sheets: dense tensor-core peaks (TF32 for f32 where there is one), memory
-// bandwidth; links per direction and device: NVLink half of the bidirectional figure, network of
-// the host divided by its devices.
+// bandwidth; links per direction and device: NVLink half of the bidirectional figure; between hosts
+// what one device can use of its host's network cards.
 std::vector<Cluster> Presets() {
   return {
       {.name = "p3.16xlarge",
        .devices_per_host = 8,
        .device = V100(),
        .intra_host = {5, 130 * kGiga},
-       .inter_host = {30, 25.0 / 8 / 8 * kGiga}},
+       .inter_host = {30, 25.0 / 8 * kGiga},
+       .host_network_bytes_per_us = 25.0 / 8 * kGiga},
       {.name = "p4d.24xlarge",
        .devices_per_host = 8,
        .device = A100(40),
        .intra_host = {5, 270 * kGiga},
-       .inter_host = {20, 400.0 / 8 / 8 * kGiga}},
+       .inter_host = {20, 100.0 / 8 * kGiga},
+       .host_network_bytes_per_us = 400.0 / 8 * kGiga},
       {.name = "p4de.24xlarge",
        .devices_per_host = 8,
        .device = A100(80),
        .intra_host = {5, 270 * kGiga},
-       .inter_host = {20, 400.0 / 8 / 8 * kGiga}},
+       .inter_host = {20, 100.0 / 8 * kGiga},
+       .host_network_bytes_per_us = 400.0 / 8 * kGiga},
       {.name = "p5.48xlarge",
        .devices_per_host = 8,
        .device = H100(),
        .intra_host = {4, 400 * kGiga},
-       .inter_host = {15, 3200.0 / 8 / 8 * kGiga}},
+       .inter_host = {15, 400.0 / 8 * kGiga},
+       .host_network_bytes_per_us = 3200.0 / 8 * kGiga},
   };
 }
 
@@ -91,7 +95,8 @@ absl::Status CheckCluster(const Cluster& cluster) {
   }
   const bool rates = cluster.device.peak_flops_per_us > 0 &&
                      cluster.device.memory_bytes_per_us > 0 &&
-                     cluster.intra_host.bytes_per_us > 0 && cluster.inter_host.bytes_per_us > 0;
+                     cluster.intra_host.bytes_per_us > 0 && cluster.inter_host.bytes_per_us > 0 &&
+                     cluster.host_network_bytes_per_us >= 0;
   if (!rates)
     return InvalidArgument(
         "cluster: every rate (peak_flops_per_us, memory_bytes_per_us, bytes_per_us) must be "
@@ -153,7 +158,8 @@ std::string Cluster::ToJson() const {
                        {"memory_bytes", device.memory_bytes},
                        {"launch_us", device.launch_us}}},
                      {"intra_host", ToJsonObject(intra_host)},
-                     {"inter_host", ToJsonObject(inter_host)}};
+                     {"inter_host", ToJsonObject(inter_host)},
+                     {"host_network_bytes_per_us", host_network_bytes_per_us}};
   return json.dump(1) + "\n";
 }
 
@@ -176,7 +182,8 @@ absl::StatusOr<Cluster> Cluster::FromJson(std::string_view text) {
                    .launch_us = device.value("launch_us", 1.0)},
         .shared_compute_pool = json.value("shared_compute_pool", false),
         .intra_host = LinkFromJson(json.at("intra_host")),
-        .inter_host = LinkFromJson(json.at("inter_host"))};
+        .inter_host = LinkFromJson(json.at("inter_host")),
+        .host_network_bytes_per_us = json.value("host_network_bytes_per_us", 0.0)};
     RETURN_IF_ERROR(CheckCluster(cluster));
     return cluster;
   } catch (const Json::exception& error) {

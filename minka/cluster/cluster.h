@@ -11,7 +11,7 @@
 
 namespace minka {
 
-// Latency and bandwidth of one link level, per device and direction.
+// Latency and bandwidth of one link level, of one device that uses it alone, per direction.
 struct Link {
   double latency_us = 1;
   double bytes_per_us = 1;  // 1 byte/us = 1 MB/s
@@ -38,6 +38,8 @@ struct Cluster {
   bool shared_compute_pool = false;  // all devices of a host share one pool
   Link intra_host;
   Link inter_host;
+  // Of all devices of a host together to others, per direction; 0: what inter_host says for each.
+  double host_network_bytes_per_us = 0;
 
   int num_devices() const { return num_hosts * devices_per_host; }
 

@@ -18,7 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchemaVersion = 5;  // 5: forms of dots, gradients of pooling
+constexpr int kSchemaVersion =
+    6;  // 6: collectives by dimension, products in caches, grouped convolutions
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -224,13 +225,18 @@ DotModel FitDots(std::span<const DotPoint> dots, DotForm form) {
 }
 
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
-                              double bytes, bool is_strided) {
-  is_strided = is_strided && std::ranges::any_of(calibration.collectives, [&](const auto& point) {
-                 return point.is_strided && point.kind == kind && point.group_size == group_size;
-               });
+                              double bytes, CollectiveLayout layout) {
+  const auto is_measured = [&] {
+    return std::ranges::any_of(calibration.collectives, [&](const CollectivePoint& point) {
+      return point.kind == kind && point.layout == layout &&
+             (point.group_size == group_size || !layout.is_strided);
+    });
+  };
+  if (!is_measured()) layout.is_strided = false;
+  if (!is_measured()) layout.is_inner = false;
   std::map<int64_t, std::vector<std::pair<double, double>>> by_group_size;
   for (const CollectivePoint& point : calibration.collectives) {
-    if (point.kind != kind || point.is_strided != is_strided) continue;
+    if (point.kind != kind || point.layout != layout) continue;
     by_group_size[point.group_size].emplace_back(static_cast<double>(point.bytes), point.us);
   }
   std::vector<std::pair<double, double>> by_size;
@@ -239,6 +245,16 @@ double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, 
     by_size.emplace_back(static_cast<double>(size), Interpolate(points, bytes));
   }
   return by_size.empty() ? 0 : Interpolate(by_size, static_cast<double>(group_size));
+}
+
+std::string DriftNote(const Calibration& calibration) {
+  constexpr double kMostDrift = 1.25;
+  const double drift = calibration.drift;
+  if (drift < kMostDrift && drift > 1 / kMostDrift) return "";
+  return fmt::format(
+      "the same program took {:.2f} times as long at the end of the profile as at its beginning: "
+      "others used the machine, and predictions will be off; `minka profile` measures anew",
+      drift);
 }
 
 std::string Calibration::ToJson() const {
@@ -253,8 +269,12 @@ std::string Calibration::ToJson() const {
                {"elementwise_per_us", elementwise_per_us},
                {"half_elementwise_per_us", half_elementwise_per_us},
                {"bytes_per_us", bytes_per_us},
+               {"cached_bytes_per_us", cached_bytes_per_us},
+               {"cache_bytes", cache_bytes},
                {"synchronise_us", synchronise_us},
+               {"drift", drift},
                {"dots", DotsToJson(dots)},
+               {"cached_dots", DotsToJson(cached_dots)},
                {"convolutions", DotsToJson(convolutions)},
                {"reductions", Json::array()},
                {"collectives", Json::array()}};
@@ -265,7 +285,8 @@ std::string Calibration::ToJson() const {
   for (const CollectivePoint& point : collectives) {
     json["collectives"].push_back({{"kind", std::string(ToString(point.kind))},
                                    {"group_size", point.group_size},
-                                   {"strided", point.is_strided},
+                                   {"strided", point.layout.is_strided},
+                                   {"inner", point.layout.is_inner},
                                    {"bytes", point.bytes},
                                    {"us", point.us}});
   }
@@ -292,9 +313,13 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .elementwise_per_us = read.Positive("elementwise_per_us"),
                     .half_elementwise_per_us = read.Positive("half_elementwise_per_us"),
                     .bytes_per_us = read.Positive("bytes_per_us"),
-                    .synchronise_us = read.NotNegative("synchronise_us")};
+                    .cached_bytes_per_us = read.Positive("cached_bytes_per_us"),
+                    .cache_bytes = read.Size("cache_bytes", /*least=*/0),
+                    .synchronise_us = read.NotNegative("synchronise_us"),
+                    .drift = read.Positive("drift")};
     RETURN_IF_ERROR(read.status());
     ASSIGN_OR_RETURN(out.dots, ReadDots(json, "dots"));
+    ASSIGN_OR_RETURN(out.cached_dots, ReadDots(json, "cached_dots"));
     ASSIGN_OR_RETURN(out.convolutions, ReadDots(json, "convolutions"));
     for (const Json& rate : json.at("reductions")) {
       FieldReader field(rate, fmt::format("reductions[{}].", out.reductions.size()));
@@ -305,11 +330,12 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
     for (const Json& point : json.at("collectives")) {
       FieldReader field(point, fmt::format("collectives[{}].", out.collectives.size()));
       ASSIGN_OR_RETURN(const ReshardKind kind, ParseKind(point.at("kind")));
-      out.collectives.push_back({.kind = kind,
-                                 .group_size = field.Size("group_size", /*least=*/2),
-                                 .bytes = field.Size("bytes"),
-                                 .us = field.Positive("us"),
-                                 .is_strided = point.at("strided")});
+      out.collectives.push_back(
+          {.kind = kind,
+           .group_size = field.Size("group_size", /*least=*/2),
+           .bytes = field.Size("bytes"),
+           .us = field.Positive("us"),
+           .layout = {.is_strided = point.at("strided"), .is_inner = point.at("inner")}});
       RETURN_IF_ERROR(field.status());
     }
     return out;

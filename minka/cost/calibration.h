@@ -31,14 +31,20 @@ struct DotPoint {
   double us = 0;
 };
 
+struct CollectiveLayout {
+  bool is_strided = false;  // the members of a group are no neighbours
+  bool is_inner = false;    // as in StepWork
+  bool operator==(const CollectiveLayout&) const = default;
+};
+
 // Wall time of one collective over groups of `group_size`, all groups at once; bytes as in
-// ReshardPrice.
+// StepWork.
 struct CollectivePoint {
   ReshardKind kind = ReshardKind::kAllReduce;
   int64_t group_size = 2;
   int64_t bytes = 0;
   double us = 0;
-  bool is_strided = false;  // the members of a group are no neighbours
+  CollectiveLayout layout;
 };
 
 // Reductions that backends run at rates of their own.
@@ -68,8 +74,12 @@ struct Calibration {
   double elementwise_per_us = 1;       // exponentials and what is like them
   double half_elementwise_per_us = 1;  // both on bf16
   double bytes_per_us = 1;             // streamed through memory per device
+  double cached_bytes_per_us = 1;      // through the caches
+  int64_t cache_bytes = 0;             // the largest cache, which all cores share; 0: not known
   double synchronise_us = 0;           // a collective between other work, beyond its own time
+  double drift = 1;                    // time of a program at the end over that at the beginning
   std::vector<DotPoint> dots;
+  std::vector<DotPoint> cached_dots;   // whose operands and result are in the caches
   std::vector<DotPoint> convolutions;  // as the dots that they are, per group of features
   std::vector<ReductionRate> reductions;
   std::vector<CollectivePoint> collectives;
@@ -79,6 +89,10 @@ struct Calibration {
   static absl::StatusOr<Calibration> FromJson(std::string_view json);
   std::string ToJson() const;
 };
+
+// What to say of a calibration during which the machine became slower or faster by more than a
+// quarter, because others used it; empty: nothing.
+std::string DriftNote(const Calibration& calibration);
 
 // Microseconds of a dot: parts for the operation, for each of its batch, for its multiply-adds, and
 // for the elements of either operand, which are packed, and of the result.
@@ -97,9 +111,9 @@ DotModel FitDots(std::span<const DotPoint> dots);
 DotModel FitDots(std::span<const DotPoint> dots, DotForm form);
 
 // Microseconds of a collective, linear between the measured sizes and beyond them, group sizes
-// interpolated likewise. Strided groups cost what neighbours do where none were measured. Zero when
-// nothing of the kind was measured.
+// interpolated likewise. What was not measured in its layout costs what it does with groups of
+// neighbours, or along the first dimension. Zero when nothing of the kind was measured.
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
-                              double bytes, bool is_strided = false);
+                              double bytes, CollectiveLayout layout = {});
 
 }  // namespace minka

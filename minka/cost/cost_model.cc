@@ -7,31 +7,25 @@
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/cost/host_links.h"
 
 namespace minka {
 namespace {
 
-// Recursive halving and doubling (Thakur, Rabenseifner, Gropp: Optimization of Collective
-// Communication Operations in MPICH, 2005): with n members, latency L per message and w bytes per
-// us, for B bytes as in ReshardPrice,
-//   all-reduce                  2 log2(n) L + 2 (n-1)/n B/w
-//   all-gather, reduce-scatter    log2(n) L +   (n-1)/n B/w
-//   all-to-all (pairwise)           (n-1) L +   (n-1)/n B/w
-double CollectiveUs(ReshardKind kind, double bytes, double n, const Link& link) {
-  const double moved = (n - 1) / n * bytes / link.bytes_per_us;
-  const double rounds = std::ceil(std::log2(n));
-  if (kind == ReshardKind::kAllReduce) return 2 * (rounds * link.latency_us + moved);
-  return (kind == ReshardKind::kAllToAll ? n - 1 : rounds) * link.latency_us + moved;
-}
-
 class RooflineCostModel final : public CostModel {
  public:
   RooflineCostModel(const Cluster& cluster, const Mesh& mesh, const Calibration* calibration)
-      : cluster_(cluster), mesh_(mesh) {
+      : cluster_(cluster), mesh_(mesh), links_(cluster, mesh) {
     if (calibration) {
       calibration_ = *calibration;
       dots_ = ModelsOf(calibration->dots);
-      convolutions_ = ModelsOf(calibration->convolutions);
+      cached_dots_ = ModelsOf(calibration->cached_dots);
+      std::vector<DotPoint> whole, grouped;
+      for (const DotPoint& point : calibration->convolutions) {
+        (point.batch > 1 ? grouped : whole).push_back(point);
+      }
+      convolutions_ = ModelsOf(whole);
+      grouped_convolutions_ = ModelsOf(grouped);
     }
     const int on_one_host =
         static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
@@ -44,25 +38,30 @@ class RooflineCostModel final : public CostModel {
   bool forbids_replicated_dots() const override { return false; }
   bool shares_latency() const override { return true; }
 
-  double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
-                    ElementType) const override {
-    const auto bytes = static_cast<double>(local_bytes);
-    if (!IsCollective(kind)) return LaunchUs() + 2 * bytes / BytesPerUs();
-    const int64_t n = mesh_.size(axes);
+  double Collective(const StepWork& work, ElementType) const override {
+    const auto bytes = static_cast<double>(work.local_bytes);
+    if (!IsCollective(work.kind)) return LaunchUs() + 2 * bytes / BytesPerUs();
+    const int64_t n = mesh_.size(work.axes);
     if (n == 1) return 0;
     if (calibration_) {
-      const double us = CalibratedCollectiveUs(*calibration_, kind, n, bytes, IsStrided(axes));
+      const double us =
+          CalibratedCollectiveUs(*calibration_, work.kind, n, bytes,
+                                 {.is_strided = IsStrided(work.axes), .is_inner = work.is_inner});
       if (us > 0) return (us + calibration_->synchronise_us) * sharing_;
     }
-    return CollectiveUs(kind, bytes, static_cast<double>(n), LinkFor(axes)) + LaunchUs();
+    return links_.CollectiveUs(work.kind, bytes, work.axes) + LaunchUs();
   }
 
   double Latency(ReshardKind kind, AxisSet axes) const override {
-    return Collective(kind, 0, axes, ElementType::kF32);
+    return Collective({.kind = kind, .axes = axes}, ElementType::kF32);
+  }
+
+  double cache_bytes() const override {
+    return calibration_ ? static_cast<double>(calibration_->cache_bytes) / calibration_->cores : 0;
   }
 
   double Operation(const LocalWork& work) const override {
-    const double memory = static_cast<double>(work.bytes) / BytesPerUs();
+    const double memory = static_cast<double>(work.bytes) / BytesPerUs(work.is_cached);
     double compute = work.elementwise / ElementwisePerUs(work);
     if (!work.dot_sizes.empty()) {
       compute += DotUs(work);
@@ -84,9 +83,11 @@ class RooflineCostModel final : public CostModel {
   double LaunchUs() const {
     return calibration_ ? calibration_->launch_us * sharing_ : cluster_.device.launch_us;
   }
-  double BytesPerUs() const {
-    return (calibration_ ? calibration_->bytes_per_us : cluster_.device.memory_bytes_per_us) /
-           sharing_;
+  double BytesPerUs(bool is_cached = false) const {
+    const double rate = !calibration_ ? cluster_.device.memory_bytes_per_us
+                        : is_cached   ? calibration_->cached_bytes_per_us
+                                      : calibration_->bytes_per_us;
+    return rate / sharing_;
   }
   // Elementwise units do one operation where matrix units do many: a sixteenth of the peak without
   // a measurement.
@@ -114,18 +115,25 @@ class RooflineCostModel final : public CostModel {
     return false;
   }
   double FlopsPerUs(ElementType type) const {
-    const double peak = IsHalf(type) && cluster_.device.peak_half_flops_per_us > 0
-                            ? cluster_.device.peak_half_flops_per_us
-                            : cluster_.device.peak_flops_per_us;
-    return peak / sharing_;
+    const DeviceKind& device = cluster_.device;
+    const bool has_units =
+        device.peak_half_flops_per_us > 0 &&
+        (type == ElementType::kF16 || (type == ElementType::kBF16 && device.has_bf16));
+    return (has_units ? device.peak_half_flops_per_us : device.peak_flops_per_us) / sharing_;
   }
   double DotUs(const LocalWork& work) const {
-    const bool is_convolution = work.opcode == Opcode::kConvolution && !convolutions_.empty();
-    const DotModels& models = is_convolution ? convolutions_ : dots_;
+    const DotModels& models = ModelsFor(work);
     if (models.empty()) return work.flops / FlopsPerUs(work.type);
     const auto& s = work.dot_sizes;
     const DotModel& model = models.at(work.dot_form);
     return (model.Us(s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
+  }
+  const DotModels& ModelsFor(const LocalWork& work) const {
+    if (work.opcode == Opcode::kConvolution) {
+      if (work.dot_sizes[0] > 1 && !grouped_convolutions_.empty()) return grouped_convolutions_;
+      if (!convolutions_.empty()) return convolutions_;
+    }
+    return work.is_cached && !cached_dots_.empty() ? cached_dots_ : dots_;
   }
   // What is measured are products of f32, to which processors without half units widen.
   double WideningUs(const LocalWork& work) const {
@@ -134,26 +142,11 @@ class RooflineCostModel final : public CostModel {
     const auto elements = static_cast<double>(s[0] * (s[1] * s[3] + s[3] * s[2] + s[1] * s[2]));
     return elements / calibration_->half_elementwise_per_us;
   }
-  // The slowest link that groups along the axes cross, the mesh laid over the hosts' devices in
-  // order.
-  const Link& LinkFor(AxisSet axes) const {
-    std::vector<int> members;
-    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      if (axes.contains(axis)) members.push_back(axis);
-    }
-    for (const std::vector<int64_t>& group : mesh_.Groups(members)) {
-      for (int64_t device : group) {
-        if (device / cluster_.devices_per_host != group[0] / cluster_.devices_per_host)
-          return cluster_.inter_host;
-      }
-    }
-    return cluster_.intra_host;
-  }
-
   const Cluster cluster_;
   const Mesh mesh_;
+  const HostLinks links_;
   std::optional<Calibration> calibration_;
-  DotModels dots_, convolutions_;  // empty: none measured
+  DotModels dots_, cached_dots_, convolutions_, grouped_convolutions_;  // empty: none measured
   double sharing_ =
       1;  // how much slower a device is than its rates, because others use the same cores
 };
@@ -178,18 +171,19 @@ class AlpaCostModel final : public CostModel {
   bool forbids_replicated_dots() const override { return !allow_replicated_dots_; }
   bool shares_latency() const override { return false; }
 
-  double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
-                    ElementType) const override {
+  double Collective(const StepWork& work, ElementType) const override {
     double total = 0;
-    auto bytes = static_cast<double>(local_bytes);
+    const auto bytes = static_cast<double>(work.local_bytes);
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
-      if (axes.contains(axis) && mesh_.size(axis) > 1) total += OneAxis(kind, bytes, axis);
+      if (work.axes.contains(axis) && mesh_.size(axis) > 1) {
+        total += OneAxis(work.kind, bytes, axis);
+      }
     }
     return total;
   }
 
   double Latency(ReshardKind kind, AxisSet axes) const override {
-    return Collective(kind, 0, axes, ElementType::kF32);
+    return Collective({.kind = kind, .axes = axes}, ElementType::kF32);
   }
 
   double Operation(const LocalWork&) const override { return 0; }
@@ -221,26 +215,28 @@ class AlpaCostModel final : public CostModel {
 
 // Packing or taking apart `bytes`, without what each loop costs by itself.
 double PackingUs(const CostModel& cost, int64_t bytes, AxisSet axes, ElementType type) {
-  return cost.Collective(ReshardKind::kSlice, bytes, axes, type) -
-         cost.Collective(ReshardKind::kSlice, 0, axes, type);
+  return cost.Collective({ReshardKind::kSlice, bytes, axes}, type) -
+         cost.Collective({ReshardKind::kSlice, 0, axes}, type);
 }
 
 }  // namespace
 
-double PriceInGroup(const CostModel& cost, ReshardKind kind, int64_t local_bytes, AxisSet axes,
-                    int64_t num_members, ElementType type) {
+double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_members,
+                    ElementType type) {
+  StepWork packed = work;
+  packed.is_inner = false;
   // Measured times may fall with the bytes; more work never takes less.
   const double us =
-      std::max(0.0, cost.Collective(kind, local_bytes, axes, type) - cost.Latency(kind, axes));
-  if (kind == ReshardKind::kAllReduce) return us;
-  return us + PackingUs(cost, local_bytes, axes, type) +
-         PackingUs(cost, local_bytes / num_members, axes, type);
+      std::max(0.0, cost.Collective(packed, type) - cost.Latency(work.kind, work.axes));
+  if (work.kind == ReshardKind::kAllReduce) return us;
+  return us + PackingUs(cost, work.local_bytes, work.axes, type) +
+         PackingUs(cost, work.local_bytes / num_members, work.axes, type);
 }
 
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes) {
   const double latency = cost.Latency(kind, axes);
   if (kind == ReshardKind::kAllReduce) return latency;
-  return latency + 2 * cost.Collective(ReshardKind::kSlice, 0, axes, ElementType::kF32);
+  return latency + 2 * cost.Collective({ReshardKind::kSlice, 0, axes}, ElementType::kF32);
 }
 
 std::unique_ptr<CostModel> MakeRooflineCostModel(const Cluster& cluster, const Mesh& mesh,

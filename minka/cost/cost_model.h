@@ -24,6 +24,7 @@ struct LocalWork {
   double elementwise = 0;  // weighted elementwise operations
   int64_t bytes = 0;       // read and written outside the fusion group
   bool launches = false;   // first operation of its fusion group
+  bool is_cached = false;  // what it reads and writes is in the caches
   // {batch, m, n, k} on the device: of a dot, and of the dot that a convolution is.
   std::vector<int64_t> dot_sizes;
   DotForm dot_form = DotForm::kNN;
@@ -35,13 +36,13 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual std::string name() const = 0;  // roofline, measured, alpa
-  // One collective over groups along `axes`, all groups of the mesh at once; bytes as in
-  // ReshardPrice.
-  virtual double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
-                            ElementType type) const = 0;
+  // One step over groups along its axes, all groups of the mesh at once.
+  virtual double Collective(const StepWork& work, ElementType type) const = 0;
   // The part of Collective that does not depend on bytes.
   virtual double Latency(ReshardKind kind, AxisSet axes) const = 0;
   virtual double Operation(const LocalWork& work) const = 0;
+  // What one turn of a loop may read and write and find in the caches in the next; 0: not known.
+  virtual double cache_bytes() const { return 0; }
   // Whether collectives that run as one instruction pay one latency: alpa prices each by itself.
   virtual bool shares_latency() const = 0;
   // Whether compute may be repeated on an axis: alpa forbids undivided dots.
@@ -50,10 +51,10 @@ class CostModel {
 
 // What one of several tensors adds to a collective instruction that they share, which pays
 // GroupLatency once: its bytes, and where the tensors are packed into one array and taken apart
-// again (every kind but all-reduce) reading and writing them on both sides. Never negative.
-// `num_members` of a group along the axes.
-double PriceInGroup(const CostModel& cost, ReshardKind kind, int64_t local_bytes, AxisSet axes,
-                    int64_t num_members, ElementType type);
+// again (every kind but all-reduce) reading and writing them on both sides, so that parts are whole
+// blocks in between. Never negative. `num_members` of a group along the axes.
+double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_members,
+                    ElementType type);
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes);
 
 // Latency-bandwidth collectives and roofline compute on the mesh laid over the cluster's devices in

@@ -5,6 +5,7 @@
 #include "minka/base/status.h"
 #include "minka/cost/calibration.h"
 #include "minka/cost/cost_model.h"
+#include "minka/cost/host_links.h"
 
 namespace minka {
 namespace {
@@ -16,11 +17,12 @@ Mesh MeshOf(std::string_view text) { return *Mesh::Parse(text); }
 TEST(Alpa, CostsAreThoseOfItsTests) {
   const auto model = *MakeAlpaCostModel(MeshOf("4x1"), {1, 1}, {1, 1}, false);
   const auto all_reduce = [&](int64_t bytes) {
-    return model->Collective(ReshardKind::kAllReduce, bytes, AxisSet::Of(0), ElementType::kF32);
+    return model->Collective({ReshardKind::kAllReduce, bytes, AxisSet::Of(0)}, ElementType::kF32);
   };
   // The MLP under data parallelism: six kernels of 4096 and six biases of 128 bytes.
   EXPECT_NEAR(6 * (all_reduce(4096) + all_reduce(128)), 38028.0012, 1e-6);
-  EXPECT_EQ(model->Collective(ReshardKind::kAllReduce, 4096, AxisSet::Of(1), ElementType::kF32), 0);
+  EXPECT_EQ(model->Collective({ReshardKind::kAllReduce, 4096, AxisSet::Of(1)}, ElementType::kF32),
+            0);
 }
 
 TEST(Alpa, WantsOneFigurePerAxis) {
@@ -39,7 +41,7 @@ TEST(Roofline, DevicesThatShareCoresSlowEachOther) {
 TEST(Roofline, AllReduceCostsAsMuchAsItsTwoHalves) {
   const auto model = MakeRooflineCostModel(*Cluster::Preset("p3.16xlarge"), MeshOf("8"));
   const auto price = [&](ReshardKind kind) {
-    return model->Collective(kind, 1 << 26, AxisSet::Of(0), ElementType::kF32);
+    return model->Collective({kind, 1 << 26, AxisSet::Of(0)}, ElementType::kF32);
   };
   EXPECT_NEAR(price(ReshardKind::kAllReduce) /
                   (price(ReshardKind::kReduceScatter) + price(ReshardKind::kAllGather)),
@@ -52,33 +54,39 @@ TEST(Roofline, GroupsAcrossHostsPayTheSlowLink) {
   const auto model =
       MakeRooflineCostModel(*Cluster::Preset("p3.16xlarge:2"), MeshOf("data=2,model=8"));
   const auto price = [&](int axis) {
-    return model->Collective(ReshardKind::kAllReduce, 1 << 26, AxisSet::Of(axis),
+    return model->Collective({ReshardKind::kAllReduce, 1 << 26, AxisSet::Of(axis)},
                              ElementType::kF32);
   };
   EXPECT_GT(price(0), 2 * price(1));
 }
 
 Calibration SomeCalibration() {
-  return {
-      .processor = "p",
-      .cores = 2,
-      .plugin = "cpu",
-      .num_devices = 8,
-      .launch_us = 3,
-      .step_us = 100,
-      .arithmetic_per_us = 40,
-      .elementwise_per_us = 10,
-      .half_elementwise_per_us = 5,
-      .bytes_per_us = 20,
-      .dots = {{DotForm::kNN, 1, 64, 64, 64, 10}, {DotForm::kNN, 1, 256, 256, 256, 300}},
-      .convolutions = {{DotForm::kNN, 1, 64, 64, 64, 20}, {DotForm::kNN, 1, 256, 256, 256, 900}},
-      .reductions = {{ReductionKernel::kMaximumOfRows, 2}},
-      .collectives = {{ReshardKind::kAllReduce, 2, 1000, 10},
-                      {ReshardKind::kAllReduce, 2, 3000, 30},
-                      {ReshardKind::kAllReduce, 8, 1000, 40},
-                      {ReshardKind::kAllReduce, 8, 3000, 120},
-                      {ReshardKind::kAllReduce, 2, 1000, 15, /*is_strided=*/true},
-                      {ReshardKind::kAllReduce, 2, 3000, 45, /*is_strided=*/true}}};
+  return {.processor = "p",
+          .cores = 2,
+          .plugin = "cpu",
+          .num_devices = 8,
+          .launch_us = 3,
+          .step_us = 100,
+          .arithmetic_per_us = 40,
+          .elementwise_per_us = 10,
+          .half_elementwise_per_us = 5,
+          .bytes_per_us = 20,
+          .cached_bytes_per_us = 80,
+          .cache_bytes = 1000,
+          .dots = {{DotForm::kNN, 1, 64, 64, 64, 10}, {DotForm::kNN, 1, 256, 256, 256, 300}},
+          .cached_dots = {{DotForm::kNN, 1, 64, 64, 64, 5}, {DotForm::kNN, 1, 256, 256, 256, 150}},
+          .convolutions = {{DotForm::kNN, 1, 64, 64, 64, 20},
+                           {DotForm::kNN, 1, 256, 256, 256, 900},
+                           {DotForm::kNN, 16, 64, 1, 9, 700}},
+          .reductions = {{ReductionKernel::kMaximumOfRows, 2}},
+          .collectives = {{ReshardKind::kAllReduce, 2, 1000, 10},
+                          {ReshardKind::kAllReduce, 2, 3000, 30},
+                          {ReshardKind::kAllReduce, 8, 1000, 40},
+                          {ReshardKind::kAllReduce, 8, 3000, 120},
+                          {ReshardKind::kAllReduce, 2, 1000, 15, {.is_strided = true}},
+                          {ReshardKind::kAllReduce, 2, 3000, 45, {.is_strided = true}},
+                          {ReshardKind::kAllGather, 2, 1000, 12},
+                          {ReshardKind::kAllGather, 2, 1000, 36, {.is_inner = true}}}};
 }
 
 TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
@@ -86,11 +94,95 @@ TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
   EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 2, 2000), 20, 1e-9);
   EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 5, 1000), 25, 1e-9);
   EXPECT_EQ(CalibratedCollectiveUs(calibration, ReshardKind::kAllToAll, 2, 2000), 0);
-  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 2, 2000, true), 30,
+  const CollectiveLayout strided = {.is_strided = true};
+  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 2, 2000, strided), 30,
               1e-9);
   // Groups of eight are the whole mesh: none was measured strided.
-  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 8, 1000, true), 40,
+  EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 8, 1000, strided), 40,
               1e-9);
+}
+
+TEST(Measured, WhatIsInTheCachesAndGroupedConvolutionsHaveTheirOwnRates) {
+  const Calibration calibration = SomeCalibration();
+  const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"), &calibration);
+  EXPECT_EQ(model->cache_bytes(), 500);  // of one of two cores
+  EXPECT_EQ(MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"))->cache_bytes(), 0);
+  const auto bytes = [&](bool is_cached) {
+    return model->Operation({.opcode = Opcode::kAdd, .bytes = 800, .is_cached = is_cached});
+  };
+  EXPECT_DOUBLE_EQ(bytes(false), 40);
+  EXPECT_DOUBLE_EQ(bytes(true), 10);
+  const LocalWork dot = {
+      .opcode = Opcode::kDot, .is_cached = true, .dot_sizes = {1, 256, 256, 256}};
+  EXPECT_NEAR(model->Operation(dot), 150, 1);
+  const auto convolution = [&](std::vector<int64_t> sizes) {
+    return model->Operation({.opcode = Opcode::kConvolution, .dot_sizes = std::move(sizes)});
+  };
+  EXPECT_NEAR(convolution({16, 64, 1, 9}), 700, 1);
+  EXPECT_NEAR(convolution({1, 64, 64, 64}), 20, 1);
+}
+
+TEST(Measured, GathersOfRowsAreCheaperThanThoseOfColumns) {
+  const Calibration calibration = SomeCalibration();
+  const Mesh mesh = MeshOf("x=4,y=2");
+  const auto model = MakeRooflineCostModel(Cluster::Local(8), mesh, &calibration);
+  const auto gather = [&](int axis, int dim) {
+    const Shape shape = {ElementType::kF32, {25, 10}};
+    const Sharding before = Sharding::Replicated(2);  // only its bytes would count
+    ReshardStep step = {
+        .kind = ReshardKind::kAllGather, .dim = dim, .result = Sharding::Replicated(2)};
+    step.axes.PushMinor(axis);
+    return model->Collective(WorkOfStep(shape, before, step, mesh), ElementType::kF32);
+  };
+  EXPECT_DOUBLE_EQ(gather(/*axis=*/1, /*dim=*/0), 12);
+  EXPECT_DOUBLE_EQ(gather(/*axis=*/1, /*dim=*/1), 36);
+}
+
+TEST(HostLinks, SumsOverHostsAreMadeWithinEachFirst) {
+  Cluster cluster = *Cluster::Preset("p4de.24xlarge:4");
+  cluster.host_network_bytes_per_us = 100e3;  // InfiniBand, a card for each device
+  const double bytes = 2e9;
+  const auto bus_bandwidth = [&](const char* mesh_text, AxisSet axes) {
+    const Mesh mesh = MeshOf(mesh_text);
+    const auto n = static_cast<double>(mesh.size(axes));
+    return 2 * (n - 1) / n * bytes /
+           HostLinks(cluster, mesh).CollectiveUs(ReshardKind::kAllReduce, bytes, axes);
+  };
+  // Measured by Alpa: 90.6 and 97.6 GB/s on 4 and 2 hosts of 8, 12.5 between two devices.
+  EXPECT_NEAR(bus_bandwidth("32", AxisSet::Of(0)) / 90.6e3, 1, 0.1);
+  EXPECT_NEAR(bus_bandwidth("16", AxisSet::Of(0)) / 97.6e3, 1, 0.2);
+  EXPECT_NEAR(bus_bandwidth("x=2,y=8", AxisSet::Of(0)) / 12.5e3, 1, 0.05);
+  // Joined axes are the same group.
+  EXPECT_EQ(bus_bandwidth("x=4,y=8", AxisSet::Of(0).Union(AxisSet::Of(1))),
+            bus_bandwidth("32", AxisSet::Of(0)));
+}
+
+TEST(HostLinks, DevicesThatLeaveAHostShareItsNetwork) {
+  const Cluster cluster = *Cluster::Preset("p3.16xlarge:2");
+  const auto between_hosts = [&](const char* mesh) {
+    return HostLinks(cluster, MeshOf(mesh))
+        .CollectiveUs(ReshardKind::kAllGather, 1e9, AxisSet::Of(0));
+  };
+  EXPECT_NEAR(between_hosts("x=2,y=8") / (0.5e9 / 3125 * 8), 1, 0.01);
+}
+
+TEST(HostLinks, UnevenGroupsPayTheSlowLinkThroughout) {
+  const Cluster cluster = *Cluster::Preset("p3.16xlarge:2");
+  const Mesh mesh = MeshOf("12");
+  const HostLinks links(cluster, mesh);
+  EXPECT_GT(
+      links.CollectiveUs(ReshardKind::kAllReduce, 1e9, AxisSet::Of(0)),
+      HostLinks(cluster, MeshOf("16")).CollectiveUs(ReshardKind::kAllReduce, 1e9, AxisSet::Of(0)));
+}
+
+TEST(Roofline, TypesWithoutUnitsRunAtTheRateOfF32) {
+  const auto us = [](const char* cluster, ElementType type) {
+    return MakeRooflineCostModel(*Cluster::Preset(cluster), MeshOf("1"))
+        ->Operation({.opcode = Opcode::kDot, .type = type, .flops = 1e12});
+  };
+  EXPECT_LT(us("p3.16xlarge", ElementType::kF16), us("p3.16xlarge", ElementType::kF32));
+  EXPECT_EQ(us("p3.16xlarge", ElementType::kBF16), us("p3.16xlarge", ElementType::kF32));
+  EXPECT_EQ(us("p4d.24xlarge", ElementType::kBF16), us("p4d.24xlarge", ElementType::kF16));
 }
 
 TEST(FitDots, FindsThePartsInSpiteOfDisturbedMeasurements) {
@@ -130,8 +222,8 @@ TEST(PriceInGroup, IsNotNegativeWhereMeasuredTimesFallWithTheBytes) {
                              {ReshardKind::kAllReduce, 2, 49152, 22}};
   const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("2"), &calibration);
   for (const int64_t bytes : {4, 256, 3072, 49152, 1 << 20}) {
-    const double price =
-        PriceInGroup(*model, ReshardKind::kAllReduce, bytes, AxisSet::Of(0), 2, ElementType::kF32);
+    const double price = PriceInGroup(*model, {ReshardKind::kAllReduce, bytes, AxisSet::Of(0)}, 2,
+                                      ElementType::kF32);
     EXPECT_GE(price, 0) << bytes;
     EXPECT_EQ(price > 0, bytes == 1 << 20) << bytes;
   }
@@ -162,10 +254,19 @@ TEST(Calibration, RoundTripsAndRefusesNonsense) {
             "calibration: unknown reduction \"none\"");
 }
 
+TEST(Calibration, SaysThatTheMachineWasDisturbed) {
+  Calibration calibration = SomeCalibration();
+  EXPECT_EQ(DriftNote(calibration), "");
+  calibration.drift = 1.6;
+  EXPECT_THAT(DriftNote(calibration), HasSubstr("1.60 times as long"));
+  calibration.drift = 0.5;
+  EXPECT_NE(DriftNote(calibration), "");
+}
+
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 5; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 6; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {
@@ -187,7 +288,7 @@ TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {
   EXPECT_DOUBLE_EQ(elements(ReductionKernel::kRows, ElementType::kF32), 2.5);  // not measured
   EXPECT_DOUBLE_EQ(elements(ReductionKernel::kNone, ElementType::kBF16), 20);
   const auto reduce = [&](int axis) {
-    return model->Collective(ReshardKind::kAllReduce, 3000, AxisSet::Of(axis), ElementType::kF32);
+    return model->Collective({ReshardKind::kAllReduce, 3000, AxisSet::Of(axis)}, ElementType::kF32);
   };
   EXPECT_DOUBLE_EQ(reduce(1), 30);
 }

@@ -52,30 +52,94 @@ std::vector<int64_t> MatrixDims(int64_t num_elements) {
 
 }  // namespace
 
+namespace {
+
+// Operands of dots whose matrices lie as the form says.
+class DotOperands {
+ public:
+  DotOperands(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k)
+      : lhs_is_transposed_(form == DotForm::kTN), rhs_is_transposed_(form == DotForm::kNT) {
+    lhs_ = lhs_is_transposed_ ? Shape{ElementType::kF32, {batch, k, m}}
+                              : Shape{ElementType::kF32, {batch, m, k}};
+    rhs_ = rhs_is_transposed_ ? Shape{ElementType::kF32, {batch, n, k}}
+                              : Shape{ElementType::kF32, {batch, k, n}};
+  }
+  const Shape& lhs() const { return lhs_; }
+  const Shape& rhs() const { return rhs_; }
+  DotAttributes dot() const {
+    return {.lhs_contracting = {lhs_is_transposed_ ? 1 : 2},
+            .rhs_contracting = {rhs_is_transposed_ ? 2 : 1},
+            .lhs_batch = {0},
+            .rhs_batch = {0}};
+  }
+
+ private:
+  const bool lhs_is_transposed_, rhs_is_transposed_;
+  Shape lhs_, rhs_;
+};
+
+// The same operation of `x` again and again. Each waits for the one before: its first element is
+// added to a sum, and `x` passes a barrier together with the sum. Compilers would leave out what
+// nobody reads.
+class Repeated {
+ public:
+  Repeated(ComputationBuilder& b, Value x) : b_(b), x_(x), sum_(b.Scalar(ElementType::kF32, 0)) {}
+
+  Value x() const { return x_; }
+  void Made(Value value) {
+    const std::vector<int64_t> ones(b_.shape(value).dims.size(), 1);
+    const Value first = b_.Slice(
+        value, {.starts = std::vector<int64_t>(ones.size(), 0), .limits = ones, .strides = ones});
+    sum_ = b_.Binary(Opcode::kAdd, sum_, b_.Reshape(first, {}));
+    const Value values[] = {x_, sum_};
+    const std::vector<Value> passed = b_.OptBarrier(values);
+    x_ = passed[0];
+    sum_ = passed[1];
+  }
+  void Finish() { b_.SetResults({sum_}); }
+
+ private:
+  ComputationBuilder& b_;
+  Value x_, sum_;
+};
+
+}  // namespace
+
 absl::StatusOr<Module> DotProgram(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k,
                                   int count) {
   constexpr int kReadersOfOne = 4;
   ModuleBuilder module("dots");
   ComputationBuilder b = module.Entry();
-  const bool lhs_is_transposed = form == DotForm::kTN, rhs_is_transposed = form == DotForm::kNT;
-  const DotAttributes dot{.lhs_contracting = {lhs_is_transposed ? 1 : 2},
-                          .rhs_contracting = {rhs_is_transposed ? 2 : 1},
-                          .lhs_batch = {0},
-                          .rhs_batch = {0}};
-  const auto matrix = [&](const char* name, int number, int64_t rows, int64_t columns) {
-    return b.Parameter({ElementType::kF32, {batch, rows, columns}},
-                       fmt::format("{}{}", name, number));
-  };
+  const DotOperands operands(form, batch, m, n, k);
   std::vector<Value> results;
   Value x;
   for (int i = 0; i < count; ++i) {
-    if (i % kReadersOfOne == 0) {
-      x = lhs_is_transposed ? matrix("x", i, k, m) : matrix("x", i, m, k);
-    }
-    const Value w = rhs_is_transposed ? matrix("w", i, n, k) : matrix("w", i, k, n);
-    results.push_back(b.Dot(x, w, dot));
+    if (i % kReadersOfOne == 0) x = b.Parameter(operands.lhs(), fmt::format("x{}", i));
+    const Value w = b.Parameter(operands.rhs(), fmt::format("w{}", i));
+    results.push_back(b.Dot(x, w, operands.dot()));
   }
   b.SetResults(results);
+  return std::move(module).Finish();
+}
+
+namespace {
+constexpr int kCachedWeights = 8;
+}  // namespace
+
+absl::StatusOr<Module> CachedDotProgram(DotForm form, int64_t batch, int64_t m, int64_t n,
+                                        int64_t k, int count) {
+  ModuleBuilder module("cached_dots");
+  ComputationBuilder b = module.Entry();
+  const DotOperands operands(form, batch, m, n, k);
+  Repeated dots(b, b.Parameter(operands.lhs(), "x"));
+  std::vector<Value> weights;
+  for (int i = 0; i < kCachedWeights; ++i) {
+    weights.push_back(b.Parameter(operands.rhs(), fmt::format("w{}", i)));
+  }
+  for (int i = 0; i < count; ++i) {
+    dots.Made(b.Dot(dots.x(), weights[i % kCachedWeights], operands.dot()));
+  }
+  dots.Finish();
   return std::move(module).Finish();
 }
 
@@ -89,6 +153,18 @@ absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count) {
     module.AddAlias({.result = i, .parameter = i});
   }
   b.SetResults(results);
+  return std::move(module).Finish();
+}
+
+absl::StatusOr<Module> CachedStreamProgram(int64_t num_elements, int count) {
+  ModuleBuilder module("cached_stream");
+  ComputationBuilder b = module.Entry();
+  Value x = b.Parameter({ElementType::kF32, {num_elements}}, "x");
+  for (int i = 0; i < count; ++i) {
+    const Value sum[] = {b.Binary(Opcode::kAdd, x, b.FullLike(x, 1))};
+    x = b.OptBarrier(sum)[0];  // nothing is fused across it
+  }
+  b.SetResults({x});
   return std::move(module).Finish();
 }
 
@@ -106,12 +182,16 @@ absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64
   return std::move(module).Finish();
 }
 
-absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count) {
+absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count, int num_loops) {
   ModuleBuilder module("arithmetic");
   ComputationBuilder b = module.Entry();
   Value x = b.Parameter({ElementType::kF32, {num_elements}}, "x");
-  for (int i = 0; i < count; ++i) {
-    x = b.Binary(Opcode::kAdd, x, b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5)));
+  for (int loop = 0; loop < num_loops; ++loop) {
+    for (int i = 0; i < count; ++i) {
+      x = b.Binary(Opcode::kAdd, x, b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5)));
+    }
+    const Value made[] = {x};
+    x = b.OptBarrier(made)[0];
   }
   b.SetResults({x});
   return std::move(module).Finish();
@@ -129,23 +209,25 @@ int64_t TapsAlong(int64_t size) { return kWindow * size - 2; }
 ProductSizes ProductOf(const ConvolutionShape& shape) {
   const int64_t positions = shape.size * shape.size;
   const int64_t taps = TapsAlong(shape.size) * TapsAlong(shape.size);
-  return {.m = shape.images * positions,
-          .n = shape.features,
-          .k = std::max<int64_t>(taps * shape.inputs / positions, 1)};
+  return {.batch = shape.groups,
+          .m = shape.images * positions,
+          .n = shape.features / shape.groups,
+          .k = std::max<int64_t>(taps * shape.inputs / shape.groups / positions, 1)};
 }
 
 ProductSizes ProductOfKernelGradient(const ConvolutionShape& shape) {
   const int64_t taps = TapsAlong(shape.size) * TapsAlong(shape.size);
-  return {.m = kWindow * kWindow * shape.inputs,
-          .n = shape.features,
+  return {.batch = shape.groups,
+          .m = kWindow * kWindow * shape.inputs / shape.groups,
+          .n = shape.features / shape.groups,
           .k = std::max<int64_t>(taps * shape.images / (kWindow * kWindow), 1)};
 }
 
 absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int count) {
   ModuleBuilder module("convolutions");
   ComputationBuilder b = module.Entry();
-  const auto [images, size, inputs, features] = shape;
-  Value x = b.Parameter({ElementType::kF32, {images, size, size, inputs}}, "x");
+  const auto [images, size, inputs, features, groups] = shape;
+  const Value x = b.Parameter({ElementType::kF32, {images, size, size, inputs}}, "x");
   const WindowDim window = {.size = kWindow, .padding_low = 1, .padding_high = 1};
   const ConvolutionAttributes convolution = {.window = {window, window},
                                              .input_feature = 3,
@@ -154,22 +236,22 @@ absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int cou
                                              .output_feature = 3,
                                              .input_spatial = {1, 2},
                                              .kernel_spatial = {0, 1},
-                                             .output_spatial = {1, 2}};
+                                             .output_spatial = {1, 2},
+                                             .feature_group_count = groups};
+  std::vector<Value> results;
   for (int i = 0; i < count; ++i) {
-    const Value w = b.Parameter({ElementType::kF32, {kWindow, kWindow, inputs, features}},
+    const Value w = b.Parameter({ElementType::kF32, {kWindow, kWindow, inputs / groups, features}},
                                 fmt::format("w{}", i));
-    const Value v = b.Parameter({ElementType::kF32, {kWindow, kWindow, features, inputs}},
-                                fmt::format("v{}", i));
-    x = b.Convolution(b.Convolution(x, w, convolution), v, convolution);
+    results.push_back(b.Convolution(x, w, convolution));
   }
-  b.SetResults({x});
+  b.SetResults(results);
   return std::move(module).Finish();
 }
 
 absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int count) {
   ModuleBuilder module("kernel_gradients");
   ComputationBuilder b = module.Entry();
-  const auto [images, size, inputs, features] = shape;
+  const auto [images, size, inputs, features, groups] = shape;
   const Value x = b.Parameter({ElementType::kF32, {images, size, size, inputs}}, "x");
   const WindowDim window = {.size = size, .padding_low = 1, .padding_high = 1};
   const ConvolutionAttributes convolution = {.window = {window, window},
@@ -181,7 +263,8 @@ absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int 
                                              .output_feature = 3,
                                              .input_spatial = {1, 2},
                                              .kernel_spatial = {1, 2},
-                                             .output_spatial = {0, 1}};
+                                             .output_spatial = {0, 1},
+                                             .batch_group_count = groups};
   std::vector<Value> results;
   for (int i = 0; i < count; ++i) {
     const Value y =

@@ -16,27 +16,35 @@ namespace minka {
 absl::StatusOr<Module> DotProgram(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k,
                                   int count);
 
+// `count` dots as in the loops of recurrent networks: the same left operand and a few right ones by
+// turns, which stay in the caches if they fit, and one small kernel more for each.
+absl::StatusOr<Module> CachedDotProgram(DotForm form, int64_t batch, int64_t m, int64_t n,
+                                        int64_t k, int count);
+
 // `count` arrays of `num_elements` floats, each read, changed and written in place.
 absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count);
+
+// One array, `count` times read, changed and written.
+absl::StatusOr<Module> CachedStreamProgram(int64_t num_elements, int count);
 
 // `count` times an operation on every one of `num_elements` values of the type, in one loop.
 absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64_t num_elements,
                                           int count);
 
-// Square images under windows of 3 x 3 with borders of padding.
+// Square images under windows of 3 x 3 with borders of padding; features in groups that see
+// different inputs.
 struct ConvolutionShape {
-  int64_t images = 1, size = 1, inputs = 1, features = 1;
+  int64_t images = 1, size = 1, inputs = 1, features = 1, groups = 1;
 };
-// The product of matrices that a convolution is, and that of its kernel's gradient; products with
-// padding do not count.
+// The products of matrices, one for each group, that a convolution is, and those of its kernel's
+// gradient; products with padding do not count.
 struct ProductSizes {
-  int64_t m = 1, n = 1, k = 1;
+  int64_t batch = 1, m = 1, n = 1, k = 1;
 };
 ProductSizes ProductOf(const ConvolutionShape& shape);
 ProductSizes ProductOfKernelGradient(const ConvolutionShape& shape);
 
-// `count` times two convolutions one behind the other, from `inputs` to `features` and back, each
-// with a kernel of its own.
+// `count` convolutions of the same images, each with a kernel of its own.
 absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int count);
 // The gradients of `count` kernels for the same images: windows as large as the images.
 absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int count);
@@ -45,8 +53,8 @@ absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int 
 absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count);
 
 // `count` times a multiplication and an addition on every one of `num_elements` values, in one
-// loop.
-absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count);
+// loop; so many loops one behind the other.
+absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count, int num_loops);
 
 // `count` pairs of kernels with next to nothing to do, one after the other.
 absl::StatusOr<Module> LaunchProgram(int count);

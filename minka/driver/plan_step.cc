@@ -118,6 +118,11 @@ absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
   plan.stop_reason = result.stop_reason;
   plan.search_seconds = result.seconds;
   plan.notes = result.notes;
+  if (const auto& calibration = request.cost_model.calibration; calibration) {
+    if (std::string note = DriftNote(*calibration); !note.empty()) {
+      plan.notes.push_back(std::move(note));
+    }
+  }
   plan.stages.push_back(std::move(result.stage));
   Describe(step, plan);
   plan.per_micro_batch = plan.num_micro_batches > 1 && request.micro_batches.per_micro_batch;

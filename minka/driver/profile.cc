@@ -18,6 +18,7 @@
 #include "minka/base/status.h"
 #include "minka/driver/microprograms.h"
 #include "minka/ir/hlo_proto.h"
+#include "minka/lowering/compiled_forms.h"
 #include "minka/runtime/pjrt/executable.h"
 
 namespace minka {
@@ -49,6 +50,14 @@ int64_t SizeAt(double share, double least, double most) {
   return step * std::llround(size / static_cast<double>(step));
 }
 
+// The product of the form in a layer with so many inputs and outputs.
+DotShape OfForm(DotForm form, int64_t tokens, int64_t inputs, int64_t outputs) {
+  if (form == DotForm::kTN) return {form, 1, inputs, outputs, tokens};
+  const bool is_exchanged = form == DotForm::kNT && IsFasterExchanged(tokens, outputs);
+  if (is_exchanged) return {form, 1, outputs, tokens, inputs};  // as the lowering writes it
+  return {form, 1, tokens, outputs, inputs};
+}
+
 // Products as dense layers have them, down to the few rows of recurrent ones, spread evenly over
 // the logarithms of sizes (Halton 1960), and the batched small ones of attention.
 std::vector<DotShape> DotGrid() {
@@ -62,13 +71,7 @@ std::vector<DotShape> DotGrid() {
       const int64_t inputs = SizeAt(VanDerCorput(3, i), 32, 2400);
       const int64_t outputs = SizeAt(VanDerCorput(5, i), 32, 2400);
       if (2.0 * static_cast<double>(tokens * inputs * outputs) > kMaxDotFlops) continue;
-      if (is_weight_gradient) {
-        grid.push_back({form, 1, inputs, outputs, tokens});
-      } else if (form == DotForm::kNT && IsFasterExchanged(tokens, outputs)) {
-        grid.push_back({form, 1, outputs, tokens, inputs});  // as the lowering writes it
-      } else {
-        grid.push_back({form, 1, tokens, outputs, inputs});
-      }
+      grid.push_back(OfForm(form, tokens, inputs, outputs));
       ++found;
     }
     for (const int64_t batch : {6, 24}) {
@@ -82,9 +85,28 @@ std::vector<DotShape> DotGrid() {
   return grid;
 }
 
-// Layers of convolution networks, the first one's few inputs among them.
-constexpr ConvolutionShape kConvolutions[] = {{4, 32, 3, 24},  {8, 12, 24, 48}, {4, 20, 24, 24},
-                                              {2, 28, 48, 48}, {8, 8, 48, 96},  {2, 14, 96, 96}};
+// The same in loops, where operands are still in the caches: small ones.
+std::vector<DotShape> CachedDotGrid() {
+  constexpr int kShapesPerForm = 18;
+  std::vector<DotShape> grid;
+  for (const DotForm form : kDotForms) {
+    for (int i = 1, found = 0; found < kShapesPerForm; ++i) {
+      const int64_t tokens = SizeAt(VanDerCorput(2, i), 4, 200);
+      const int64_t inputs = SizeAt(VanDerCorput(3, i), 64, 1600);
+      const int64_t outputs = SizeAt(VanDerCorput(5, i), 64, 1600);
+      if (2.0 * static_cast<double>(tokens * inputs * outputs) > kMaxDotFlops / 5) continue;
+      grid.push_back(OfForm(form, tokens, inputs, outputs));
+      ++found;
+    }
+  }
+  return grid;
+}
+
+// Layers of convolution networks, the first one's few inputs among them, and depthwise ones.
+constexpr ConvolutionShape kConvolutions[] = {
+    {4, 32, 3, 24},   {8, 12, 24, 48},     {8, 12, 48, 24},     {4, 20, 24, 24},
+    {2, 28, 48, 48},  {8, 8, 48, 96},      {8, 8, 96, 48},      {2, 14, 96, 96},
+    {4, 6, 192, 192}, {4, 12, 24, 24, 24}, {2, 20, 48, 48, 48}, {4, 8, 160, 160, 160}};
 
 constexpr ReductionKernel kReductions[] = {
     ReductionKernel::kRows, ReductionKernel::kColumns, ReductionKernel::kMaximumOfRows,
@@ -111,6 +133,16 @@ std::string ProcessorName() {
   return "unknown processor";
 }
 
+// What all cores share, as Linux says ("32768K"); 0 where it does not. (sysconf says ten times as
+// much in virtual machines.)
+int64_t LargestCacheBytes() {
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  int64_t size = 0;
+  char unit = 0;
+  if (!(file >> size >> unit) || size < 0) return 0;
+  return size << (unit == 'M' ? 20 : unit == 'K' ? 10 : 0);
+}
+
 class Profiler {
  public:
   Profiler(const LocalDevices& devices, const ProfileOptions& options)
@@ -120,10 +152,12 @@ class Profiler {
     Calibration out{.processor = ProcessorName(),
                     .cores = static_cast<int>(std::thread::hardware_concurrency()),
                     .plugin = devices_.version(),
-                    .num_devices = options_.num_devices};
-    const std::vector<DotShape> grid = DotGrid();
-    total_ =
-        static_cast<int>(grid.size() + 2 * std::size(kConvolutions) + std::size(kReductions)) + 8;
+                    .num_devices = options_.num_devices,
+                    .cache_bytes = LargestCacheBytes()};
+    const std::vector<DotShape> grid = DotGrid(), cached_grid = CachedDotGrid();
+    total_ = static_cast<int>(grid.size() + cached_grid.size() + 2 * std::size(kConvolutions) +
+                              std::size(kReductions)) +
+             11;
     // Collectives that divide are measured along one and along two dimensions.
     constexpr int kProgramsPerSize = 2 * static_cast<int>(std::size(kCollectives)) - 1;
     for (const int64_t group : GroupSizes()) {
@@ -131,9 +165,11 @@ class Profiler {
       if (group < options_.num_devices)
         total_ += kProgramsPerSize * static_cast<int>(std::size(kStridedBytes));
     }
+    ASSIGN_OR_RETURN(const double at_first, ReferenceUs());
     RETURN_IF_ERROR(MeasureOverheads(out));
     RETURN_IF_ERROR(MeasureElementwise(out));
     for (const DotShape& shape : grid) RETURN_IF_ERROR(MeasureDot(shape, out));
+    for (const DotShape& shape : cached_grid) RETURN_IF_ERROR(MeasureCachedDot(shape, out));
     for (const ConvolutionShape& shape : kConvolutions) {
       RETURN_IF_ERROR(MeasureConvolution(shape, out));
     }
@@ -149,6 +185,8 @@ class Profiler {
       }
     }
     RETURN_IF_ERROR(MeasureSynchronisation(out));
+    ASSIGN_OR_RETURN(const double at_last, ReferenceUs());
+    out.drift = at_last / at_first;
     return out;
   }
 
@@ -166,7 +204,7 @@ class Profiler {
     if (options_.on_progress) options_.on_progress(what, done_++, total_);
     RETURN_IF_ERROR(module.status());
     ASSIGN_OR_RETURN(const pjrt::Executable program,
-                     pjrt::Executable::Compile(devices_.client, ExportHlo(*module),
+                     pjrt::Executable::Compile(devices_.client, ExportHlo(CompiledForms(*module)),
                                                {.num_replicas = options_.num_devices}));
     std::vector<double> times;
     ASSIGN_OR_RETURN(std::vector<std::vector<pjrt::Buffer>> arguments, Arguments(program));
@@ -204,6 +242,11 @@ class Profiler {
     return arguments;
   }
 
+  // Products and memory, some 20 ms.
+  absl::StatusOr<double> ReferenceUs() {
+    return LaunchUs("reference", DotProgram(DotForm::kNN, 1, 256, 512, 512, 4));
+  }
+
   // Time of one of `count` operations, the program's own overhead taken off.
   double PerOperation(double program_us, double count) const {
     return std::max((program_us - step_us_) / count, 0.01);
@@ -229,11 +272,15 @@ class Profiler {
     ASSIGN_OR_RETURN(const double stream, LaunchUs("memory", StreamProgram(kLarge, kArrays)));
     out.bytes_per_us = Rate(2.0 * 4 * kLarge, PerOperation(stream, kArrays), out.launch_us);
     constexpr int64_t kSmall = 1 << 16;
-    constexpr int kOperations = 16;
+    constexpr int kOperations = 16, kLoops = 16;
+    ASSIGN_OR_RETURN(const double cached,
+                     LaunchUs("caches", CachedStreamProgram(kSmall, kOperations)));
+    out.cached_bytes_per_us = std::max(
+        out.bytes_per_us, Rate(2.0 * 4 * kSmall, PerOperation(cached, kOperations), out.launch_us));
     ASSIGN_OR_RETURN(const double arithmetic,
-                     LaunchUs("arithmetic", ArithmeticProgram(kSmall, kOperations)));
+                     LaunchUs("arithmetic", ArithmeticProgram(kSmall, kOperations, kLoops)));
     out.arithmetic_per_us =
-        Rate(2.0 * kOperations * kSmall, PerOperation(arithmetic, 1), out.launch_us);
+        Rate(2.0 * kOperations * kSmall, PerOperation(arithmetic, kLoops), out.launch_us);
     const double weight = ElementWeight(Opcode::kExponential) + ElementWeight(Opcode::kMultiply);
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
       const bool is_half = type == ElementType::kBF16;
@@ -263,19 +310,38 @@ class Profiler {
     return absl::OkStatus();
   }
 
+  absl::Status MeasureCachedDot(const DotShape& shape, Calibration& out) {
+    const auto [form, batch, m, n, k] = shape;
+    constexpr int kCount = 32;
+    const std::string what =
+        fmt::format("dot {} {}x{}x{}x{}, cached", ToString(form), batch, m, n, k);
+    ASSIGN_OR_RETURN(const double program_us,
+                     LaunchUs(what, CachedDotProgram(form, batch, m, n, k, kCount)));
+    out.cached_dots.push_back(
+        {.form = form,
+         .batch = batch,
+         .m = m,
+         .n = n,
+         .k = k,
+         .us = std::max(PerOperation(program_us, kCount) - out.launch_us, 0.01)});
+    return absl::OkStatus();
+  }
+
   absl::Status MeasureConvolution(const ConvolutionShape& shape, Calibration& out) {
     const auto add = [&](DotForm form, const ProductSizes& product, double us) {
-      out.convolutions.push_back(
-          {.form = form, .m = product.m, .n = product.n, .k = product.k, .us = us});
+      out.convolutions.push_back({.form = form,
+                                  .batch = product.batch,
+                                  .m = product.m,
+                                  .n = product.n,
+                                  .k = product.k,
+                                  .us = us});
     };
-    const std::string what = fmt::format("convolution of {} x {} x {}, {} to {}", shape.images,
-                                         shape.size, shape.size, shape.inputs, shape.features);
-    constexpr int kCount = 4;
-    ASSIGN_OR_RETURN(const double there_and_back_us,
-                     LaunchUs(what, ConvolutionProgram(shape, kCount)));
-    const ConvolutionShape back = {shape.images, shape.size, shape.features, shape.inputs};
-    add(DotForm::kNN, ProductOf(shape), PerOperation(there_and_back_us, 2 * kCount));
-    add(DotForm::kNN, ProductOf(back), PerOperation(there_and_back_us, 2 * kCount));
+    const std::string what =
+        fmt::format("convolution of {} x {} x {}, {} to {} in {} groups", shape.images, shape.size,
+                    shape.size, shape.inputs, shape.features, shape.groups);
+    constexpr int kCount = 6;
+    ASSIGN_OR_RETURN(const double us, LaunchUs(what, ConvolutionProgram(shape, kCount)));
+    add(DotForm::kNN, ProductOf(shape), PerOperation(us, kCount));
     ASSIGN_OR_RETURN(const double gradients_us,
                      LaunchUs("kernel gradient, " + what, KernelGradientProgram(shape, kCount)));
     add(DotForm::kTN, ProductOfKernelGradient(shape), PerOperation(gradients_us, kCount));
@@ -297,7 +363,7 @@ class Profiler {
   // What a collective between other work costs beyond what it costs among collectives: the end of a
   // phase in which some of the cores that devices share have nothing to do.
   absl::Status MeasureSynchronisation(Calibration& out) {
-    constexpr int kCount = 16;
+    constexpr int kCount = 48;
     const auto program = [&](bool synchronised) {
       return SynchronisedProgram(synchronised, options_.num_devices, kCount);
     };
@@ -311,24 +377,31 @@ class Profiler {
   }
 
   absl::Status MeasureCollectives(const DeviceGroups& groups, int64_t bytes, Calibration& out) {
-    double all_gather_us = 0;
+    double gather_us = 0, inner_gather_us = 0;
     for (const ReshardKind kind : kCollectives) {
-      ASSIGN_OR_RETURN(double us, CollectiveUs(kind, bytes, groups, CollectiveDims::kAlternating));
-      if (kind != ReshardKind::kAllReduce) {
-        // Along the second dimension, as most are in models: every other one of the alternating
-        // ones, which also pays for the transpositions in front of it and behind it.
-        ASSIGN_OR_RETURN(const double first_us,
-                         CollectiveUs(kind, bytes, groups, CollectiveDims::kFirst));
-        us = std::max(2 * us - first_us, first_us);
-      }
-      if (kind == ReshardKind::kAllGather) all_gather_us = us;
+      const auto add = [&](double us, double after_each_us, bool is_inner) {
+        out.collectives.push_back(
+            {.kind = kind,
+             .group_size = groups.size,
+             .bytes = bytes,
+             .us = std::max(us - after_each_us, us / 2),
+             .layout = {.is_strided = groups.is_strided, .is_inner = is_inner}});
+      };
+      ASSIGN_OR_RETURN(const double us, CollectiveUs(kind, bytes, groups, CollectiveDims::kFirst));
       // Its program gathers again after each one.
-      if (kind == ReshardKind::kReduceScatter) us = std::max(us - all_gather_us, us / 2);
-      out.collectives.push_back({.kind = kind,
-                                 .group_size = groups.size,
-                                 .bytes = bytes,
-                                 .us = us,
-                                 .is_strided = groups.is_strided});
+      const bool gathers_again = kind == ReshardKind::kReduceScatter;
+      add(us, gathers_again ? gather_us : 0, /*is_inner=*/false);
+      if (kind == ReshardKind::kAllReduce) continue;
+      // Every other one of the alternating ones, which also pays for the transpositions in front of
+      // it and behind it.
+      ASSIGN_OR_RETURN(const double both_us,
+                       CollectiveUs(kind, bytes, groups, CollectiveDims::kAlternating));
+      const double inner_us = std::max(2 * both_us - us, us);
+      add(inner_us, gathers_again ? inner_gather_us : 0, /*is_inner=*/true);
+      if (kind == ReshardKind::kAllGather) {
+        gather_us = us;
+        inner_gather_us = inner_us;
+      }
     }
     return absl::OkStatus();
   }

@@ -5,9 +5,9 @@
 #include <random>
 
 #include "minka/base/status.h"
-#include "minka/frontend/testing/evaluator.h"
 #include "minka/frontend/testing/gradient_check.h"
 #include "minka/frontend/trace.h"
+#include "minka/ir/testing/evaluator.h"
 
 namespace minka {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "minka/base/status.h"
-#include "minka/frontend/testing/evaluator.h"
+#include "minka/ir/testing/evaluator.h"
 
 namespace minka {
 namespace {

@@ -10,8 +10,8 @@
 #include "minka/base/status.h"
 #include "minka/frontend/gradient_rules.h"
 #include "minka/frontend/nn.h"
-#include "minka/frontend/testing/evaluator.h"
 #include "minka/frontend/testing/gradient_check.h"
+#include "minka/ir/testing/evaluator.h"
 
 namespace minka {
 namespace {

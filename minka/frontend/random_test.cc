@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "minka/base/status.h"
-#include "minka/frontend/testing/evaluator.h"
+#include "minka/ir/testing/evaluator.h"
 
 namespace minka {
 namespace {

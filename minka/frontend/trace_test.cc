@@ -9,7 +9,7 @@
 
 #include "minka/base/status.h"
 #include "minka/frontend/nn.h"
-#include "minka/frontend/testing/evaluator.h"
+#include "minka/ir/testing/evaluator.h"
 
 namespace minka {
 namespace {

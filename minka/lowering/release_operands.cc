@@ -26,6 +26,12 @@ bool IsView(const Instruction& instruction) {
          instruction.opcode == Opcode::kConvert;
 }
 
+// Makes one value of another one that frees as much when it is dropped.
+bool IsStep(const Instruction& instruction) {
+  return IsElementwise(instruction.opcode) || IsView(instruction) ||
+         (Family(instruction.opcode) == OpFamily::kCollective && instruction.results.size() == 1);
+}
+
 // Nothing in front of a barrier: there all the time, or made anew by every reader.
 bool IsFree(const Instruction& instruction) {
   return instruction.operands.empty() || instruction.opcode == Opcode::kBroadcast;
@@ -119,13 +125,13 @@ class Waits {
   }
 
   // What `next` can wait for: the result, or the end of the chain of single readers in front of
-  // `next`; nullopt if nobody reads it afterwards.
+  // `next`, such as the reduce-scatter of a gradient; nullopt if nobody reads it afterwards.
   std::optional<Value> ReadLater(InstructionId id, InstructionId next) const {
     Value value{id, 0};
     while (!uses_.is_result(value) && uses_.uses(value).size() == 1) {
       const InstructionId user = uses_.uses(value).front().user;
       const Instruction& instruction = computation_.instructions[user];
-      if (user > next || (!IsElementwise(instruction.opcode) && !IsView(instruction))) break;
+      if (user > next || !IsStep(instruction)) break;
       value = {user, 0};
     }
     const auto is_later = [&](const Use& use) { return use.user > next; };

@@ -36,6 +36,25 @@ TEST(ReleaseOperands, TheNextDotWaitsForAWeightsGradient) {
   EXPECT_EQ(entry.instructions[8].operands[0], (Value{6, 0}));
 }
 
+// As under ZeRO: what is read later is the device's part of the gradient.
+TEST(ReleaseOperands, TheNextDotWaitsForTheReduceScatterOfAWeightsGradient) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value activation = b.Unary(Opcode::kExponential, b.Parameter(F32({64, 8}), "x"));
+  const Value gradient = b.Unary(Opcode::kNegate, b.Parameter(F32({64, 8}), "dy"));
+  const Value weight = b.Parameter(F32({8, 8}), "w");
+  const Value part =
+      b.ReduceScatter(MatMul(b, activation, gradient, 0, 0), 0, Opcode::kAdd, {{0, 1}});
+  const Value handed_on = MatMul(b, gradient, weight, 1, 1);
+  b.SetResults({b.Unary(Opcode::kNegate, part), handed_on});
+  const Module waits = JoinBarriers(ReleaseOperands(*std::move(module).Finish()));
+  ASSERT_TRUE(Verify(waits).ok()) << Verify(waits);
+  const Computation& entry = waits.entry_computation();
+  const Instruction& barrier = entry.instructions[part.instruction + 1];
+  ASSERT_EQ(barrier.opcode, Opcode::kOptBarrier);
+  EXPECT_EQ(barrier.operands, (std::vector<Value>{part, gradient}));
+}
+
 TEST(ReleaseOperands, LeavesDotsThatTheNextOneReadsAndThoseThatFreeNothing) {
   ModuleBuilder module("m");
   ComputationBuilder b = module.Entry();

@@ -10,7 +10,7 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/simplify.h"
-#include "minka/lowering/flatten_dims.h"
+#include "minka/lowering/compiled_forms.h"
 #include "minka/lowering/join_barriers.h"
 #include "minka/lowering/local_operation.h"
 #include "minka/lowering/release_operands.h"
@@ -334,7 +334,7 @@ class Lowering {
     absl::StatusOr<Module> finished = std::move(target_).Finish();
     if (!finished.ok()) return WithContext(finished.status(), "local program");
     // Last, because what releases operands looks for reductions that read them.
-    program.module = FlattenDims(JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished))));
+    program.module = CompiledForms(JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished))));
     return program;
   }
 

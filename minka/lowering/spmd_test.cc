@@ -114,8 +114,9 @@ TEST(LowerSpmd, MovesAndSumsOverSeveralAxesInOneGroup) {
                                 {{Factor(1), Factor(1)}},
                                 {{Factor(2), Factor(2)}},
                                 {{Factor(1), Factor(1)}}});
-  const ReshardPrice bytes_alone = [](ReshardKind kind, int64_t bytes, AxisSet) {
-    return static_cast<double>(kind == ReshardKind::kAllReduce ? 2 * bytes : bytes);
+  const ReshardPrice bytes_alone = [](const StepWork& work) {
+    const bool counts_twice = work.kind == ReshardKind::kAllReduce;
+    return static_cast<double>(counts_twice ? 2 * work.local_bytes : work.local_bytes);
   };
   for (Reshard& reshard : plan.stages[0].reshards) {
     reshard.steps = CheapestReshard(module.entry_computation().shape(reshard.value), reshard.from,

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "minka/base/status.h"
-#include "minka/frontend/testing/evaluator.h"
+#include "minka/ir/testing/evaluator.h"
 #include "minka/models/bert.h"
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"

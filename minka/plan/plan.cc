@@ -28,7 +28,7 @@ PlannedCollective StepCollective(const Module& module, const StagePlan& stage,
   PlannedCollective collective;
   collective.kind = ToString(step.kind);
   collective.type = source.shape.type;
-  collective.bytes = StepBytes(source.shape, source.sharding, step, stage.mesh);
+  collective.bytes = WorkOfStep(source.shape, source.sharding, step, stage.mesh).local_bytes;
   collective.axes = step.axes.axes();
   collective.reshards = {reshard_index};
   collective.cost_us = reshard.cost_us;
@@ -76,10 +76,10 @@ void AppendOperationCollectives(const Module& module, const StagePlan& stage,
     for (const OperationCollective& own :
          CollectivesOf(module, computation, id, rule, stage.ops[id].strategy, stage.mesh, once)) {
       PlannedCollective collective;
-      collective.kind = ToString(own.kind);
+      collective.kind = ToString(own.work.kind);
       collective.type = own.type;
-      collective.bytes = own.bytes;
-      collective.axes = own.axes;
+      collective.bytes = own.work.local_bytes;
+      collective.axes = own.work.axes;
       collective.instruction = id;
       collective.runs = loop.RunsOf(id);
       collectives.push_back(std::move(collective));

@@ -70,6 +70,8 @@ class Planner {
       const Value value = computation_.results[i];
       plan_.result_reshards.push_back(results ? Version(value, (*results)[i]) : -1);
     }
+    MakeSlicesWhereTheyAreRead();
+    DropUnread();
     return std::move(plan_);
   }
 
@@ -219,14 +221,87 @@ class Planner {
     const auto [found, added] =
         versions_.try_emplace({value, wanted}, static_cast<int>(plan_.reshards.size()));
     if (added) {
-      const auto price = [](ReshardKind kind, int64_t bytes, AxisSet) {
-        return PriceOf(kind, bytes);
-      };
+      const auto price = [](const StepWork& work) { return PriceOf(work.kind, work.local_bytes); };
       plan_.reshards.push_back(
           {value, wanted,
            CheapestReshard(computation_.shape(value), Made(value), wanted, mesh_, price).steps});
     }
     return found->second;
+  }
+
+  // What costs nothing to divide, and is read in slices alone, is made in slices: broadcasts of
+  // biases and masks come whole, as nothing tells their reader's place when they are planned.
+  void MakeSlicesWhereTheyAreRead() {
+    for (InstructionId id = computation_.num_instructions(); id-- > 0;) {
+      const Opcode opcode = computation_.instructions[id].opcode;
+      if (opcode != Opcode::kBroadcast && opcode != Opcode::kIota && opcode != Opcode::kReshape) {
+        continue;
+      }
+      const int read = OnlyVersionRead(id);
+      if (read < 0) continue;
+      const std::vector<ReshardStep>& steps = plan_.reshards[read].steps;
+      const bool slices = std::ranges::all_of(
+          steps, [](const ReshardStep& step) { return step.kind == ReshardKind::kSlice; });
+      if (!slices) continue;
+      if (const auto strategy = StrategyThatMakes(id, plan_.reshards[read].to)) {
+        MakeBy(id, *strategy);
+      }
+    }
+  }
+
+  // The reshard that all readers of the instruction's only result read; -1: they differ, or some
+  // read what was made.
+  int OnlyVersionRead(InstructionId id) const {
+    if (uses_.is_result({id, 0}) || uses_.uses({id, 0}).empty()) return -1;
+    int only = -1;
+    for (const Use& use : uses_.uses({id, 0})) {
+      const int read = plan_.operand_reshards[use.user][use.operand];
+      if (read < 0 || (only >= 0 && read != only)) return -1;
+      only = read;
+    }
+    return only;
+  }
+
+  std::optional<Strategy> StrategyThatMakes(InstructionId id, const Sharding& wanted) const {
+    const OpRule& rule = plan_.rules[id];
+    Strategy strategy{std::vector<AxisUse>(mesh_.num_axes())};
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+      const int dim = PlaceOf(wanted, axis);
+      if (dim == kWhole) continue;
+      if (dim == kOwed || rule.result_dims[0][dim] == kWholeDim) return std::nullopt;
+      strategy.axes[axis] = {Kind::kFactor, rule.result_dims[0][dim]};
+    }
+    if (ResultSharding(rule, strategy, 0) != wanted) return std::nullopt;
+    return strategy;
+  }
+
+  void MakeBy(InstructionId id, const Strategy& strategy) {
+    const Instruction& instruction = computation_.instructions[id];
+    plan_.strategies[id] = strategy;
+    plan_.results[id][0] = ResultSharding(plan_.rules[id], strategy, 0);
+    for (size_t i = 0; i < instruction.operands.size(); ++i) {
+      plan_.operand_reshards[id][i] = Version(
+          instruction.operands[i], OperandSharding(plan_.rules[id], strategy, static_cast<int>(i)));
+    }
+    for (const Use& use : uses_.uses({id, 0})) plan_.operand_reshards[use.user][use.operand] = -1;
+  }
+
+  void DropUnread() {
+    std::vector<int> numbers(plan_.reshards.size(), -1);
+    std::vector<CalledReshard> kept;
+    const auto renumber = [&](int& number) {
+      if (number < 0) return;
+      if (numbers[number] < 0) {
+        numbers[number] = static_cast<int>(kept.size());
+        kept.push_back(std::move(plan_.reshards[number]));
+      }
+      number = numbers[number];
+    };
+    for (std::vector<int>& versions : plan_.operand_reshards) {
+      for (int& version : versions) renumber(version);
+    }
+    for (int& version : plan_.result_reshards) renumber(version);
+    plan_.reshards = std::move(kept);
   }
 
   const Computation& computation_;
@@ -263,10 +338,11 @@ void AppendOwnCollectives(const Instruction& instruction, const OpRule& rule,
     const Shape& shape = instruction.results[result];
     const int64_t local = LocalBytes(shape, ResultSharding(rule, strategy, result), mesh);
     collectives.push_back(
-        {.kind = gathers ? ReshardKind::kAllGather : ReshardKind::kAllReduce,
-         .type = shape.type,
-         .bytes = is_rng ? shape.num_bytes() : local * (gathers ? mesh.size(axes) : 1),
-         .axes = axes});
+        {.work = {.kind = gathers ? ReshardKind::kAllGather : ReshardKind::kAllReduce,
+                  .local_bytes =
+                      is_rng ? shape.num_bytes() : local * (gathers ? mesh.size(axes) : 1),
+                  .axes = axes},
+         .type = shape.type});
   }
 }
 
@@ -362,9 +438,7 @@ std::vector<OperationCollective> CollectivesOf(const Module& module, const Compu
       for (const ReshardStep& step : reshard.steps) {
         if (IsCollective(step.kind)) {
           const Shape& shape = called.shape(reshard.value);
-          AxisSet axes;
-          for (int i = 0; i < step.axes.size(); ++i) axes.Insert(step.axes[i]);
-          inner.push_back({step.kind, shape.type, StepBytes(shape, *before, step, mesh), axes});
+          inner.push_back({WorkOfStep(shape, *before, step, mesh), shape.type});
         }
         before = &step.result;
       }

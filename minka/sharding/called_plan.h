@@ -58,10 +58,8 @@ CalledPlan PlanCalledBy(const Module& module, const Computation& computation, In
 
 // One collective that an operation itself brings, besides the reshards of what it reads.
 struct OperationCollective {
-  ReshardKind kind = ReshardKind::kAllReduce;
+  StepWork work;
   ElementType type = ElementType::kInvalid;
-  int64_t bytes = 0;  // as ReshardPrice counts them
-  AxisSet axes;
   double times = 1;  // the trips of the loops within the operation that are around it
 };
 

@@ -295,6 +295,23 @@ TEST(OpRule, ElementwiseLoopSplitsAllDims) {
   EXPECT_THAT(loop.rule.result_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
 }
 
+// A bias is whole where it is broadcast; all that reads it is split.
+TEST(PlanCalled, BroadcastsAreMadeInTheSlicesThatAreRead) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value bias = b.Parameter({kF32, {8}}, "bias");
+  const Value wide = b.Reshape(b.Broadcast(bias, {2, 2, 8}, {2}), {4, 8});
+  const Value x = b.Parameter({kF32, {4, 8}}, "x");
+  b.SetResults({b.Binary(Opcode::kAdd, b.Binary(Opcode::kMultiply, x, wide), wide)});
+  const Module built = *std::move(module).Finish();
+  const Mesh mesh = *Mesh::Parse("x=2");
+  const std::vector<Sharding> parameters = {Sharding::Replicated(1), *ParseSharding("[x,-]", mesh)};
+  const CalledPlan plan =
+      PlanCalled(built, built.entry_computation(), parameters, std::nullopt, mesh);
+  EXPECT_THAT(plan.reshards, IsEmpty());
+  EXPECT_EQ(ToString(plan.results[wide.instruction][0], mesh), "[x,-]");
+}
+
 TEST(OpRule, LoopThatSumsOverADimCommunicatesInside) {
   const Case loop = Loop([](ComputationBuilder& body, Value x) {
     const Value rows = body.Reduce(x, body.Scalar(kF32, 0), {1}, Opcode::kAdd);
@@ -310,8 +327,8 @@ TEST(OpRule, LoopThatSumsOverADimCommunicatesInside) {
       CollectivesOf(loop.module, loop.module.entry_computation(), loop.id, loop.rule, strategy,
                     mesh, [](const Computation&, InstructionId) { return 3.0; });
   ASSERT_EQ(collectives.size(), 1u);
-  EXPECT_EQ(collectives[0].kind, ReshardKind::kAllReduce);
-  EXPECT_EQ(collectives[0].bytes, 16);
+  EXPECT_EQ(collectives[0].work.kind, ReshardKind::kAllReduce);
+  EXPECT_EQ(collectives[0].work.local_bytes, 16);
   EXPECT_EQ(collectives[0].times, 3);
 }
 

@@ -88,21 +88,42 @@ struct Candidate {
   }
 };
 
-// Asks for the price of each (kind, axes split, axes of the step) once, on meshes of few axes.
+// Does a dimension have others of size above 1 in front of it?
+bool IsInner(const Shape& shape, int dim) {
+  return std::any_of(shape.dims.begin(), shape.dims.begin() + dim,
+                     [](int64_t size) { return size > 1; });
+}
+
+// Are parts along the dimensions of such a step no blocks of memory? See StepWork.
+bool IsInnerStep(const Shape& shape, ReshardKind kind, int dim, int to_dim) {
+  switch (kind) {
+    case ReshardKind::kReduceScatter:
+    case ReshardKind::kAllGather:
+      return IsInner(shape, dim);
+    case ReshardKind::kAllToAll:
+      return IsInner(shape, std::max(dim, to_dim));
+    default:
+      return false;
+  }
+}
+
+// Asks for the price of each (kind, place, axes split, axes of the step) once, on meshes of few
+// axes.
 class Prices {
  public:
   Prices(const Shape& shape, const Mesh& mesh, const ReshardPrice& price)
-      : num_bytes_(shape.num_bytes()), mesh_(mesh), price_(price) {
+      : shape_(shape), num_bytes_(shape.num_bytes()), mesh_(mesh), price_(price) {
     if (mesh.num_axes() > kMaxMemoAxes) return;
     memo_.fill(std::numeric_limits<double>::quiet_NaN());
   }
 
   // `split` as of the side whose bytes count, see ReshardPrice.
-  double Of(ReshardKind kind, AxisSet split, AxisSet axes) {
-    if (mesh_.num_axes() > kMaxMemoAxes) return Ask(kind, split, axes);
-    const size_t key = static_cast<size_t>(kind) << (2 * kMaxMemoAxes) |
-                       size_t{split.bits()} << kMaxMemoAxes | axes.bits();
-    if (std::isnan(memo_[key])) memo_[key] = Ask(kind, split, axes);
+  double Of(const Move& move, AxisSet split) {
+    const bool is_inner = IsInnerStep(shape_, move.kind, move.dim, move.to_dim);
+    if (mesh_.num_axes() > kMaxMemoAxes) return Ask(move, is_inner, split);
+    const size_t key = (2 * static_cast<size_t>(move.kind) + is_inner) << (2 * kMaxMemoAxes) |
+                       size_t{split.bits()} << kMaxMemoAxes | move.axes.bits();
+    if (std::isnan(memo_[key])) memo_[key] = Ask(move, is_inner, split);
     return memo_[key];
   }
 
@@ -110,14 +131,16 @@ class Prices {
   static constexpr int kMaxMemoAxes = 4;
   static constexpr size_t kNumKinds = 6;
 
-  double Ask(ReshardKind kind, AxisSet split, AxisSet axes) const {
-    return mesh_.size(axes) == 1 ? 0 : price_(kind, num_bytes_ / mesh_.size(split), axes);
+  double Ask(const Move& move, bool is_inner, AxisSet split) const {
+    if (mesh_.size(move.axes) == 1) return 0;
+    return price_({move.kind, num_bytes_ / mesh_.size(split), move.axes, is_inner});
   }
 
+  const Shape shape_;
   int64_t num_bytes_;
   const Mesh& mesh_;
   const ReshardPrice& price_;
-  std::array<double, kNumKinds << (2 * kMaxMemoAxes)> memo_;
+  std::array<double, 2 * kNumKinds << (2 * kMaxMemoAxes)> memo_;
 };
 
 // What a state looks like, for the steps that leave it.
@@ -314,7 +337,7 @@ class Search {
     double cost = 0;
     AxisSet split = from_.split_axes();
     const AxisSet completed = from_.partial.Minus(to_.partial);
-    if (!completed.empty()) cost += prices_.Of(ReshardKind::kAllReduce, split, completed);
+    if (!completed.empty()) cost += prices_.Of({ReshardKind::kAllReduce, completed}, split);
     std::vector<int> common(to_.dims.size());
     for (size_t dim = 0; dim < to_.dims.size(); ++dim) {
       const AxisList& old_axes = from_.dims[dim];
@@ -326,18 +349,19 @@ class Search {
       AxisSet gathered;
       for (int i = same; i < old_axes.size(); ++i) gathered.Insert(old_axes[i]);
       split = split.Minus(gathered);
-      if (!gathered.empty()) cost += prices_.Of(ReshardKind::kAllGather, split, gathered);
+      if (gathered.empty()) continue;
+      cost += prices_.Of({ReshardKind::kAllGather, gathered, static_cast<int8_t>(dim)}, split);
     }
     for (size_t dim = 0; dim < to_.dims.size(); ++dim) {
       for (int i = common[dim]; i < to_.dims[dim].size(); ++i) {
         const AxisSet axis = AxisSet::Of(to_.dims[dim][i]);
-        cost += prices_.Of(ReshardKind::kSlice, split, axis);
+        cost += prices_.Of({ReshardKind::kSlice, axis}, split);
         split = split.Union(axis);
       }
     }
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       if (!to_.partial.contains(axis) || from_.partial.contains(axis)) continue;
-      cost += prices_.Of(ReshardKind::kMakePartial, split, AxisSet::Of(axis));
+      cost += prices_.Of({ReshardKind::kMakePartial, AxisSet::Of(axis)}, split);
     }
     return cost;
   }
@@ -359,7 +383,7 @@ class Search {
     const double cost = nodes_[index].cost;
     const int num_steps = nodes_[index].num_steps + 1;
     steps_.ForEachFrom(nodes_[index].state, [&](State next, AxisSet split, const Move& move) {
-      Relax(next, cost + prices_.Of(move.kind, split, move.axes), num_steps, index, move);
+      Relax(next, cost + prices_.Of(move, split), num_steps, index, move);
     });
   }
 
@@ -475,7 +499,7 @@ struct ReshardDistances::Graph {
     steps.ForEachFrom(vertices[vertex].state, [&](State next, AxisSet split, const Move& move) {
       edges.push_back(
           {.to = NumberOf(next),
-           .cost = prices.Of(move.kind, split, move.axes),
+           .cost = prices.Of(move, split),
            .made_partial = move.kind == ReshardKind::kMakePartial ? move.axes : AxisSet()});
     });
     vertices[vertex].first_edge = first;
@@ -536,10 +560,13 @@ double ReshardDistances::Between(const Sharding& from, const Sharding& to) {
   return found->second[target];
 }
 
-int64_t StepBytes(const Shape& shape, const Sharding& before, const ReshardStep& step,
-                  const Mesh& mesh) {
+StepWork WorkOfStep(const Shape& shape, const Sharding& before, const ReshardStep& step,
+                    const Mesh& mesh) {
   const bool counts_result = step.kind == ReshardKind::kAllGather;
-  return LocalBytes(shape, counts_result ? step.result : before, mesh);
+  return {.kind = step.kind,
+          .local_bytes = LocalBytes(shape, counts_result ? step.result : before, mesh),
+          .axes = step.axes.axes(),
+          .is_inner = IsInnerStep(shape, step.kind, step.dim, step.to_dim)};
 }
 
 }  // namespace minka

@@ -35,10 +35,22 @@ struct ReshardStep {
   bool operator==(const ReshardStep&) const = default;
 };
 
-// Cost of one step, not negative; bytes as in HLO: all-gather: the local result; every other kind,
-// the local ones (kSlice, kMakePartial) included: the local operand. Not asked for steps over axes
-// of size 1, which cost nothing. For equal arguments it must give equal costs.
-using ReshardPrice = std::function<double(ReshardKind kind, int64_t local_bytes, AxisSet axes)>;
+// What the price of a step depends on.
+struct StepWork {
+  ReshardKind kind = ReshardKind::kSlice;
+  // As in HLO: all-gather: the local result; every other kind, the local ones (kSlice,
+  // kMakePartial) included: the local operand.
+  int64_t local_bytes = 0;
+  AxisSet axes;
+  // The members' parts are no whole blocks of memory: a dimension that is cut or put together has
+  // others in front of it. Never of all-reduces and what is local.
+  bool is_inner = false;
+  auto operator<=>(const StepWork&) const = default;
+};
+
+// Cost of one step, not negative. Not asked for steps over axes of size 1, which cost nothing. For
+// equal arguments it must give equal costs.
+using ReshardPrice = std::function<double(const StepWork& work)>;
 
 struct ReshardPath {
   std::vector<ReshardStep> steps;
@@ -75,8 +87,8 @@ class ReshardDistances {
 // Whether so few axes take part that CheapestReshard leaves no splits out.
 bool SearchesEveryAxis(const Mesh& mesh);
 
-// Bytes that the price of the step is asked for, see ReshardPrice.
-int64_t StepBytes(const Shape& shape, const Sharding& before, const ReshardStep& step,
-                  const Mesh& mesh);
+// What the price of the step is asked for.
+StepWork WorkOfStep(const Shape& shape, const Sharding& before, const ReshardStep& step,
+                    const Mesh& mesh);
 
 }  // namespace minka

@@ -35,8 +35,8 @@ double AlphaBeta(const Mesh& mesh, ReshardKind kind, int64_t bytes, AxisSet axes
 }
 
 ReshardPrice AlphaBetaOn(const Mesh& mesh) {
-  return [&mesh](ReshardKind kind, int64_t bytes, AxisSet axes) {
-    return AlphaBeta(mesh, kind, bytes, axes);
+  return [&mesh](const StepWork& work) {
+    return AlphaBeta(mesh, work.kind, work.local_bytes, work.axes);
   };
 }
 
@@ -234,7 +234,7 @@ void CheckPath(const ReshardPath& path, const Shape& shape, const Sharding& from
   for (const ReshardStep& step : path.steps) {
     ASSERT_TRUE(Validate(step.result, shape, mesh).ok());
     if (mesh.size(step.axes.axes()) > 1) {
-      cost += AlphaBeta(mesh, step.kind, StepBytes(shape, current, step, mesh), step.axes.axes());
+      cost += AlphaBetaOn(mesh)(WorkOfStep(shape, current, step, mesh));
     }
     if (step.kind == ReshardKind::kAllGather) {
       AxisList gathered = step.result.dims[step.dim];
@@ -282,10 +282,10 @@ TEST(Reshard, DistancesAreThoseOfThePathsWhateverThePrices) {
   for (int trial = 0; trial < 300; ++trial) {
     const Mesh mesh = *Mesh::Parse(trial % 2 == 0 ? "2x4" : "2x2x2");
     const Shape shape{kF32, {8, 24}};
-    std::map<std::tuple<ReshardKind, int64_t, AxisSet>, double> prices;
-    const ReshardPrice price = [&](ReshardKind kind, int64_t bytes, AxisSet axes) {
-      const double noise = IsCollective(kind) ? Below(random, 100) : 1;
-      return prices.try_emplace({kind, bytes, axes}, noise).first->second;
+    std::map<StepWork, double> prices;
+    const ReshardPrice price = [&](const StepWork& work) {
+      const double noise = IsCollective(work.kind) ? Below(random, 100) : 1;
+      return prices.try_emplace(work, noise).first->second;
     };
     ReshardDistances distances(shape, mesh, price);
     for (int i = 0; i < 10; ++i) {

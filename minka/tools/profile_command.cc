@@ -27,14 +27,15 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       "launch of a fusion group  {}\n"
       "arithmetic                {:.0f} operations per us and device\n"
       "exponentials              {:.0f}, {:.0f} in bf16\n"
-      "memory                    {}/s per device\n"
+      "memory                    {}/s per device, {}/s in caches of {}\n"
       "waiting at a collective   {}, beyond its own time\n\n",
       calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices,
       FormatTime(calibration.step_us), FormatTime(calibration.launch_us),
       calibration.arithmetic_per_us, calibration.elementwise_per_us,
       calibration.half_elementwise_per_us,
       FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
-      FormatTime(calibration.synchronise_us));
+      FormatBytes(static_cast<int64_t>(calibration.cached_bytes_per_us * 1e6)),
+      FormatBytes(calibration.cache_bytes), FormatTime(calibration.synchronise_us));
   Table dots(
       {{"product (batch x m x n x k)"}, {""}, {"time", Align::kRight}, {"GFLOP/s", Align::kRight}});
   const auto add = [&](const std::vector<DotPoint>& points, const char* what) {
@@ -47,6 +48,7 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
     }
   };
   add(calibration.dots, "dot");
+  add(calibration.cached_dots, "cached dot");
   add(calibration.convolutions, "convolution");
   Table reductions({{"reduction"}, {"operations per us", Align::kRight}});
   for (const ReductionRate& rate : calibration.reductions) {
@@ -55,12 +57,18 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
   }
   Table collectives({{"collective"},
                      {"group", Align::kRight},
+                     {"dimension"},
                      {"bytes", Align::kRight},
                      {"time", Align::kRight}});
   for (const CollectivePoint& point : calibration.collectives) {
-    collectives.Add({std::string(ToString(point.kind)),
-                     fmt::format("{}{}", point.group_size, point.is_strided ? ", strided" : ""),
-                     FormatBytes(point.bytes), FormatTime(point.us)});
+    collectives.Add(
+        {std::string(ToString(point.kind)),
+         fmt::format("{}{}", point.group_size, point.layout.is_strided ? ", strided" : ""),
+         point.layout.is_inner ? "inner" : "first", FormatBytes(point.bytes),
+         FormatTime(point.us)});
+  }
+  if (const std::string note = DriftNote(calibration); !note.empty()) {
+    text += fmt::format("warning: {}\n\n", note);
   }
   return text + dots.ToString() + "\n" + reductions.ToString() + "\n" + collectives.ToString() +
          fmt::format("\nkept in {}\n", path);

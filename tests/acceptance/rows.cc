@@ -23,10 +23,9 @@ class WithoutGathers final : public CostModel {
  public:
   explicit WithoutGathers(std::unique_ptr<CostModel> base) : base_(std::move(base)) {}
   std::string name() const override { return base_->name(); }
-  double Collective(ReshardKind kind, int64_t local_bytes, AxisSet axes,
-                    ElementType type) const override {
-    const double gather = kind == ReshardKind::kAllGather ? 1e8 : 0;
-    return gather + base_->Collective(kind, local_bytes, axes, type);
+  double Collective(const StepWork& work, ElementType type) const override {
+    const double gather = work.kind == ReshardKind::kAllGather ? 1e8 : 0;
+    return gather + base_->Collective(work, type);
   }
   double Latency(ReshardKind kind, AxisSet axes) const override {
     return base_->Latency(kind, axes);
@@ -48,13 +47,13 @@ absl::StatusOr<std::unique_ptr<CostModel>> CostModelOf(const AcceptanceRow& row,
 
 // One step of a reshard by the row's formulas.
 double StepCost(const AcceptanceRow& row, const Mesh& mesh, const CostModel& cost,
-                const ReshardStep& step, int64_t bytes) {
-  if (row.flattens_mesh && step.kind == ReshardKind::kAllReduce &&
-      step.axes.size() == mesh.num_axes()) {
+                const StepWork& work) {
+  if (row.flattens_mesh && work.kind == ReshardKind::kAllReduce &&
+      mesh.size(work.axes) == mesh.num_devices()) {
     const auto n = static_cast<double>(mesh.num_devices());
-    return row.alpha[0] + 2 * row.beta[0] * (n - 1) / n * static_cast<double>(bytes);
+    return row.alpha[0] + 2 * row.beta[0] * (n - 1) / n * static_cast<double>(work.local_bytes);
   }
-  const double exact = cost.Collective(step.kind, bytes, step.axes.axes(), ElementType::kF32);
+  const double exact = cost.Collective(work, ElementType::kF32);
   return row.truncates_costs ? std::floor(exact) : exact;
 }
 
@@ -69,8 +68,7 @@ double ObjectiveOf(const AcceptanceRow& row, const Module& module, const StagePl
     const Shape& shape = module.entry_computation().shape(reshard.value);
     const Sharding* before = &reshard.from;
     for (const ReshardStep& step : reshard.steps) {
-      objective +=
-          StepCost(row, stage.mesh, cost, step, StepBytes(shape, *before, step, stage.mesh));
+      objective += StepCost(row, stage.mesh, cost, WorkOfStep(shape, *before, step, stage.mesh));
       before = &step.result;
     }
   }

@@ -11,7 +11,7 @@
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/driver/prepare.h"
-#include "minka/frontend/testing/evaluator.h"
+#include "minka/ir/testing/evaluator.h"
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 #include "minka/models/unet.h"

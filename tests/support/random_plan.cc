@@ -127,10 +127,10 @@ class PlanWriter {
                     .from = sharding_of(source),
                     .to = wanted,
                     .before = before};
-    const ReshardPrice price = [&](ReshardKind kind, int64_t bytes, AxisSet) {
-      return IsCollective(kind)
-                 ? 1 + weights_[static_cast<size_t>(kind)] * static_cast<double>(bytes)
-                 : 0.1;
+    const ReshardPrice price = [&](const StepWork& work) {
+      return IsCollective(work.kind) ? 1 + weights_[static_cast<size_t>(work.kind)] *
+                                               static_cast<double>(work.local_bytes)
+                                     : 0.1;
     };
     ReshardPath path =
         CheapestReshard(computation_.shape(value), reshard.from, wanted, stage_.mesh, price);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "minka/frontend/gradient.h"
-#include "minka/frontend/testing/evaluator.h"
+#include "minka/ir/testing/evaluator.h"
 
 namespace minka::testing {
 

@@ -191,8 +191,7 @@ class Problem {
       const Shape& shape = facts_.entry.shape(reshard.value);
       const Sharding* before = &reshard.from;
       for (const ReshardStep& step : reshard.steps) {
-        price += cost_.Collective(step.kind, StepBytes(shape, *before, step, mesh_),
-                                  step.axes.axes(), shape.type);
+        price += cost_.Collective(WorkOfStep(shape, *before, step, mesh_), shape.type);
         before = &step.result;
       }
     }
@@ -233,10 +232,9 @@ class Problem {
     const Shape& shape = facts_.entry.shape(value);  // all are equal
     const auto [found, added] = distances_.try_emplace({from, to}, 0);
     if (added) {
-      found->second =
-          CheapestReshard(shape, from, to, mesh_, [&](ReshardKind kind, int64_t bytes, AxisSet on) {
-            return cost_.Collective(kind, bytes, on, shape.type);
-          }).cost;
+      found->second = CheapestReshard(shape, from, to, mesh_, [&](const StepWork& work) {
+                        return cost_.Collective(work, shape.type);
+                      }).cost;
     }
     return found->second;
   }

@@ -280,19 +280,18 @@ class Decoder {
     const ReshardKind kind = first.steps[*OnlyCollective(first)].kind;
     double saved = -GroupLatency(cost_, kind, collective.axes);
     for (const int member : collective.reshards) {
-      const int64_t bytes = CollectiveBytes(plan_.reshards[member]);
-      saved += cost_.Collective(kind, bytes, collective.axes, collective.type) -
-               PriceInGroup(cost_, kind, bytes, collective.axes, mesh_.size(collective.axes),
-                            collective.type);
+      const StepWork work = WorkOfCollective(plan_.reshards[member]);
+      saved += cost_.Collective(work, collective.type) -
+               PriceInGroup(cost_, work, mesh_.size(collective.axes), collective.type);
     }
     return saved;
   }
 
   // Of its only collective.
-  int64_t CollectiveBytes(const Reshard& reshard) const {
+  StepWork WorkOfCollective(const Reshard& reshard) const {
     const int step = *OnlyCollective(reshard);
     const Sharding& before = step == 0 ? reshard.from : reshard.steps[step - 1].result;
-    return StepBytes(facts_.entry.shape(reshard.value), before, reshard.steps[step], mesh_);
+    return WorkOfStep(facts_.entry.shape(reshard.value), before, reshard.steps[step], mesh_);
   }
 
   const StepFacts& facts_;

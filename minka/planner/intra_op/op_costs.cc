@@ -109,18 +109,20 @@ PricedComputation::PricedComputation(const Computation& computation_in)
 }
 
 double OperationPrices::Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
-                              const Strategy& strategy) {
+                              const Strategy& strategy, bool is_cached) {
   const Instruction& instruction = in.computation.instructions[id];
   const bool is_loop = instruction.opcode == Opcode::kWhile;
   double price = 0;
   if (is_loop || instruction.opcode == Opcode::kConditional) {
     price = ControlPrice(in, id, rule, strategy);
   } else {
-    price = cost_.Operation(WorkOf(in, id, rule, strategy));
+    LocalWork work = WorkOf(in, id, rule, strategy);
+    work.is_cached = is_cached;
+    price = cost_.Operation(work);
     const Trips once = [](const Computation&, InstructionId) { return 1.0; };
     for (const OperationCollective& own :
          CollectivesOf(module_, in.computation, id, rule, strategy, mesh_, once)) {
-      price += cost_.Collective(own.kind, own.bytes, own.axes, own.type);
+      price += cost_.Collective(own.work, own.type);
     }
   }
   return price;
@@ -135,7 +137,8 @@ double OperationPrices::ControlPrice(const PricedComputation& in, InstructionId 
   for (size_t index = 0; index < instruction.called.size(); ++index) {
     const double price =
         CalledPrice(instruction.called[index],
-                    PlanCalledBy(module_, in.computation, id, rule, strategy, index, mesh_));
+                    PlanCalledBy(module_, in.computation, id, rule, strategy, index, mesh_),
+                    /*repeats=*/is_loop);
     sum += price;
     dearest = std::max(dearest, price);
   }
@@ -143,20 +146,24 @@ double OperationPrices::ControlPrice(const PricedComputation& in, InstructionId 
   return sum * static_cast<double>(TripCount(module_, in.computation, id).value_or(1));
 }
 
-double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan) {
+double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan, bool repeats) {
   std::unique_ptr<PricedComputation>& known = called_[called];
   if (known == nullptr) known = std::make_unique<PricedComputation>(module_.computations[called]);
   const PricedComputation& in = *known;
+  double bytes = 0;
+  for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
+    bytes += static_cast<double>(OutsideBytes(in, id, plan.rules[id], plan.strategies[id]));
+  }
+  const bool is_cached = repeats && bytes <= cost_.cache_bytes();
   double price = 0;
   for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
-    price += Price(in, id, plan.rules[id], plan.strategies[id]);
+    price += Price(in, id, plan.rules[id], plan.strategies[id], is_cached);
   }
   for (const CalledReshard& reshard : plan.reshards) {
     const Shape& shape = in.computation.shape(reshard.value);
     const Sharding* before = &plan.results[reshard.value.instruction][reshard.value.result];
     for (const ReshardStep& step : reshard.steps) {
-      price += cost_.Collective(step.kind, StepBytes(shape, *before, step, mesh_), step.axes.axes(),
-                                shape.type);
+      price += cost_.Collective(WorkOfStep(shape, *before, step, mesh_), shape.type);
       before = &step.result;
     }
   }

@@ -44,12 +44,17 @@ class OperationPrices {
 
   // One run; `in` is of the module.
   double Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
-               const Strategy& strategy);
+               const Strategy& strategy) {
+    return Price(in, id, rule, strategy, /*is_cached=*/false);
+  }
 
  private:
+  // `is_cached`: what it reads and writes stays in the caches from one turn of a loop to the next.
+  double Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
+               const Strategy& strategy, bool is_cached);
   double ControlPrice(const PricedComputation& in, InstructionId id, const OpRule& rule,
                       const Strategy& strategy);
-  double CalledPrice(ComputationId called, const CalledPlan& plan);
+  double CalledPrice(ComputationId called, const CalledPlan& plan, bool repeats);
   LocalWork WorkOf(const PricedComputation& in, InstructionId id, const OpRule& rule,
                    const Strategy& strategy) const;
   ReductionKernel KernelOf(const Computation& computation, const Instruction& instruction) const;

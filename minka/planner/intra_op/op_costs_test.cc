@@ -17,22 +17,28 @@ constexpr double kLaunch = 1e6, kCollective = 1e9;
 // Bytes, and what tells launches and collectives from them.
 class CountingCosts final : public CostModel {
  public:
+  explicit CountingCosts(double cache_bytes = 0) : cache_bytes_(cache_bytes) {}
   std::string name() const override { return "counting"; }
-  double Collective(ReshardKind, int64_t local_bytes, AxisSet, ElementType) const override {
-    return kCollective + static_cast<double>(local_bytes);
+  double Collective(const StepWork& work, ElementType) const override {
+    return kCollective + static_cast<double>(work.local_bytes);
   }
   double Latency(ReshardKind, AxisSet) const override { return kCollective; }
   double Operation(const LocalWork& work) const override {
-    return (work.launches ? kLaunch : 0) + static_cast<double>(work.bytes);
+    const double bytes = work.is_cached ? 0 : static_cast<double>(work.bytes);
+    return (work.launches ? kLaunch : 0) + bytes;
   }
+  double cache_bytes() const override { return cache_bytes_; }
   bool shares_latency() const override { return true; }
   bool forbids_replicated_dots() const override { return false; }
+
+ private:
+  const double cache_bytes_;  // bytes in the caches count nothing
 };
 
 // The price of an operation of the entry computation, unsplit unless `use` splits it over all
 // devices.
-double PriceOf(const Module& module, InstructionId id, AxisUse use = {}) {
-  const CountingCosts cost;
+double PriceOf(const Module& module, InstructionId id, AxisUse use = {},
+               const CountingCosts& cost = CountingCosts()) {
   const Mesh mesh = *Mesh::Parse("x=4");
   const PricedComputation entry(module.entry_computation());
   const OpRule rule = RuleFor(module, entry.computation, id);
@@ -88,6 +94,13 @@ TEST(OperationPrices, ATripReadsAndWritesARowAndLaunchesItsGroups) {
     EXPECT_EQ(PriceOf(module, LoopOf(module)), static_cast<double>(trips) * turn);
     EXPECT_THAT(NotesOnTrips(module), IsEmpty());
   }
+}
+
+TEST(OperationPrices, TurnsThatFitInTheCachesFindTheirBytesThere) {
+  const Module module = ScanOverRows(10);
+  const double bytes = PriceOf(module, LoopOf(module)) / 10 - 3 * kLaunch;
+  EXPECT_EQ(PriceOf(module, LoopOf(module), {}, CountingCosts(bytes)), 30 * kLaunch);
+  EXPECT_GT(PriceOf(module, LoopOf(module), {}, CountingCosts(bytes / 2)), 30 * kLaunch);
 }
 
 TEST(OperationPrices, ALoopOfUnknownTripsCostsOneTurnAndANote) {

@@ -30,37 +30,35 @@ ReshardPrice ReshardCosts::SearchPrice(const Shape& shape, TensorClass tensor) c
                                          : limits_.discourages_gathers_of_state;
   const AxisSet fixed_axes = is_activation ? limits_.batch_axes : AxisSet();
   const bool scatters = limits_.prefers_scattered_gradients && tensor == TensorClass::kGradient;
-  return [this, discouraged, fixed_axes, scatters, type = shape.type](
-             ReshardKind kind, int64_t local_bytes, AxisSet axes) {
-    const bool gathers = kind == ReshardKind::kAllGather;
-    const bool moves = kind == ReshardKind::kAllToAll;
-    const bool along_batch = axes.Minus(fixed_axes) != axes;
+  return [this, discouraged, fixed_axes, scatters, type = shape.type](const StepWork& work) {
+    const bool gathers = work.kind == ReshardKind::kAllGather;
+    const bool moves = work.kind == ReshardKind::kAllToAll;
+    const bool along_batch = work.axes.Minus(fixed_axes) != work.axes;
     if ((gathers && limits_.no_all_gather) || (moves && limits_.no_all_to_all) ||
         ((gathers || moves) && along_batch)) {
       return kForbiddenStep;
     }
-    double cost = cost_.Collective(kind, local_bytes, axes, type);
-    if (gathers && scatters) cost += 2 * cost_.Latency(ReshardKind::kReduceScatter, axes);
+    double cost = cost_.Collective(work, type);
+    if (gathers && scatters) cost += 2 * cost_.Latency(ReshardKind::kReduceScatter, work.axes);
     return discouraged && (gathers || moves) ? kDiscouraged * cost : cost;
   };
 }
 
-double ReshardCosts::SharedPrice(ReshardKind kind, int64_t local_bytes, AxisSet axes,
-                                 ElementType type) const {
-  return PriceInGroup(cost_, kind, local_bytes, axes, mesh_.size(axes), type) +
-         GroupLatency(cost_, kind, axes) / limits_.num_combinable;
+double ReshardCosts::SharedPrice(const StepWork& work, ElementType type) const {
+  return PriceInGroup(cost_, work, mesh_.size(work.axes), type) +
+         GroupLatency(cost_, work.kind, work.axes) / limits_.num_combinable;
 }
 
 ReshardPrice ReshardCosts::CombinedPrice(const Shape& shape, TensorClass tensor) const {
-  return [this, alone = SearchPrice(shape, tensor), type = shape.type](
-             ReshardKind kind, int64_t local_bytes, AxisSet axes) {
-    const double price = alone(kind, local_bytes, axes);
-    if (!IsCollective(kind) || price >= kForbiddenStep) return price;
-    const bool may_share = kind != ReshardKind::kAllToAll &&
-                           (kind == ReshardKind::kAllReduce || !limits_.combines_only_all_reduces);
+  return [this, alone = SearchPrice(shape, tensor), type = shape.type](const StepWork& work) {
+    const double price = alone(work);
+    if (!IsCollective(work.kind) || price >= kForbiddenStep) return price;
+    const bool may_share =
+        work.kind != ReshardKind::kAllToAll &&
+        (work.kind == ReshardKind::kAllReduce || !limits_.combines_only_all_reduces);
     if (!may_share) return kForbiddenStep;
-    const double real = cost_.Collective(kind, local_bytes, axes, type);
-    return kOneCollective + SharedPrice(kind, local_bytes, axes, type) + (price - real);
+    const double real = cost_.Collective(work, type);
+    return kOneCollective + SharedPrice(work, type) + (price - real);
   };
 }
 
@@ -106,8 +104,7 @@ ReshardPath ReshardCosts::Path(const Shape& shape, const Sharding& from, const S
   path.cost = 0;
   const Sharding* before = &from;
   for (const ReshardStep& step : path.steps) {
-    path.cost += cost_.Collective(step.kind, StepBytes(shape, *before, step, mesh_),
-                                  step.axes.axes(), shape.type);
+    path.cost += cost_.Collective(WorkOfStep(shape, *before, step, mesh_), shape.type);
     before = &step.result;
   }
   return path;
@@ -119,11 +116,9 @@ double ReshardCosts::SearchCost(const Shape& shape, const Sharding& from, const 
   double cost = 0;
   const Sharding* before = &from;
   for (const ReshardStep& step : chosen.path.steps) {
-    const int64_t bytes = StepBytes(shape, *before, step, mesh_);
-    const AxisSet axes = step.axes.axes();
+    const StepWork work = WorkOfStep(shape, *before, step, mesh_);
     const bool in_group = chosen.is_combined && IsCollective(step.kind);
-    cost += in_group ? SharedPrice(step.kind, bytes, axes, shape.type)
-                     : cost_.Collective(step.kind, bytes, axes, shape.type);
+    cost += in_group ? SharedPrice(work, shape.type) : cost_.Collective(work, shape.type);
     before = &step.result;
   }
   return cost;

@@ -107,7 +107,7 @@ class ReshardCosts {
   ReshardPrice SearchPrice(const Shape& shape, TensorClass tensor) const;
   double PriceOfWholeSum(const Sharding& from, const Sharding& to, TensorClass tensor) const;
   // What one of many tensors pays for a collective that they share.
-  double SharedPrice(ReshardKind kind, int64_t local_bytes, AxisSet axes, ElementType type) const;
+  double SharedPrice(const StepWork& work, ElementType type) const;
   // Every collective at its shared price, and kOneCollective on top.
   ReshardPrice CombinedPrice(const Shape& shape, TensorClass tensor) const;
   bool MayCombine(ReshardUse use) const { return use.is_late && cost_.shares_latency(); }

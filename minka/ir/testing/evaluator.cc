@@ -1,4 +1,4 @@
-#include "minka/frontend/testing/evaluator.h"
+#include "minka/ir/testing/evaluator.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,100 @@
+#include "minka/cost/host_links.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+namespace minka {
+namespace {
+
+// Recursive halving and doubling (Thakur, Rabenseifner, Gropp: Optimization of Collective
+// Communication Operations in MPICH, 2005): with n members, latency L per message and w bytes per
+// us, for B bytes as in ReshardPrice,
+//   all-reduce                  2 log2(n) L + 2 (n-1)/n B/w
+//   all-gather, reduce-scatter    log2(n) L +   (n-1)/n B/w
+//   all-to-all (pairwise)           (n-1) L +   (n-1)/n B/w
+double OnOneLink(ReshardKind kind, double bytes, double n, const Link& link) {
+  const double moved = (n - 1) / n * bytes / link.bytes_per_us;
+  const double rounds = std::ceil(std::log2(n));
+  if (kind == ReshardKind::kAllReduce) return 2 * (rounds * link.latency_us + moved);
+  return (kind == ReshardKind::kAllToAll ? n - 1 : rounds) * link.latency_us + moved;
+}
+
+// Sums are made within each host first, every member completing its part between the hosts, and
+// gathered within each host at last, as NCCL's trees and rings do. For 2 GB on 4 hosts of 8 A100
+// (12.5 GB/s per device between hosts, 270 within) that is 45 ms, 86 GB/s by NCCL's count (bus
+// bandwidth); 90.6 were measured, and 12.5 between two devices of two hosts (Alpa's
+// benchmark/cupy/profile_communication.py).
+double InSteps(ReshardKind kind, double bytes, double hosts, double per_host, const Link& intra,
+               const Link& inter) {
+  if (kind != ReshardKind::kAllToAll) {
+    return OnOneLink(kind, bytes / per_host, hosts, inter) +
+           OnOneLink(kind, bytes, per_host, intra);
+  }
+  // Every member sends to each other one.
+  const double part = bytes / (hosts * per_host);
+  const double outside = (hosts - 1) * per_host, inside = per_host - 1;
+  return outside * (inter.latency_us + part / inter.bytes_per_us) +
+         inside * (intra.latency_us + part / intra.bytes_per_us);
+}
+
+}  // namespace
+
+HostLinks::HostLinks(const Cluster& cluster, const Mesh& mesh)
+    : mesh_(mesh), intra_host_(cluster.intra_host), inter_host_(cluster.inter_host) {
+  const int64_t on_one_host = std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host);
+  if (cluster.host_network_bytes_per_us > 0) {
+    inter_host_.bytes_per_us =
+        std::min(inter_host_.bytes_per_us,
+                 cluster.host_network_bytes_per_us / static_cast<double>(on_one_host));
+  }
+  placements_.resize(size_t{1} << mesh.num_axes());
+  for (size_t bits = 1; bits < placements_.size(); ++bits) {
+    AxisSet axes;
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      if (bits >> axis & 1) axes.Insert(axis);
+    }
+    placements_[bits] = PlacementsOf(cluster, axes);
+  }
+}
+
+std::vector<HostLinks::Placement> HostLinks::PlacementsOf(const Cluster& cluster,
+                                                          AxisSet axes) const {
+  if (mesh_.num_devices() <= cluster.devices_per_host) return {{1, mesh_.size(axes)}};
+  std::vector<int> members;
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
+    if (axes.contains(axis)) members.push_back(axis);
+  }
+  std::set<Placement> distinct;
+  for (const std::vector<int64_t>& group : mesh_.Groups(members)) {
+    std::map<int64_t, int64_t> on_host;
+    for (const int64_t device : group) ++on_host[device / cluster.devices_per_host];
+    const int64_t first = on_host.begin()->second;
+    const bool is_even =
+        std::ranges::all_of(on_host, [&](const auto& host) { return host.second == first; });
+    distinct.insert({static_cast<int64_t>(on_host.size()), is_even ? first : 0});
+  }
+  return {distinct.begin(), distinct.end()};
+}
+
+double HostLinks::CollectiveUs(ReshardKind kind, double bytes, AxisSet axes) const {
+  double slowest = 0;
+  const auto size = static_cast<double>(mesh_.size(axes));
+  for (const Placement& placement : placements_[axes.bits()]) {
+    slowest = std::max(slowest, OfPlacement(kind, bytes, size, placement));
+  }
+  return slowest;
+}
+
+double HostLinks::OfPlacement(ReshardKind kind, double bytes, double group_size,
+                              const Placement& placement) const {
+  if (placement.num_hosts == 1) return OnOneLink(kind, bytes, group_size, intra_host_);
+  const double flat = OnOneLink(kind, bytes, group_size, inter_host_);
+  if (placement.members_per_host < 2) return flat;
+  return std::min(
+      flat, InSteps(kind, bytes, static_cast<double>(placement.num_hosts),
+                    static_cast<double>(placement.members_per_host), intra_host_, inter_host_));
+}
+
+}  // namespace minka

@@ -1,0 +1,13 @@
+// What is written anew for the compiler of local programs, and for nothing else.
+#pragma once
+
+#include "minka/ir/module.h"
+
+namespace minka {
+
+// Everything that XLA's CPU compiler has no fast code for, in forms for which it has: convolutions
+// (convolution_forms.h), then reductions and dots (flatten_dims.h). The last step of the lowering;
+// `minka profile` measures programs written so.
+Module CompiledForms(const Module& module);
+
+}  // namespace minka
