@@ -212,7 +212,8 @@ ProductSizes ProductOf(const ConvolutionShape& shape) {
   return {.batch = shape.groups,
           .m = shape.images * positions,
           .n = shape.features / shape.groups,
-          .k = std::max<int64_t>(taps * shape.inputs / shape.groups / positions, 1)};
+          .k = shape.groups > 1 ? kWindow * kWindow * shape.inputs / shape.groups
+                                : std::max<int64_t>(taps * shape.inputs / positions, 1)};
 }
 
 ProductSizes ProductOfKernelGradient(const ConvolutionShape& shape) {
@@ -220,7 +221,8 @@ ProductSizes ProductOfKernelGradient(const ConvolutionShape& shape) {
   return {.batch = shape.groups,
           .m = kWindow * kWindow * shape.inputs / shape.groups,
           .n = shape.features / shape.groups,
-          .k = std::max<int64_t>(taps * shape.images / (kWindow * kWindow), 1)};
+          .k = shape.groups > 1 ? shape.size * shape.size * shape.images
+                                : std::max<int64_t>(taps * shape.images / (kWindow * kWindow), 1)};
 }
 
 absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int count) {

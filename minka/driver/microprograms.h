@@ -37,7 +37,7 @@ struct ConvolutionShape {
   int64_t images = 1, size = 1, inputs = 1, features = 1, groups = 1;
 };
 // The products of matrices, one for each group, that a convolution is, and those of its kernel's
-// gradient; products with padding do not count.
+// gradient; products with padding count in groups alone, which are computed so.
 struct ProductSizes {
   int64_t batch = 1, m = 1, n = 1, k = 1;
 };

@@ -50,14 +50,20 @@ bool IsKernelGradient(const ConvolutionAttributes& convolution, const Shape& res
 }
 
 // The same of the matrix multiplication that a convolution on local shapes is: per group, positions
-// times features, over as many inputs under the window as `flops` says.
-std::vector<int64_t> ConvolutionSizes(const ConvolutionAttributes& convolution, const Shape& result,
-                                      double flops) {
+// times features, over as many inputs under the window as `flops` says; in groups, which are
+// written as sums over the window (lowering/convolution_forms.h), over all of it, padding and holes
+// too.
+std::vector<int64_t> ConvolutionSizes(const ConvolutionAttributes& convolution, const Shape& kernel,
+                                      const Shape& result, double flops) {
   const int64_t elements = std::max<int64_t>(result.num_elements(), 1);
   const int64_t features = std::max<int64_t>(result.dims[convolution.output_feature], 1);
   const int64_t groups =
       std::min(features, std::max(convolution.feature_group_count, convolution.batch_group_count));
-  const auto inputs = static_cast<int64_t>(flops / 2 / static_cast<double>(elements));
+  auto inputs = static_cast<int64_t>(flops / 2 / static_cast<double>(elements));
+  if (groups > 1) {
+    inputs = kernel.num_elements() /
+             std::max<int64_t>(kernel.dims[convolution.kernel_output_feature], 1);
+  }
   return {groups, elements / features, features / groups, std::max<int64_t>(inputs, 1)};
 }
 
@@ -199,7 +205,7 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
       break;
     case Opcode::kConvolution:
       local.dot_sizes = ConvolutionSizes(
-          instruction.As<ConvolutionAttributes>(),
+          instruction.As<ConvolutionAttributes>(), local_operand(1),
           LocalShape(instruction.shape(), ResultSharding(rule, strategy, 0), mesh_), work.flops);
       if (IsKernelGradient(instruction.As<ConvolutionAttributes>(), instruction.shape())) {
         local.dot_form = DotForm::kTN;
