@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "minka/ir/rewriter.h"
 #include "minka/ir/simplify.h"
 
 namespace minka {
@@ -65,29 +66,20 @@ bool Contains(const std::vector<int64_t>& dims, int64_t dim) {
 }
 
 // Narrow floats are wide while they are worked on: a value's wide form is what its producer leaves.
-class Rewriter {
+class FormsWriter {
  public:
-  explicit Rewriter(const Computation& source) : source_(source) {}
+  explicit FormsWriter(const Computation& source) : source_(source), rewriter_(source) {}
 
   Computation Run() && {
-    out_.name = source_.name;
     for (InstructionId id = 0; id < source_.num_instructions(); ++id) Write(id);
-    for (const InstructionId parameter : source_.parameters) {
-      out_.parameters.push_back(now_[parameter][0].instruction);
-    }
     for (const Value result : source_.results) {
-      out_.results.push_back(Convert(Now(result), source_.shape(result).type));
+      rewriter_.Map(result, Convert(rewriter_.Now(result), source_.shape(result).type));
     }
-    return std::move(out_);
+    return std::move(rewriter_).Finish();
   }
 
  private:
-  Value Now(Value value) const { return now_[value.instruction][value.result]; }
-
-  Value Append(Instruction instruction) {
-    out_.instructions.push_back(std::move(instruction));
-    return {out_.num_instructions() - 1, 0};
-  }
+  Value Append(Instruction instruction) { return rewriter_.AppendOne(std::move(instruction)); }
 
   // The value in the type that operations work in.
   Value Wide(Value value) {
@@ -98,38 +90,38 @@ class Rewriter {
   Value Rounded(Value value, ElementType type) {
     if (!IsNarrowFloat(type) || ShapeOf(value).type == type) return value;
     return Append({.opcode = Opcode::kReducePrecision,
-                   .name = out_.instruction(value).name + ".rounded",
+                   .name = Producer(value).name + ".rounded",
                    .operands = {value},
                    .results = {ShapeOf(value)}});
   }
 
   void Write(InstructionId id) {
-    WriteWide(id);
-    if (!Rounds(source_.instructions[id].opcode)) return;
-    for (size_t i = 0; i < now_[id].size(); ++i) {
-      now_[id][i] = Rounded(now_[id][i], source_.instructions[id].results[i].type);
+    std::vector<Value> results = WriteWide(id);
+    if (Rounds(source_.instructions[id].opcode)) {
+      for (size_t i = 0; i < results.size(); ++i) {
+        results[i] = Rounded(results[i], source_.instructions[id].results[i].type);
+      }
     }
+    rewriter_.Map(id, std::move(results));
   }
 
-  void WriteWide(InstructionId id) {
+  std::vector<Value> WriteWide(InstructionId id) {
     Instruction instruction = source_.instructions[id];
     const bool keeps_types = KeepsTypes(instruction.opcode);
     for (Value& operand : instruction.operands) {
       const ElementType type = source_.shape(operand).type;
-      operand = keeps_types ? Convert(Now(operand), type) : Wide(Now(operand));
+      const Value now = rewriter_.Now(operand);
+      operand = keeps_types ? Convert(now, type) : Wide(now);
     }
     for (Shape& shape : instruction.results) {
       if (!keeps_types && IsNarrowFloat(shape.type)) shape.type = ElementType::kF32;
     }
     const size_t num_results = instruction.results.size();
-    std::vector<Value>& results = now_.emplace_back();
     switch (instruction.opcode) {
       case Opcode::kDot:
-        results = {WriteDot(std::move(instruction), source_.instructions[id])};
-        return;
+        return {WriteDot(std::move(instruction), source_.instructions[id])};
       case Opcode::kConvolution:
-        results = {WriteConvolution(std::move(instruction))};
-        return;
+        return {WriteConvolution(std::move(instruction))};
       case Opcode::kConcatenate:
         if (instruction.operands.size() > kMaxFusedParts) instruction.opcode = kStandsAlone;
         break;
@@ -137,48 +129,37 @@ class Rewriter {
         instruction.opcode = kStandsAlone;
         break;
       case Opcode::kReshape:
-        results = {Reshaped(instruction.operands[0], instruction.shape().dims)};
-        return;
+        return {Reshaped(instruction.operands[0], instruction.shape().dims)};
       case Opcode::kSelectAndScatter:
-        results = {WriteSelectAndScatter(instruction)};
-        return;
+        return {WriteSelectAndScatter(instruction)};
       case Opcode::kConvert:
         if (ShapeOf(instruction.operands[0]).type == instruction.shape().type &&
             !IsNarrowFloat(source_.instructions[id].shape().type)) {
-          results = {instruction.operands[0]};
-          return;
+          return {instruction.operands[0]};
         }
         break;
       case Opcode::kAllToAll:
-        if (num_results == 1) {
-          results = {WriteAllToAll(std::move(instruction))};
-          return;
-        }
+        if (num_results == 1) return {WriteAllToAll(std::move(instruction))};
         break;
       case Opcode::kAllGather:
       case Opcode::kReduceScatter:
-        if (num_results == 1) {
-          results = {WriteAlongFirst(std::move(instruction))};
-          return;
-        }
+        if (num_results == 1) return {WriteAlongFirst(std::move(instruction))};
         break;
       default:
         break;
     }
-    const Value first = Append(std::move(instruction));
-    for (size_t i = 0; i < num_results; ++i) {
-      results.push_back({first.instruction, static_cast<int32_t>(i)});
-    }
+    return rewriter_.Append(std::move(instruction));
   }
 
-  const Shape& ShapeOf(Value value) const { return out_.shape(value); }
+  const Shape& ShapeOf(Value value) const { return rewriter_.copy().shape(value); }
+  const Instruction& Producer(Value value) const { return rewriter_.copy().instruction(value); }
 
   Value Convert(Value value, ElementType type) {
     if (ShapeOf(value).type == type) return value;
     const auto [found, added] = converted_.try_emplace({value, type});
     if (added) {
       found->second = Append({.opcode = Opcode::kConvert,
-                              .name = out_.instruction(value).name + ".convert",
+                              .name = Producer(value).name + ".convert",
                               .operands = {value},
                               .results = {{type, ShapeOf(value).dims}}});
     }
@@ -198,7 +179,7 @@ class Rewriter {
     if (!added) return found->second;
     const Shape result{shape.type, dims};
     Instruction written{.opcode = stays ? Opcode::kReshape : Opcode::kTranspose,
-                        .name = out_.instruction(value).name + ".moved",
+                        .name = Producer(value).name + ".moved",
                         .operands = {value},
                         .results = {result}};
     if (!stays) written.attributes = DimensionsAttributes{.dims = permutation};
@@ -243,14 +224,14 @@ class Rewriter {
   // Equal reshapes are one, and of two in a row the last is left. So what several dots read by
   // reshapes of their own is written once, not repeated in each of them.
   Value Reshaped(Value value, const std::vector<int64_t>& dims) {
-    while (out_.instruction(value).opcode == Opcode::kReshape) {
-      value = out_.instruction(value).operands[0];
+    while (Producer(value).opcode == Opcode::kReshape) {
+      value = Producer(value).operands[0];
     }
     if (ShapeOf(value).dims == dims) return value;
     const auto [found, added] = reshaped_.try_emplace({value, dims});
     if (added) {
       found->second = Append({.opcode = Opcode::kReshape,
-                              .name = out_.instruction(value).name + ".shaped",
+                              .name = Producer(value).name + ".shaped",
                               .operands = {value},
                               .results = {{ShapeOf(value).type, dims}}});
     }
@@ -399,8 +380,7 @@ class Rewriter {
   }
 
   const Computation& source_;
-  Computation out_;
-  std::vector<std::vector<Value>> now_;  // by value of the source
+  Rewriter rewriter_;
   std::map<std::pair<Value, ElementType>, Value> converted_;
   std::map<Value, Value> widened_;  // transposed and then converted
   std::map<std::pair<Value, std::vector<int64_t>>, Value> transposed_, reshaped_;
@@ -412,7 +392,7 @@ Module CpuForms(const Module& module) {
   Module out = module;
   for (Computation& computation : out.computations) {
     const Computation source = computation;
-    computation = Rewriter(source).Run();
+    computation = FormsWriter(source).Run();
   }
   return EliminateDeadCode(out);
 }

@@ -338,7 +338,7 @@ absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
 }
 
 namespace {
-constexpr int64_t kSynchronisedRows = 64, kSynchronisedColumns = 320;
+constexpr int64_t kSynchronisedRows = 16, kSynchronisedColumns = 320;
 }  // namespace
 
 int64_t SynchronisedBytes() { return 4 * kSynchronisedRows * kSynchronisedColumns; }

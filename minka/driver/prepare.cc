@@ -8,6 +8,7 @@
 #include "minka/ir/convolutions_as_dots.h"
 #include "minka/ir/expand_batch_norm.h"
 #include "minka/ir/micro_loop.h"
+#include "minka/ir/rewriter.h"
 #include "minka/ir/simplify.h"
 #include "minka/lowering/join_barriers.h"
 #include "minka/lowering/rematerialize.h"
@@ -18,78 +19,13 @@ namespace {
 // A constant subgraph of at most so many instructions is cloned for each user.
 constexpr int kMaxClonedInstructions = 12;
 
-// Copies a module's entry computation instruction by instruction, so that a rewrite only says what
-// it does differently.
-class EntryRewriter {
- public:
-  explicit EntryRewriter(const Module& source)
-      : source_(source),
-        entry_(source.entry_computation()),
-        new_values_(entry_.num_instructions()) {
-    out_.name = source.name;
-    out_.entry = source.entry;
-    out_.aliases = source.aliases;
-    out_.frontend_attributes = source.frontend_attributes;
-    out_.undecoded = source.undecoded;
-    for (const Computation& computation : source.computations) {
-      out_.computations.push_back(&computation == &entry_ ? Computation() : computation);
-    }
-    Computation& entry = out_.entry_computation();
-    entry.name = entry_.name;
-    entry.parameters = entry_.parameters;
-    entry.results = entry_.results;
-    entry.instructions.reserve(entry_.instructions.size());
-  }
-
-  const Computation& entry() const { return entry_; }
-
-  // Appends a copy of the instruction with the operands given; returns its new id.
-  InstructionId Append(const Instruction& instruction, std::vector<Value> operands) {
-    Instruction copy = instruction;
-    copy.operands = std::move(operands);
-    auto& instructions = out_.entry_computation().instructions;
-    instructions.push_back(std::move(copy));
-    return static_cast<InstructionId>(instructions.size()) - 1;
-  }
-
-  void Map(Value old, Value now) {
-    auto& results = new_values_[old.instruction];
-    results.resize(std::max<size_t>(results.size(), old.result + 1));
-    results[old.result] = now;
-  }
-  Value New(Value old) const { return new_values_[old.instruction][old.result]; }
-
-  // The instruction as it was, its operands replaced by what they have become.
-  void Copy(InstructionId id) {
-    std::vector<Value> operands;
-    for (const Value& operand : entry_.instructions[id].operands) operands.push_back(New(operand));
-    const InstructionId copy = Append(entry_.instructions[id], std::move(operands));
-    for (int result = 0; result < static_cast<int>(entry_.instructions[id].results.size());
-         ++result) {
-      Map({id, result}, {copy, result});
-    }
-  }
-
-  Module Finish() && {
-    Computation& entry = out_.entry_computation();
-    for (InstructionId& parameter : entry.parameters) parameter = New({parameter, 0}).instruction;
-    for (Value& result : entry.results) result = New(result);
-    return std::move(out_);
-  }
-
- private:
-  const Module& source_;
-  const Computation& entry_;
-  Module out_;
-  std::vector<std::vector<Value>> new_values_;
-};
-
 // A barrier of several values becomes one barrier per value, which the planner splits on its own;
 // lowering joins them again.
 Module SplitBarriers(const Module& module) {
-  EntryRewriter rewriter(module);
-  for (InstructionId id = 0; id < rewriter.entry().num_instructions(); ++id) {
-    const Instruction& instruction = rewriter.entry().instructions[id];
+  Module out = module;
+  Rewriter rewriter(module.entry_computation());
+  for (InstructionId id = 0; id < rewriter.source().num_instructions(); ++id) {
+    const Instruction& instruction = rewriter.source().instructions[id];
     if (instruction.opcode != Opcode::kOptBarrier || instruction.operands.size() < 2) {
       rewriter.Copy(id);
       continue;
@@ -97,13 +33,14 @@ Module SplitBarriers(const Module& module) {
     for (int lane = 0; lane < static_cast<int>(instruction.operands.size()); ++lane) {
       Instruction single = instruction;
       single.name = instruction.name + "." + std::to_string(lane);
+      single.operands = {rewriter.Now(instruction.operands[lane])};
       single.results = {instruction.results[lane]};
       single.frontend_attributes[kBarrierAttribute] = std::to_string(id);
-      rewriter.Map({id, lane},
-                   {rewriter.Append(single, {rewriter.New(instruction.operands[lane])}), 0});
+      rewriter.Map({id, lane}, rewriter.AppendOne(std::move(single)));
     }
   }
-  return std::move(rewriter).Finish();
+  out.entry_computation() = std::move(rewriter).Finish();
+  return out;
 }
 
 // By instruction: how many instructions make its value from constants alone; 0 if it depends on
@@ -131,11 +68,11 @@ std::vector<int> ConstantTreeSizes(const Computation& entry) {
 
 class ConstantCloner {
  public:
-  explicit ConstantCloner(const Module& module)
-      : rewriter_(module), sizes_(ConstantTreeSizes(module.entry_computation())) {}
+  explicit ConstantCloner(const Computation& entry)
+      : rewriter_(entry), sizes_(ConstantTreeSizes(entry)) {}
 
-  Module Run() && {
-    const Computation& entry = rewriter_.entry();
+  Computation Run() && {
+    const Computation& entry = rewriter_.source();
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
       if (sizes_[id] == 0) CopyWithClones(id);
     }
@@ -147,7 +84,7 @@ class ConstantCloner {
 
  private:
   void CopyWithClones(InstructionId id) {
-    const Instruction& instruction = rewriter_.entry().instructions[id];
+    const Instruction& instruction = rewriter_.source().instructions[id];
     for (const Value& operand : instruction.operands) {
       if (sizes_[operand.instruction] > 0) rewriter_.Map(operand, Clone(operand.instruction));
     }
@@ -155,16 +92,13 @@ class ConstantCloner {
   }
 
   Value Clone(InstructionId id) {
-    const Instruction& instruction = rewriter_.entry().instructions[id];
-    std::vector<Value> operands;
-    for (const Value& operand : instruction.operands)
-      operands.push_back(Clone(operand.instruction));
-    Instruction copy = instruction;
+    Instruction copy = rewriter_.source().instructions[id];
+    for (Value& operand : copy.operands) operand = Clone(operand.instruction);
     copy.name += ".c" + std::to_string(num_clones_++);
-    return {rewriter_.Append(copy, std::move(operands)), 0};
+    return rewriter_.AppendOne(std::move(copy));
   }
 
-  EntryRewriter rewriter_;
+  Rewriter rewriter_;
   const std::vector<int> sizes_;
   int num_clones_ = 0;
 };
@@ -237,7 +171,10 @@ absl::StatusOr<Step> Simplify(const Step& step) {
 absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation) {
   // Before constants are cloned, so that copies get their own.
   ASSIGN_OR_RETURN(const Step step, Rematerialize(simplified, preparation.remat));
-  Module module = EliminateDeadCode(ConstantCloner(ToModule(step)).Run());
+  Module module = ToModule(step);
+  const Computation entry = module.entry_computation();
+  module.entry_computation() = ConstantCloner(entry).Run();
+  module = EliminateDeadCode(module);
   ASSIGN_OR_RETURN(const Step prepared, MakeStep(std::move(module), {}));
   ASSIGN_OR_RETURN(Step step_of_one, MakeMicroBatches(prepared, preparation.micro_batches));
   RETURN_IF_ERROR(CheckRanks(step_of_one.module));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "minka/analysis/dot_layout.h"
-#include "minka/ir/names.h"
+#include "minka/ir/rewriter.h"
 
 namespace minka {
 namespace {
@@ -102,97 +102,77 @@ bool ShouldExchange(const FlatDot& flat) {
 // Writes the computation with its reductions and dots flattened.
 class FlatWriter {
  public:
-  explicit FlatWriter(const Computation& computation) : source_(computation) {
-    for (const Instruction& instruction : computation.instructions) {
-      names_.Reserve(instruction.name);
-    }
-  }
+  explicit FlatWriter(const Computation& computation)
+      : source_(computation), rewriter_(computation) {}
 
   Computation Write() && {
-    for (const Instruction& instruction : source_.instructions) {
-      Instruction copy = instruction;
-      for (Value& operand : copy.operands) operand = Now(operand);
-      now_.push_back(WriteInstruction(instruction, std::move(copy)));
+    for (InstructionId id = 0; id < source_.num_instructions(); ++id) {
+      const Instruction& instruction = source_.instructions[id];
+      if (instruction.opcode == Opcode::kDot) {
+        rewriter_.Map(id, {WriteDot(instruction, rewriter_.Translated(id))});
+      } else if (instruction.opcode == Opcode::kReduce && instruction.operands.size() == 2) {
+        rewriter_.Map(id, {WriteReduction(instruction, rewriter_.Translated(id))});
+      } else {
+        rewriter_.Copy(id);
+      }
     }
-    out_.name = source_.name;
-    for (const InstructionId parameter : source_.parameters) {
-      out_.parameters.push_back(now_[parameter]);
-    }
-    for (const Value result : source_.results) out_.results.push_back(Now(result));
-    return std::move(out_);
+    return std::move(rewriter_).Finish();
   }
 
  private:
-  Value Now(Value value) const { return {now_[value.instruction], value.result}; }
-
-  InstructionId Append(Instruction instruction) {
-    out_.instructions.push_back(std::move(instruction));
-    return out_.num_instructions() - 1;
-  }
-
-  InstructionId WriteInstruction(const Instruction& source, Instruction copy) {
-    if (source.opcode == Opcode::kDot) return WriteDot(source, std::move(copy));
-    if (source.opcode == Opcode::kReduce && source.operands.size() == 2)
-      return WriteReduction(source, std::move(copy));
-    return Append(std::move(copy));
-  }
-
-  InstructionId WriteDot(const Instruction& source, Instruction copy) {
+  Value WriteDot(const Instruction& source, Instruction copy) {
     const std::optional<FlatDot> flat = FlattenDot(source_, source);
-    if (!flat) return Append(std::move(copy));
+    if (!flat) return rewriter_.AppendOne(std::move(copy));
     copy.operands = {Reshape(source, copy.operands[0], flat->lhs),
                      Reshape(source, copy.operands[1], flat->rhs)};
     copy.attributes = flat->dot;
     copy.results = {flat->result};
     if (ShouldExchange(*flat)) return WriteExchanged(source, std::move(copy));
-    const Value product{Append(std::move(copy)), 0};
-    return Reshape(source, product, source.shape()).instruction;
+    const Value product = rewriter_.AppendOne(std::move(copy));
+    return Reshape(source, product, source.shape());
   }
 
   // Both operands of the dot contract their second dimension.
-  InstructionId WriteExchanged(const Instruction& source, Instruction dot) {
+  Value WriteExchanged(const Instruction& source, Instruction dot) {
     const Shape result = dot.shape();
     std::swap(dot.operands[0], dot.operands[1]);
     dot.results = {{result.type, {result.dims[1], result.dims[0]}}};
     const Shape exchanged = dot.shape();
-    const Value product{Append(std::move(dot)), 0};
+    const Value product = rewriter_.AppendOne(std::move(dot));
     const Value kept = Derived(source, Opcode::kOptBarrier, product, exchanged, {});
     const Value transposed =
         Derived(source, Opcode::kTranspose, kept, result, DimensionsAttributes{{1, 0}});
-    return Reshape(source, transposed, source.shape()).instruction;
+    return Reshape(source, transposed, source.shape());
   }
 
-  InstructionId WriteReduction(const Instruction& source, Instruction copy) {
+  Value WriteReduction(const Instruction& source, Instruction copy) {
     const std::optional<Flattened> flat = Flatten(source_, source);
-    if (!flat) return Append(std::move(copy));
+    if (!flat) return rewriter_.AppendOne(std::move(copy));
     const ElementType type = source.shape().type;
     copy.operands[0] = Reshape(source, copy.operands[0], {type, flat->dims});
     copy.attributes = DimensionsAttributes{{flat->reduced}};
     copy.results = {{type, flat->kept}};
-    const Value reduced{Append(std::move(copy)), 0};
-    return Reshape(source, reduced, source.shape()).instruction;
+    const Value reduced = rewriter_.AppendOne(std::move(copy));
+    return Reshape(source, reduced, source.shape());
   }
 
   Value Reshape(const Instruction& source, Value x, const Shape& shape) {
-    if (out_.shape(x) == shape) return x;
+    if (rewriter_.copy().shape(x) == shape) return x;
     return Derived(source, Opcode::kReshape, x, shape, {});
   }
 
   Value Derived(const Instruction& source, Opcode opcode, Value x, const Shape& shape,
                 Attributes attributes) {
-    return {Append({.opcode = opcode,
-                    .name = names_.Take(source.name),
-                    .operands = {x},
-                    .results = {shape},
-                    .attributes = std::move(attributes),
-                    .op_name = source.op_name}),
-            0};
+    return rewriter_.AppendOne({.opcode = opcode,
+                                .name = rewriter_.NewName(source.name),
+                                .operands = {x},
+                                .results = {shape},
+                                .attributes = std::move(attributes),
+                                .op_name = source.op_name});
   }
 
   const Computation& source_;
-  UniqueNames names_;
-  Computation out_;
-  std::vector<InstructionId> now_;  // by instruction of the source
+  Rewriter rewriter_;
 };
 
 }  // namespace

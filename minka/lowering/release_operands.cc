@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "minka/ir/names.h"
+#include "minka/ir/rewriter.h"
 #include "minka/lowering/join_barriers.h"
 
 namespace minka {
@@ -147,76 +147,53 @@ class Waits {
 // Writes the computation with its waits.
 class WaitWriter {
  public:
-  explicit WaitWriter(const Computation& computation) : source_(computation) {
-    for (const Instruction& instruction : computation.instructions) {
-      names_.Reserve(instruction.name);
-    }
-  }
+  explicit WaitWriter(const Computation& computation)
+      : source_(computation), rewriter_(computation) {}
 
   Computation Write(const std::vector<Wait>& waits) && {
     auto wait = waits.begin();
     for (InstructionId id = 0; id < source_.num_instructions(); ++id) {
-      Instruction instruction = source_.instructions[id];
-      std::optional<Value> passed;
-      const bool waits_here = wait != waits.end() && wait->next == id;
-      if (waits_here) passed = WriteBarrier(*wait);
-      for (Value& operand : instruction.operands) operand = Now(operand);
-      if (waits_here) instruction.operands[(wait++)->operand] = *passed;
-      std::vector<Value> results;
-      const Value first = Append(std::move(instruction));
-      for (int32_t i = 0; i < static_cast<int32_t>(source_.instructions[id].results.size()); ++i) {
-        results.push_back({first.instruction, i});
+      if (wait == waits.end() || wait->next != id) {
+        rewriter_.Copy(id);
+        continue;
       }
-      now_.push_back(std::move(results));
+      const Value passed = WriteBarrier(*wait);
+      Instruction instruction = rewriter_.Translated(id);
+      instruction.operands[(wait++)->operand] = passed;
+      rewriter_.Map(id, rewriter_.Append(std::move(instruction)));
     }
-    out_.name = source_.name;
-    for (const InstructionId parameter : source_.parameters) {
-      out_.parameters.push_back(now_[parameter][0].instruction);
-    }
-    for (const Value result : source_.results) out_.results.push_back(Now(result));
-    return std::move(out_);
+    return std::move(rewriter_).Finish();
   }
 
  private:
-  Value Now(Value value) const { return now_[value.instruction][value.result]; }
-
-  Value Append(Instruction instruction) {
-    out_.instructions.push_back(std::move(instruction));
-    return {out_.num_instructions() - 1, 0};
-  }
-
   // What reads `wait.last` from now on reads it behind the barrier; returns the operand of
   // `wait.next`, behind it as well.
   Value WriteBarrier(const Wait& wait) {
     const std::string tag = fmt::format("last use {}", num_barriers_++);
-    for (const Value value : wait.last) {
-      now_[value.instruction][value.result] = Lane(Now(value), tag);
-    }
+    for (const Value value : wait.last) rewriter_.Map(value, Lane(rewriter_.Now(value), tag));
     return Behind(source_.instructions[wait.next].operands[wait.operand], tag);
   }
 
   Value Behind(Value value, const std::string& tag) {
     Instruction view = source_.instruction(value);
-    if (!IsView(view)) return Lane(Now(value), tag);
+    if (!IsView(view)) return Lane(rewriter_.Now(value), tag);
     view.operands[0] = Behind(view.operands[0], tag);
-    view.name = names_.Take(view.name);
-    return Append(std::move(view));
+    view.name = rewriter_.NewName(view.name);
+    return rewriter_.AppendOne(std::move(view));
   }
 
   Value Lane(Value value, const std::string& tag) {
-    const Instruction& producer = out_.instruction(value);
-    return Append({.opcode = Opcode::kOptBarrier,
-                   .name = names_.Take("last_use"),
-                   .operands = {value},
-                   .results = {out_.shape(value)},
-                   .op_name = producer.op_name,
-                   .frontend_attributes = {{kBarrierAttribute, tag}}});
+    const Instruction& producer = rewriter_.copy().instruction(value);
+    return rewriter_.AppendOne({.opcode = Opcode::kOptBarrier,
+                                .name = rewriter_.NewName("last_use"),
+                                .operands = {value},
+                                .results = {rewriter_.copy().shape(value)},
+                                .op_name = producer.op_name,
+                                .frontend_attributes = {{kBarrierAttribute, tag}}});
   }
 
   const Computation& source_;
-  UniqueNames names_;
-  Computation out_;
-  std::vector<std::vector<Value>> now_;  // by value of the source
+  Rewriter rewriter_;
   int num_barriers_ = 0;
 };
 

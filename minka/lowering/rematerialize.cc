@@ -11,7 +11,7 @@
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/call_graph.h"
-#include "minka/ir/names.h"
+#include "minka/ir/rewriter.h"
 #include "minka/lowering/join_barriers.h"
 
 namespace minka {
@@ -242,25 +242,21 @@ class RematWriter {
       : structure_(structure),
         repetitions_(repetitions),
         entry_(structure.entry()),
-        now_(entry_.instructions.size()),
+        rewriter_(entry_),
         lanes_(structure.num_layers()),
         out_(step) {
-    for (const Instruction& instruction : entry_.instructions) names_.Reserve(instruction.name);
     FindWaiting();
   }
 
   Step Run() && {
-    Computation& target = out_.module.entry_computation();
-    target.instructions.clear();
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (waits_until_[id] >= id) continue;
       Write(id);
       WriteReady();
     }
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) Write(id);
-    for (InstructionId& parameter : target.parameters) parameter = now_[parameter][0].instruction;
-    for (Value& result : target.results) result = Now(result);
-    for (Mark& mark : out_.marks) mark.value = Now(mark.value);
+    for (Mark& mark : out_.marks) mark.value = rewriter_.Now(mark.value);
+    out_.module.entry_computation() = std::move(rewriter_).Finish();
     out_.marks.insert(out_.marks.end(), regions_.begin(), regions_.end());
     std::ranges::stable_sort(out_.marks, {}, &Mark::value);
     return std::move(out_);
@@ -288,27 +284,15 @@ class RematWriter {
     }
   }
 
-  Value Now(Value value) const { return now_[value.instruction][value.result]; }
-
-  std::vector<Value> Append(Instruction instruction) {
-    std::vector<Instruction>& instructions = out_.module.entry_computation().instructions;
-    std::vector<Value> results;
-    for (size_t i = 0; i < instruction.results.size(); ++i) {
-      results.push_back({static_cast<InstructionId>(instructions.size()), static_cast<int32_t>(i)});
-    }
-    instructions.push_back(std::move(instruction));
-    return results;
-  }
-
   void Write(InstructionId id) {
     Instruction instruction = entry_.instructions[id];
     if (!begun_.insert(id).second) {
-      MINKA_CHECK(now_[id].size() == instruction.results.size(),
+      MINKA_CHECK(instruction.results.empty() || rewriter_.IsMapped(id),
                   "rematerialisation makes {} wait for itself", instruction.name);
       return;
     }
     for (Value& operand : instruction.operands) operand = ReadBy(id, operand);
-    now_[id] = Append(std::move(instruction));
+    rewriter_.Map(id, rewriter_.Append(std::move(instruction)));
     written_.push_back(id);
   }
 
@@ -319,7 +303,8 @@ class RematWriter {
       const InstructionId id = written_.back();
       written_.pop_back();
       if (!structure_.IsBackward(id)) continue;
-      for (int32_t i = 0; i < static_cast<int32_t>(now_[id].size()); ++i) {
+      const auto num_results = static_cast<int32_t>(entry_.instructions[id].results.size());
+      for (int32_t i = 0; i < num_results; ++i) {
         for (const Use& use : structure_.uses({id, i})) {
           if (IsReady(use.user)) Write(use.user);
         }
@@ -330,7 +315,7 @@ class RematWriter {
     return structure_.EndsHere(id) &&
            std::ranges::all_of(entry_.instructions[id].operands, [&](Value operand) {
              return !structure_.IsBackward(operand.instruction) ||
-                    !now_[operand.instruction].empty();
+                    rewriter_.IsMapped(operand.instruction);
            });
   }
 
@@ -343,7 +328,7 @@ class RematWriter {
       }
     }
     Write(value.instruction);
-    return Now(value);
+    return rewriter_.Now(value);
   }
 
   bool IsLane(int layer, Value value) const {
@@ -363,14 +348,13 @@ class RematWriter {
     for (const Value value : values) Write(value.instruction);
     for (const Value value : values) {
       const Instruction& producer = entry_.instruction(value);
-      lanes_[layer][value] =
-          Append({.opcode = Opcode::kOptBarrier,
-                  .name = names_.Take("remat"),
-                  .operands = {Now(value)},
-                  .results = {entry_.shape(value)},
-                  .op_name = "recompute/" + producer.op_name,
-                  .frontend_attributes = {{kBarrierAttribute, fmt::format("remat {}", layer)}}})
-              .front();
+      lanes_[layer][value] = rewriter_.AppendOne(
+          {.opcode = Opcode::kOptBarrier,
+           .name = rewriter_.NewName("remat"),
+           .operands = {rewriter_.Now(value)},
+           .results = {entry_.shape(value)},
+           .op_name = "recompute/" + producer.op_name,
+           .frontend_attributes = {{kBarrierAttribute, fmt::format("remat {}", layer)}}});
     }
     regions_.push_back(
         {.kind = MarkKind::kRematRegion, .value = lanes_[layer].begin()->second, .index = layer});
@@ -388,25 +372,24 @@ class RematWriter {
         operand = Lane(layer, operand);
       } else {
         Write(operand.instruction);
-        operand = Now(operand);
+        operand = rewriter_.Now(operand);
       }
     }
-    copy.name = names_.Take(copy.name);
+    copy.name = rewriter_.NewName(copy.name);
     copy.op_name = "recompute/" + copy.op_name;
-    return (copies_[value.instruction] = Append(std::move(copy)))[value.result];
+    return (copies_[value.instruction] = rewriter_.Append(std::move(copy)))[value.result];
   }
 
   const Structure& structure_;
   const Repetitions& repetitions_;
   const Computation& entry_;
   std::vector<InstructionId> waits_until_;  // by instruction; -1: nothing
-  std::vector<std::vector<Value>> now_;     // by instruction
+  Rewriter rewriter_;
   std::map<InstructionId, std::vector<Value>> copies_;
   std::vector<std::map<Value, Value>> lanes_;  // by layer
   std::set<InstructionId> begun_;
   std::vector<InstructionId> written_;  // since WriteReady
   std::vector<Mark> regions_;
-  UniqueNames names_;
   Step out_;
 };
 

@@ -1,0 +1,61 @@
+// Copies a computation instruction by instruction, so that a rewrite only says what it does
+// differently.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "minka/ir/module.h"
+#include "minka/ir/names.h"
+
+namespace minka {
+
+// Knows what every value of the source has become in the copy; operands, parameters and results
+// follow. The source must live as long.
+//
+//   Rewriter rewriter(source);
+//   for (InstructionId id = 0; id < source.num_instructions(); ++id) {
+//     if (IsGood(source.instructions[id])) {
+//       rewriter.Copy(id);
+//     } else {
+//       rewriter.Map(id, WriteBetter(rewriter, rewriter.Translated(id)));
+//     }
+//   }
+//   return std::move(rewriter).Finish();
+class Rewriter {
+ public:
+  explicit Rewriter(const Computation& source);
+
+  const Computation& source() const { return source_; }
+  // As far as it is written.
+  const Computation& copy() const { return copy_; }
+
+  // What the value has become. Precondition: it was mapped.
+  Value Now(Value value) const { return now_[value.instruction][value.result]; }
+  // Results that do not read `value` yet will read `now`.
+  void Map(Value value, Value now);
+  void Map(InstructionId id, std::vector<Value> results) { now_[id] = std::move(results); }
+  bool IsMapped(InstructionId id) const { return !now_[id].empty(); }
+
+  // The instruction with what its operands have become, not part of the copy yet.
+  Instruction Translated(InstructionId id) const;
+  // Returns its results. The name stays as it is.
+  std::vector<Value> Append(Instruction instruction);
+  // The same of an instruction of one result, or the first of several.
+  Value AppendOne(Instruction instruction);
+  void Copy(InstructionId id) { Map(id, Append(Translated(id))); }
+
+  // A name that no instruction of the source has, and that was not handed out before.
+  std::string NewName(const std::string& wanted) { return names_.Take(wanted); }
+
+  // Precondition: parameters and results are mapped.
+  Computation Finish() &&;
+
+ private:
+  const Computation& source_;
+  Computation copy_;
+  std::vector<std::vector<Value>> now_;  // by instruction of the source
+  UniqueNames names_;
+};
+
+}  // namespace minka

@@ -1,0 +1,65 @@
+#include "minka/ir/rewriter.h"
+
+#include "gtest/gtest.h"
+#include "minka/ir/builder.h"
+#include "minka/ir/verifier.h"
+
+namespace minka {
+namespace {
+
+TEST(Rewriter, CopiesAndSaysWhatValuesHaveBecome) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({ElementType::kF32, {4}}, "x");
+  const Value y = b.Unary(Opcode::kNegate, x);
+  const Value z = b.Unary(Opcode::kNegate, y);
+  b.SetResults({b.Binary(Opcode::kAdd, z, y)});
+  Module built = *std::move(module).Finish();
+  const Computation source = built.entry_computation();
+
+  // A negation of a negation is what was negated.
+  Rewriter rewriter(source);
+  for (InstructionId id = 0; id < source.num_instructions(); ++id) {
+    if (id == z.instruction) {
+      rewriter.Map(z, rewriter.Now(x));
+    } else {
+      rewriter.Copy(id);
+    }
+  }
+  EXPECT_TRUE(rewriter.IsMapped(z.instruction));
+  EXPECT_NE(rewriter.NewName(source.instruction(y).name), source.instruction(y).name);
+  built.entry_computation() = std::move(rewriter).Finish();
+  ASSERT_TRUE(Verify(built).ok()) << Verify(built);
+  const Computation& copy = built.entry_computation();
+  ASSERT_EQ(copy.num_instructions(), 3);
+  EXPECT_EQ(copy.parameters, source.parameters);
+  EXPECT_EQ(copy.instruction(copy.results[0]).operands, (std::vector<Value>{x, y}));
+}
+
+TEST(Rewriter, LaterReadersReadWhatAValueWasMappedToLast) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({ElementType::kF32, {4}}, "x");
+  const Value first = b.Unary(Opcode::kNegate, x);
+  const Value second = b.Unary(Opcode::kNegate, x);
+  b.SetResults({first, second});
+  const Module built = *std::move(module).Finish();
+  const Computation& source = built.entry_computation();
+  Rewriter rewriter(source);
+  rewriter.Copy(x.instruction);
+  rewriter.Copy(first.instruction);
+  Instruction barrier = {.opcode = Opcode::kOptBarrier,
+                         .name = rewriter.NewName("barrier"),
+                         .operands = {rewriter.Now(x)},
+                         .results = {source.shape(x)}};
+  const Value passed = rewriter.AppendOne(std::move(barrier));
+  rewriter.Map(x, passed);
+  rewriter.Copy(second.instruction);
+  rewriter.Map(x, {0, 0});
+  const Computation copy = std::move(rewriter).Finish();
+  EXPECT_EQ(copy.instruction(copy.results[0]).operands[0], (Value{0, 0}));
+  EXPECT_EQ(copy.instruction(copy.results[1]).operands[0], passed);
+}
+
+}  // namespace
+}  // namespace minka
