@@ -100,7 +100,7 @@ absl::Status CheckCluster(const Cluster& cluster) {
   if (!rates)
     return InvalidArgument(
         "cluster: every rate (peak_flops_per_us, memory_bytes_per_us, bytes_per_us) must be "
-        "positive");
+        "positive, host_network_bytes_per_us 0 (no limit of its own) or more");
   return absl::OkStatus();
 }
 

@@ -27,6 +27,10 @@ TEST(Cluster, JsonErrorsNameTheField) {
   cluster.num_hosts = 0;
   EXPECT_EQ(Message(Cluster::FromJson(cluster.ToJson()).status()),
             "cluster: num_hosts and devices_per_host must be at least 1, got 0 and 8");
+  cluster = Cluster::Local(8);
+  cluster.host_network_bytes_per_us = -1;
+  EXPECT_NE(Message(Cluster::FromJson(cluster.ToJson()).status()).find("host_network_bytes_per_us"),
+            std::string::npos);
 }
 
 TEST(Cluster, MoreDevicesThanCanBeCountedAreRefused) {

@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchemaVersion =
-    6;  // 6: collectives by dimension, products in caches, grouped convolutions
+// 6: collectives by dimension, products in caches, grouped convolutions.
+constexpr int kSchemaVersion = 6;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};

@@ -10,7 +10,7 @@ namespace {
 
 // Recursive halving and doubling (Thakur, Rabenseifner, Gropp: Optimization of Collective
 // Communication Operations in MPICH, 2005): with n members, latency L per message and w bytes per
-// us, for B bytes as in ReshardPrice,
+// us, for B bytes as in StepWork,
 //   all-reduce                  2 log2(n) L + 2 (n-1)/n B/w
 //   all-gather, reduce-scatter    log2(n) L +   (n-1)/n B/w
 //   all-to-all (pairwise)           (n-1) L +   (n-1)/n B/w
@@ -23,7 +23,7 @@ double OnOneLink(ReshardKind kind, double bytes, double n, const Link& link) {
 
 // Sums are made within each host first, every member completing its part between the hosts, and
 // gathered within each host at last, as NCCL's trees and rings do. For 2 GB on 4 hosts of 8 A100
-// (12.5 GB/s per device between hosts, 270 within) that is 45 ms, 86 GB/s by NCCL's count (bus
+// (12.5 GB/s per device between hosts, 270 within) that is 43 ms, 90 GB/s by NCCL's count (bus
 // bandwidth); 90.6 were measured, and 12.5 between two devices of two hosts (Alpa's
 // benchmark/cupy/profile_communication.py).
 double InSteps(ReshardKind kind, double bytes, double hosts, double per_host, const Link& intra,

@@ -16,7 +16,7 @@ class HostLinks {
   HostLinks(const Cluster& cluster, const Mesh& mesh);
 
   // Microseconds of one collective over groups along `axes`, all groups at once, the slowest of
-  // them; bytes as in ReshardPrice. Devices of a host whose groups leave it share its network.
+  // them; bytes as in StepWork. Devices of a host whose groups leave it share its network.
   double CollectiveUs(ReshardKind kind, double bytes, AxisSet axes) const;
 
  private:

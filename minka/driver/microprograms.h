@@ -70,7 +70,7 @@ struct DeviceGroups {
   bool is_strided = false;
 };
 
-// `count` collectives on a matrix over the groups, one after the other; bytes as in ReshardPrice.
+// `count` collectives on a matrix over the groups, one after the other; bytes as in StepWork.
 // Reduce-scatter: each followed by an all-gather, which brings the array back.
 absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
                                          const DeviceGroups& groups, CollectiveDims dims,

@@ -32,7 +32,7 @@ class Rewriter {
 
   // What the value has become. Precondition: it was mapped.
   Value Now(Value value) const { return now_[value.instruction][value.result]; }
-  // Results that do not read `value` yet will read `now`.
+  // What is written from now on reads `now` for the value.
   void Map(Value value, Value now);
   void Map(InstructionId id, std::vector<Value> results) { now_[id] = std::move(results); }
   bool IsMapped(InstructionId id) const { return !now_[id].empty(); }
@@ -48,7 +48,7 @@ class Rewriter {
   // A name that no instruction of the source has, and that was not handed out before.
   std::string NewName(const std::string& wanted) { return names_.Take(wanted); }
 
-  // Precondition: parameters and results are mapped.
+  // Precondition: parameters are mapped to parameters, and results to anything.
   Computation Finish() &&;
 
  private:

@@ -5,7 +5,8 @@
 //
 // Decided greedily in one pass from parameters to results: every mesh axis of an operation does
 // what moves the fewest bytes, at a fixed price per byte and collective against the work it
-// divides. The search chooses among loops' factors (op_rule.h) and pays what this makes of them.
+// divides; what costs nothing to divide is then made in the slices that its readers want. The
+// search chooses among loops' factors (op_rule.h) and pays what this makes of them.
 #pragma once
 
 #include <functional>

@@ -117,7 +117,7 @@ class Prices {
     memo_.fill(std::numeric_limits<double>::quiet_NaN());
   }
 
-  // `split` as of the side whose bytes count, see ReshardPrice.
+  // `split` as of the side whose bytes count, see StepWork.
   double Of(const Move& move, AxisSet split) {
     const bool is_inner = IsInnerStep(shape_, move.kind, move.dim, move.to_dim);
     if (mesh_.num_axes() > kMaxMemoAxes) return Ask(move, is_inner, split);
