@@ -11,6 +11,7 @@
 #include "minka/analysis/flops.h"
 #include "minka/cluster/cluster.h"
 #include "minka/cost/calibration.h"
+#include "minka/sharding/called_plan.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/reshard.h"
 
@@ -43,6 +44,9 @@ class CostModel {
   virtual double Operation(const LocalWork& work) const = 0;
   // What one turn of a loop may read and write and find in the caches in the next; 0: not known.
   virtual double cache_bytes() const { return 0; }
+  // By which the one pass that plans the inside of a loop or branch compares moving with computing
+  // (called_plan.h); what it makes is priced as everything else.
+  virtual CalledPrices called_prices() const { return {.per_byte = 8, .per_collective = 4096}; }
   // Whether collectives that run as one instruction pay one latency: alpa prices each by itself.
   virtual bool shares_latency() const = 0;
   // Whether compute may be repeated on an axis: alpa forbids undivided dots.

@@ -154,6 +154,26 @@ class AxesApart {
     return finer;
   }
 
+  // In place: of the entry computation, or of one that is called.
+  template <typename AnyReshard>
+  void Write(AnyReshard& reshard) const {
+    reshard.from = Of(reshard.from);
+    reshard.to = Of(reshard.to);
+    for (ReshardStep& step : reshard.steps) {
+      step.axes = Of(step.axes);
+      step.result = Of(step.result);
+    }
+  }
+
+  void Write(CalledPlan& plan) const {
+    for (Sharding& parameter : plan.parameters) parameter = Of(parameter);
+    for (CalledPlan::Operation& operation : plan.operations) {
+      operation.strategy = Of(operation.strategy);
+      for (CalledPlan& called : operation.called) Write(called);
+    }
+    for (CalledReshard& reshard : plan.reshards) Write(reshard);
+  }
+
  private:
   const Mesh& mesh_;
   const JoinedAxes& joined_;
@@ -231,15 +251,11 @@ absl::StatusOr<SearchOptions> OnJoinedAxes(const SearchOptions& search, const Me
 StagePlan WithAxesApart(StagePlan stage, const Mesh& mesh, const JoinedAxes& joined) {
   const AxesApart apart(mesh, joined);
   stage.mesh = mesh;
-  for (OpPlan& op : stage.ops) op.strategy = apart.Of(op.strategy);
-  for (Reshard& reshard : stage.reshards) {
-    reshard.from = apart.Of(reshard.from);
-    reshard.to = apart.Of(reshard.to);
-    for (ReshardStep& step : reshard.steps) {
-      step.axes = apart.Of(step.axes);
-      step.result = apart.Of(step.result);
-    }
+  for (OpPlan& op : stage.ops) {
+    op.strategy = apart.Of(op.strategy);
+    for (CalledPlan& called : op.called) apart.Write(called);
   }
+  for (Reshard& reshard : stage.reshards) apart.Write(reshard);
   return stage;
 }
 

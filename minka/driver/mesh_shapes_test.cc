@@ -14,6 +14,8 @@
 #include "minka/frontend/optimizer.h"
 #include "minka/frontend/trace.h"
 #include "minka/models/mlp.h"
+#include "minka/plan/testing/nested_loops.h"
+#include "tests/support/random_plan.h"
 
 namespace minka {
 namespace {
@@ -80,6 +82,25 @@ TEST(PlanStep, AMeshOfManyAxesIsPlannedAsItsCoarserOnes) {
       EXPECT_LE(plan.lower_bound, candidate.plan.objective) << candidate.mesh.ToString();
     }
   }
+}
+
+TEST(WithAxesApart, WritesInsidesOfLoopsOnTheFineMesh) {
+  const Module module = NestedLoops();
+  const Mesh mesh = *Mesh::Parse("2x2x2");
+  const JoinedAxes joined = JoinNeighbours(mesh, 2, /*equal_links=*/false)[2];
+  ASSERT_EQ(joined.mesh.ToString(), "x_y=4,z=2");
+  std::vector<Strategy> strategies = WholeStrategies(module, joined.mesh);
+  const auto loop = static_cast<InstructionId>(strategies.size()) - 1;
+  const OpRule rule = RuleFor(module, module.entry_computation(), loop);
+  strategies[loop] = *ParseStrategy("x_y: value 1 dim 1", rule, joined.mesh);
+  Plan plan = PlanOfStrategies(module, joined.mesh, std::move(strategies));
+  plan.stages[0] = WithAxesApart(std::move(plan.stages[0]), mesh, joined);
+  const absl::Status checked = CheckPlan(plan, module);
+  EXPECT_TRUE(checked.ok()) << Message(checked);
+  const CalledPlan& inner = plan.stages[0].ops[loop].called[0].operations[7].called[0];
+  ASSERT_EQ(inner.reshards.size(), 1u);
+  EXPECT_EQ(ToString(inner.reshards[0].from, mesh), "[-,-]{partial: x,y}");
+  EXPECT_EQ(ToString(inner.reshards[0].to, mesh), "[-,x+y]");
 }
 
 TEST(PlanStep, PinsOnSingleAxesOfAFineMeshHold) {

@@ -6,7 +6,6 @@
 
 #include "minka/lowering/local_operation.h"
 #include "minka/lowering/reshard_steps.h"
-#include "minka/sharding/called_plan.h"
 
 namespace minka {
 namespace {
@@ -19,58 +18,62 @@ class CalledWriter {
       : module_(module),
         computation_(computation),
         plan_(plan),
+        rules_(RulesOf(module, computation)),
         position_(builder, mesh),
         called_(called),
         values_(computation.instructions.size()),
         versions_(plan.reshards.size()) {}
 
   void Write() && {
-    for (const InstructionId id : computation_.parameters) {
+    for (size_t i = 0; i < computation_.parameters.size(); ++i) {
+      const InstructionId id = computation_.parameters[i];
       const Instruction& parameter = computation_.instructions[id];
-      const Shape local = LocalShape(parameter.shape(), plan_.results[id][0], position_.mesh());
+      const Shape local = LocalShape(parameter.shape(), plan_.parameters[i], position_.mesh());
       values_[id] = {position_.builder().Parameter(local, parameter.name)};
     }
     for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
       const Instruction& instruction = computation_.instructions[id];
       if (instruction.opcode == Opcode::kParameter) continue;
+      const CalledPlan::Operation& operation = plan_.operations[id];
       std::vector<Value> operands;
       for (size_t i = 0; i < instruction.operands.size(); ++i) {
-        operands.push_back(Read(instruction.operands[i], plan_.operand_reshards[id][i]));
+        operands.push_back(Read(instruction.operands[i], operation.operand_versions[i]));
       }
       position_.builder().SetOpName(instruction.op_name);
-      values_[id] =
-          EmitLocalOperation({module_, computation_, id, plan_.rules[id], plan_.strategies[id]},
-                             std::move(operands), position_, called_);
+      values_[id] = EmitLocalOperation(
+          {module_, computation_, id, rules_[id], operation.strategy, operation.called},
+          std::move(operands), position_, called_);
     }
     std::vector<Value> results;
     for (size_t i = 0; i < computation_.results.size(); ++i) {
-      results.push_back(Read(computation_.results[i], plan_.result_reshards[i]));
+      results.push_back(Read(computation_.results[i], plan_.result_versions[i]));
     }
     position_.builder().SetResults(std::move(results));
   }
 
  private:
   // Each version is written where it is first read.
-  Value Read(Value value, int reshard) {
+  Value Read(Value value, int version) {
     const Value made = values_[value.instruction][value.result];
-    if (reshard < 0) return made;
-    Value& version = versions_[reshard];
-    if (version.instruction < 0) {
-      version = made;
-      for (const ReshardStep& step : plan_.reshards[reshard].steps) {
-        version = EmitStep(position_, version, step);
+    if (version == 0) return made;
+    Value& written = versions_[version - 1];
+    if (written.instruction < 0) {
+      written = made;
+      for (const ReshardStep& step : plan_.reshards[version - 1].steps) {
+        written = EmitStep(position_, written, step);
       }
     }
-    return version;
+    return written;
   }
 
   const Module& module_;
   const Computation& computation_;
   const CalledPlan& plan_;
+  const std::vector<OpRule> rules_;
   DevicePosition position_;
   CalledComputations& called_;
   std::vector<std::vector<Value>> values_;
-  std::vector<Value> versions_;
+  std::vector<Value> versions_;  // by reshard
 };
 
 }  // namespace
@@ -83,10 +86,9 @@ std::vector<Value> EmitLocalControl(const SourceOperation& source, std::vector<V
   local.called.clear();
   for (size_t index = 0; index < instruction.called.size(); ++index) {
     const Computation& computation = source.module.computations[instruction.called[index]];
-    const CalledPlan plan = PlanCalledBy(source.module, source.computation, source.id, source.rule,
-                                         source.strategy, index, position.mesh());
     const ComputationBuilder builder = called.target().AddComputation(computation.name);
-    CalledWriter(source.module, computation, plan, builder, position.mesh(), called).Write();
+    CalledWriter(source.module, computation, source.called[index], builder, position.mesh(), called)
+        .Write();
     local.called.push_back(called.target().id(builder));
   }
   for (int i = 0; i < static_cast<int>(local.results.size()); ++i) {

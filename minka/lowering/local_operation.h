@@ -2,11 +2,13 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <vector>
 
 #include "minka/ir/builder.h"
 #include "minka/ir/module.h"
 #include "minka/lowering/device_position.h"
+#include "minka/sharding/called_plan.h"
 #include "minka/sharding/op_rule.h"
 
 namespace minka {
@@ -33,6 +35,7 @@ struct SourceOperation {
   InstructionId id;
   const OpRule& rule;
   const Strategy& strategy;
+  std::span<const CalledPlan> called;  // while, conditional: by called computation
 
   const Instruction& instruction() const { return computation.instructions[id]; }
   const Shape& operand_shape(int operand) const {

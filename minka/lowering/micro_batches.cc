@@ -374,8 +374,10 @@ class LoopWriter {
       operands.push_back(Inside(instruction.operands[i], wanted));
     }
     builder().SetOpName(instruction.op_name);
-    std::vector<Value> results = EmitLocalOperation({step_.module, entry_, id, rule, strategy},
-                                                    std::move(operands), position_, called_);
+    const std::vector<CalledPlan> plans =
+        PlanCalledBy(step_.module, entry_, id, rule, strategy, position_.mesh(), kTrialPrices);
+    std::vector<Value> results = EmitLocalOperation(
+        {step_.module, entry_, id, rule, strategy, plans}, std::move(operands), position_, called_);
     Label(LoopRole::kBody);
     return results;
   }

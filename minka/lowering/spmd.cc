@@ -244,7 +244,7 @@ class Lowering {
     }
     position().builder().SetOpName(instruction(id).op_name);
     std::vector<Value> results =
-        EmitLocalOperation({module_, computation_, id, rules_[id], op.strategy},
+        EmitLocalOperation({module_, computation_, id, rules_[id], op.strategy, op.called},
                            std::move(operands), position(), called_);
     if (loop_.exists() && loop_.roles[id] == LoopRole::kSum) {
       AddToSum(id, results[0]);
@@ -275,8 +275,9 @@ class Lowering {
       operands.push_back(Read(sources[i], op.operand_versions[i]));
     }
     carried_[slot].id = id;
-    carried_[slot].next = EmitLocalOperation({module_, computation_, id, rules_[id], op.strategy},
-                                             std::move(operands), position(), called_)[0];
+    carried_[slot].next =
+        EmitLocalOperation({module_, computation_, id, rules_[id], op.strategy, op.called},
+                           std::move(operands), position(), called_)[0];
   }
 
   Value WriteSteps(Value x, const Reshard& reshard, size_t begin, size_t end) {

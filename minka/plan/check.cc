@@ -6,6 +6,7 @@
 
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/plan/check_computation.h"
 #include "minka/plan/combine.h"
 #include "minka/plan/plan.h"
 #include "minka/plan/reshard_text.h"
@@ -25,7 +26,7 @@ class StageChecker {
   absl::Status Check() {
     RETURN_IF_ERROR(CheckCounts());
     for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
-      RETURN_IF_ERROR(CheckStrategy(id));
+      RETURN_IF_ERROR(CheckStrategyOf(id));
     }
     for (size_t i = 0; i < stage_.reshards.size(); ++i) {
       RETURN_IF_ERROR(
@@ -33,6 +34,8 @@ class StageChecker {
     }
     for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
       RETURN_IF_ERROR(CheckOperands(id));
+      RETURN_IF_ERROR(CheckCalled(module_, computation_, id, rules_[id], stage_.ops[id].strategy,
+                                  stage_.ops[id].called, mesh_));
     }
     RETURN_IF_ERROR(CheckGroups());
     RETURN_IF_ERROR(CheckResults());
@@ -40,10 +43,7 @@ class StageChecker {
   }
 
  private:
-  std::string Name(InstructionId id) const {
-    const Instruction& instruction = computation_.instructions[id];
-    return fmt::format("{} '{}'", OpcodeName(instruction.opcode), instruction.name);
-  }
+  std::string Name(InstructionId id) const { return NameOf(computation_, id); }
   std::string Text(const Sharding& sharding) const { return ToString(sharding, mesh_); }
 
   absl::Status CheckCounts() const {
@@ -55,59 +55,18 @@ class StageChecker {
     return expect("results", stage_.result_versions.size(), computation_.results.size());
   }
 
-  absl::Status CheckAxisUse(const OpRule& rule, const AxisUse& use) const {
-    const size_t limit = use.kind == AxisUse::Kind::kFactor   ? rule.factors.size()
-                         : use.kind == AxisUse::Kind::kLinear ? rule.linear_groups.size()
-                                                              : 1;
-    if (use.index >= 0 && static_cast<size_t>(use.index) < limit) return absl::OkStatus();
-    return InvalidArgument("{} {} does not exist, there are {}",
-                           use.kind == AxisUse::Kind::kFactor ? "factor" : "linear group",
-                           use.index, limit);
-  }
-
-  absl::Status CheckStrategy(InstructionId id) {
+  absl::Status CheckStrategyOf(InstructionId id) {
     const Instruction& instruction = computation_.instructions[id];
     rules_.push_back(RuleFor(module_, computation_, id));
-    const OpRule& rule = rules_.back();
     const Strategy& strategy = stage_.ops[id].strategy;
-    const size_t num_axes = static_cast<size_t>(mesh_.num_axes());
-    const size_t num_uses = num_axes * rule.num_lanes;
-    if (strategy.axes.size() != num_uses) {
-      return InvalidArgument("{}: the strategy names {} axes, mesh {} asks for {}", Name(id),
-                             strategy.axes.size(), mesh_.ToString(), num_uses);
-    }
-    for (size_t i = 0; i < num_uses; ++i) {
-      const int lane = static_cast<int>(i / num_axes);
-      RETURN_IF_ERROR(WithContext(
-          CheckAxisUse(rule.num_lanes > 1 ? LaneRule(rule, lane) : rule, strategy.axes[i]),
-          Name(id)));
-    }
-    for (size_t i = 0; i < instruction.operands.size(); ++i) {
-      RETURN_IF_ERROR(WithContext(Validate(OperandSharding(rule, strategy, static_cast<int>(i)),
-                                           computation_.shape(instruction.operands[i]), mesh_),
-                                  fmt::format("{}, operand {}", Name(id), i)));
-    }
+    RETURN_IF_ERROR(CheckStrategy(computation_, id, rules_.back(), strategy, mesh_));
     results_.emplace_back();
     for (size_t i = 0; i < instruction.results.size(); ++i) {
-      if (instruction.results[i].type == ElementType::kToken) {
-        results_.back().emplace_back();
-        continue;
-      }
-      results_.back().push_back(ResultSharding(rule, strategy, static_cast<int>(i)));
-      RETURN_IF_ERROR(WithContext(Validate(results_.back()[i], instruction.results[i], mesh_),
-                                  fmt::format("{}, result {}", Name(id), i)));
+      const bool is_token = instruction.results[i].type == ElementType::kToken;
+      results_.back().push_back(
+          is_token ? Sharding{} : ResultSharding(rules_.back(), strategy, static_cast<int>(i)));
     }
     return absl::OkStatus();
-  }
-
-  absl::Status CheckValue(Value value) const {
-    if (value.instruction >= 0 && value.instruction < computation_.num_instructions() &&
-        value.result >= 0 &&
-        value.result <
-            static_cast<int>(computation_.instructions[value.instruction].results.size())) {
-      return absl::OkStatus();
-    }
-    return InvalidArgument("value {}.{} does not exist", value.instruction, value.result);
   }
 
   // The version is one of the value and made early enough to be read by instruction `reader`.
@@ -142,7 +101,7 @@ class StageChecker {
 
   absl::Status CheckReshard(int index) const {
     const Reshard& reshard = stage_.reshards[index];
-    RETURN_IF_ERROR(CheckValue(reshard.value));
+    RETURN_IF_ERROR(CheckValue(computation_, reshard.value));
     if (reshard.from_version > index) {
       return InvalidArgument("version {} is made later", reshard.from_version);
     }
@@ -162,22 +121,8 @@ class StageChecker {
       return InvalidArgument("reads {} of {}, but version {} is {}", Text(reshard.from),
                              Name(reshard.value.instruction), reshard.from_version, Text(source));
     }
-    return CheckSteps(reshard);
-  }
-
-  absl::Status CheckSteps(const Reshard& reshard) const {
-    const Shape& shape = computation_.shape(reshard.value);
-    Sharding current = reshard.from;
-    for (const ReshardStep& step : reshard.steps) {
-      ASSIGN_OR_RETURN(current, ApplyStep(current, step, mesh_));
-      RETURN_IF_ERROR(Validate(current, shape, mesh_));
-      if (current != step.result) {
-        return InvalidArgument("'{}' leads to {}, not to {}", ToString(step, mesh_), Text(current),
-                               Text(step.result));
-      }
-    }
-    if (current == reshard.to) return absl::OkStatus();
-    return InvalidArgument("the steps lead to {}, not to {}", Text(current), Text(reshard.to));
+    return CheckSteps(computation_.shape(reshard.value), reshard.from, reshard.to, reshard.steps,
+                      mesh_);
   }
 
   absl::Status CheckOperands(InstructionId id) const {

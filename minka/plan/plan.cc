@@ -4,7 +4,6 @@
 
 #include "minka/base/check.h"
 #include "minka/plan/combine.h"
-#include "minka/sharding/called_plan.h"
 
 namespace minka {
 namespace {
@@ -74,7 +73,8 @@ void AppendOperationCollectives(const Module& module, const StagePlan& stage,
   for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
     const OpRule rule = RuleFor(module, computation, id);
     for (const OperationCollective& own :
-         CollectivesOf(module, computation, id, rule, stage.ops[id].strategy, stage.mesh, once)) {
+         CollectivesOf(module, computation, id, rule, stage.ops[id].strategy, stage.ops[id].called,
+                       stage.mesh, once)) {
       PlannedCollective collective;
       collective.kind = ToString(own.work.kind);
       collective.type = own.type;

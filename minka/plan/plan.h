@@ -14,6 +14,7 @@
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/module.h"
 #include "minka/ir/step.h"
+#include "minka/sharding/called_plan.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/op_rule.h"
 #include "minka/sharding/reshard.h"
@@ -42,7 +43,8 @@ struct Reshard {
 struct OpPlan {
   Strategy strategy;
   std::vector<int>
-      operand_versions;  // per operand: the version it reads, see Reshard::from_version
+      operand_versions;            // per operand: the version it reads, see Reshard::from_version
+  std::vector<CalledPlan> called;  // while, conditional: how what it calls runs, by computation
   Phase phase = Phase::kForward;
   double cost_us = 0;           // predicted, collectives at its results (kCombine) included
   InstructionId followed = -1;  // the operation whose sharding it took over; -1: chosen for itself

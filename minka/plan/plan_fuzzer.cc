@@ -1,5 +1,5 @@
-// Any text is a plan for a small module, or refused with a message; what is read writes and reads
-// back.
+// Any text is a plan for one of two small modules, or refused with a message; what is read writes
+// and reads back.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -7,6 +7,7 @@
 #include "minka/base/check.h"
 #include "minka/ir/builder.h"
 #include "minka/plan/plan.h"
+#include "minka/plan/testing/nested_loops.h"
 
 namespace {
 
@@ -22,11 +23,13 @@ minka::Module SmallModule() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const minka::Module module = SmallModule();
-  const auto plan = minka::PlanFromJson({reinterpret_cast<const char*>(data), size}, module);
-  if (!plan.ok()) return 0;
-  if (!minka::CheckPlan(*plan, module).ok()) return 0;
-  minka::ListCollectives(module, plan->stages[0]);
-  MINKA_CHECK(minka::PlanFromJson(minka::PlanToJson(*plan, module), module).ok());
+  static const minka::Module modules[] = {SmallModule(), minka::NestedLoops()};
+  for (const minka::Module& module : modules) {
+    const auto plan = minka::PlanFromJson({reinterpret_cast<const char*>(data), size}, module);
+    if (!plan.ok()) continue;
+    if (!minka::CheckPlan(*plan, module).ok()) continue;
+    minka::ListCollectives(module, plan->stages[0]);
+    MINKA_CHECK(minka::PlanFromJson(minka::PlanToJson(*plan, module), module).ok());
+  }
   return 0;
 }

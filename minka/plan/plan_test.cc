@@ -7,6 +7,7 @@
 #include "minka/ir/builder.h"
 #include "minka/plan/combine.h"
 #include "minka/plan/reshard_text.h"
+#include "minka/plan/testing/nested_loops.h"
 #include "tests/support/random_modules.h"
 #include "tests/support/random_plan.h"
 
@@ -37,6 +38,26 @@ DotProgram MakeDotProgram() {
   Plan plan = PlanOfStrategies(module, DataModel(),
                                {{{kIdle, Factor(1)}}, {{kIdle, Factor(0)}}, {{kIdle, Factor(2)}}});
   return {std::move(module), std::move(plan)};
+}
+
+// The columns of x are split over model: the inner loop reduce-scatters x w, the outer one gathers
+// x.
+struct LoopProgram {
+  Module module = NestedLoops();
+  Plan plan;
+
+  CalledPlan& outer_body() { return plan.stages[0].ops.back().called[0]; }
+  CalledPlan& inner_body() { return outer_body().operations[7].called[0]; }
+};
+LoopProgram MakeLoopProgram() {
+  LoopProgram program;
+  const Computation& entry = program.module.entry_computation();
+  std::vector<Strategy> strategies = WholeStrategies(program.module, DataModel());
+  const InstructionId loop = entry.num_instructions() - 1;
+  const OpRule rule = RuleFor(program.module, entry, loop);
+  strategies[loop] = *ParseStrategy("model: value 1 dim 1", rule, DataModel());
+  program.plan = PlanOfStrategies(program.module, DataModel(), std::move(strategies));
+  return program;
 }
 
 std::string Replaced(std::string text, const std::string& from, const std::string& to) {
@@ -173,6 +194,49 @@ TEST(CheckPlan, RefusesPartialResultsAndUnequalState) {
             "is [data]");
 }
 
+TEST(CheckPlan, NamesTheOperationInALoopThatDoesNotFit) {
+  const auto error = [](const auto& tamper) {
+    LoopProgram program = MakeLoopProgram();
+    tamper(program);
+    return Message(CheckPlan(program.plan, program.module));
+  };
+  const std::string outer = "stage 0: while 'outer', computation 'outer_body': ";
+  const std::string inner = outer + "while 'inner', computation 'inner_body': ";
+  EXPECT_EQ(error([](LoopProgram&) {}), "");
+  EXPECT_EQ(error([](LoopProgram& p) { p.plan.stages[0].ops.back().called.clear(); }),
+            "stage 0: while 'outer': the plan says how 0 called computations run, it calls 2");
+  EXPECT_EQ(error([](LoopProgram& p) { p.plan.stages[0].ops[0].called.emplace_back(); }),
+            "stage 0: parameter 'x': the plan says how 1 called computations run, it calls 0");
+  EXPECT_EQ(error([](LoopProgram& p) { p.inner_body().operations.pop_back(); }),
+            inner + "its plan has 5 operations, it has 6");
+  EXPECT_EQ(error([](LoopProgram& p) { p.outer_body().parameters[1].dims[1] = {}; }),
+            outer + "parameter 'x' is [-,-], but its caller gives [-,model]");
+  EXPECT_EQ(
+      error([](LoopProgram& p) { p.outer_body().operations[1].strategy.axes[1] = Factor(1); }),
+      outer + "parameter 'x' has a strategy, but its caller says how it is split");
+  EXPECT_EQ(
+      error([](LoopProgram& p) { p.inner_body().operations[5].strategy.axes[1] = Factor(7); }),
+      inner + "dot 'dot': factor 7 does not exist, there are 3");
+  EXPECT_EQ(error([](LoopProgram& p) { p.outer_body().operations[8].operand_versions[1] = 0; }),
+            outer +
+                "dot 'product', operand 1: version 0 of parameter 'x' is [-,model], but model: row "
+                "needs [-,-]");
+  EXPECT_EQ(error([](LoopProgram& p) { p.outer_body().operations[8].operand_versions[1] = 1; }),
+            outer + "dot 'product', operand 1: parameter 'x' has no version 1");
+  EXPECT_EQ(error([](LoopProgram& p) { p.inner_body().reshards[0].value.result = 1; }),
+            inner + "reshards[0]: value 5.1 does not exist");
+  EXPECT_EQ(
+      error([](LoopProgram& p) { p.inner_body().reshards[0].from.partial = {}; }),
+      inner + "reshards[0]: reads [-,-] of dot 'dot', which is made as [-,-]{partial: model}");
+  EXPECT_EQ(error([](LoopProgram& p) { p.inner_body().reshards[0].steps[0].dim = 0; }),
+            inner +
+                "reshards[0]: 'reduce-scatter model dim 0' leads to [model,-], not to "
+                "[-,model]");
+  EXPECT_EQ(
+      error([](LoopProgram& p) { p.inner_body().result_versions[1] = 0; }),
+      inner + "result 1 (dot 'dot') is [-,-]{partial: model}, but its caller wants [-,model]");
+}
+
 TEST(CheckPlan, RefusesAPlanOfAnotherModule) {
   DotProgram program = MakeDotProgram();
   program.plan.module_hash = "0";
@@ -212,8 +276,41 @@ TEST(PlanJson, KeepsRematerialisationAndAGapThatNothingBounds) {
   EXPECT_EQ(PlannedPreparationOf(json)->remat, program.plan.remat);
 }
 
+TEST(PlanJson, KeepsWhatLoopsCall) {
+  const LoopProgram program = MakeLoopProgram();
+  const std::string json = PlanToJson(program.plan, program.module);
+  const auto plan = PlanFromJson(json, program.module);
+  ASSERT_TRUE(plan.ok()) << Message(plan.status());
+  EXPECT_EQ(Message(CheckPlan(*plan, program.module)), "");
+  EXPECT_EQ(PlanToJson(*plan, program.module), json);
+  EXPECT_THAT(json, HasSubstr("[\"reduce-scatter model dim 1\"]"));
+}
+
+TEST(PlanJson, NamesThePlaceOfAMistakeInALoop) {
+  const LoopProgram program = MakeLoopProgram();
+  const std::string json = PlanToJson(program.plan, program.module);
+  const auto error = [&](const std::string& from, const std::string& to) {
+    return Message(PlanFromJson(Replaced(json, from, to), program.module).status());
+  };
+  EXPECT_EQ(error("\"caller\": 7", "\"caller\": 6"),
+            "plan: stages[0].called[0].called[0].caller: is 6, should be 7, for while 'inner'");
+  EXPECT_EQ(error("reduce-scatter model dim 1", "reduce-scatter data dim 1"),
+            "plan: stages[0].called[0].called[0].reshards[0][5][0]: reduce-scatter over axis data, "
+            "over which the value is not partial");
+  EXPECT_THAT(error("\"model: contraction\"", "\"model: depth\""),
+              HasSubstr("plan: stages[0].called[0].called[0].operations[5][1]: "));
+  EXPECT_EQ(error("\"called\"", "\"calls\""), "plan: stages[0]: unknown field 'calls'");
+  EXPECT_EQ(error("     \"called\"", "     \"calls\""),
+            "plan: stages[0].called[0]: unknown field 'calls'");
+  const size_t called = json.find(",\n   \"called\"");
+  const std::string without = json.substr(0, called) + "}]}";
+  EXPECT_EQ(Message(PlanFromJson(without, program.module).status()),
+            "plan: stages[0]: 'called' does not say how computation 'outer_body' runs, which while "
+            "'outer' calls; plan again");
+}
+
 // Examples outlive changes of the format, and of the module's hash, only when they are read.
-TEST(PlanJson, ReadsTheDocumentedExampleAndTheFuzzersSeed) {
+TEST(PlanJson, ReadsTheDocumentedExampleAndTheFuzzersSeeds) {
   const DotProgram program = MakeDotProgram();
   const std::string page = ReadFile(MINKA_TESTDATA "/../../../docs/plan.md").value();
   const size_t begin = page.find("```json\n") + 8;
@@ -224,6 +321,11 @@ TEST(PlanJson, ReadsTheDocumentedExampleAndTheFuzzersSeed) {
     ASSERT_TRUE(plan.ok()) << Message(plan.status());
     EXPECT_EQ(Message(CheckPlan(*plan, program.module)), "");
   }
+  const Module loops = NestedLoops();
+  const auto plan =
+      PlanFromJson(ReadFile(MINKA_TESTDATA "/plan_fuzzer_corpus/loops.json").value(), loops);
+  ASSERT_TRUE(plan.ok()) << Message(plan.status());
+  EXPECT_EQ(Message(CheckPlan(*plan, loops)), "");
 }
 
 TEST(PlanJson, KeepsRandomPlans) {

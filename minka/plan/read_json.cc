@@ -32,14 +32,16 @@ class Node {
                            fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // OK if the value is an object with exactly these keys.
-  absl::Status ExpectKeys(std::initializer_list<std::string_view> keys) const {
+  // OK if the value is an object with exactly these keys, `optional` or not.
+  absl::Status ExpectKeys(std::initializer_list<std::string_view> keys,
+                          std::string_view optional = "") const {
     if (!value_->is_object()) return Error("should be an object, is {}", value_->type_name());
     for (const std::string_view key : keys) {
       if (!value_->contains(key)) return Error("lacks the field '{}'", key);
     }
     for (const auto& [key, unused] : value_->items()) {
-      if (std::ranges::find(keys, key) == keys.end()) return Error("unknown field '{}'", key);
+      const bool is_known = key == optional || std::ranges::find(keys, key) != keys.end();
+      if (!is_known) return Error("unknown field '{}'", key);
     }
     return absl::OkStatus();
   }
@@ -50,6 +52,7 @@ class Node {
                 path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key));
   }
 
+  bool Has(std::string_view key) const { return value_->contains(key); }
   bool IsNull() const { return value_->is_null(); }
 
   absl::StatusOr<size_t> Size() const {
@@ -175,16 +178,22 @@ absl::Status ReadParameter(const Node& node, const Mesh& mesh, ParameterPlan& ou
   return node["bytes_per_device"].Read(out.bytes_per_device);
 }
 
+absl::Status ReadStrategy(const Node& node, const OpRule& rule, const Mesh& mesh, Strategy& out) {
+  std::string text;
+  RETURN_IF_ERROR(node.Read(text));
+  absl::StatusOr<Strategy> strategy = ParseStrategy(text, rule, mesh);
+  if (!strategy.ok()) return node.Error("{}", Message(strategy.status()));
+  out = *std::move(strategy);
+  return absl::OkStatus();
+}
+
 absl::Status ReadOperation(const Node& node, const Module& module, const Mesh& mesh,
                            InstructionId id, OpPlan& out) {
   RETURN_IF_ERROR(node.ExpectSize(6));
-  std::string text;
-  RETURN_IF_ERROR(node.Element(0).Read(text));
-  RETURN_IF_ERROR(node.Element(1).Read(text));
-  absl::StatusOr<Strategy> strategy =
-      ParseStrategy(text, RuleFor(module, module.entry_computation(), id), mesh);
-  if (!strategy.ok()) return node.Element(1).Error("{}", Message(strategy.status()));
-  out.strategy = *std::move(strategy);
+  std::string name;
+  RETURN_IF_ERROR(node.Element(0).Read(name));
+  const OpRule rule = RuleFor(module, module.entry_computation(), id);
+  RETURN_IF_ERROR(ReadStrategy(node.Element(1), rule, mesh, out.strategy));
   RETURN_IF_ERROR(node.Element(2).Read(out.operand_versions));
   ASSIGN_OR_RETURN(const size_t phase, node.Element(3).Choice(kPhaseNames));
   out.phase = static_cast<Phase>(phase);
@@ -192,7 +201,9 @@ absl::Status ReadOperation(const Node& node, const Module& module, const Mesh& m
   return node.Element(5).Read(out.followed);
 }
 
-absl::Status ReadSteps(const Node& node, const Mesh& mesh, Reshard& out) {
+// Of a reshard whose shardings are known.
+template <typename AnyReshard>
+absl::Status ReadSteps(const Node& node, const Mesh& mesh, AnyReshard& out) {
   std::vector<std::string> texts;
   RETURN_IF_ERROR(node.Read(texts));
   Sharding current = out.from;
@@ -227,9 +238,102 @@ absl::Status ReadReshard(const Node& node, const Module& module, const Mesh& mes
   return node.Element(10).Read(out.cost_us);
 }
 
+absl::Status ReadCalledReshard(const Node& node, const Mesh& mesh, CalledReshard& out) {
+  RETURN_IF_ERROR(node.ExpectSize(6));
+  std::string name;
+  RETURN_IF_ERROR(node.Element(0).Read(name));
+  RETURN_IF_ERROR(node.Element(1).Read(out.value.instruction));
+  RETURN_IF_ERROR(node.Element(2).Read(out.value.result));
+  RETURN_IF_ERROR(ReadSharding(node.Element(3), mesh, out.from));
+  RETURN_IF_ERROR(ReadSharding(node.Element(4), mesh, out.to));
+  return ReadSteps(node.Element(5), mesh, out);
+}
+
+// The plans of what the operations of a computation call, by instruction, from the list `called` of
+// the plan of the computation.
+absl::StatusOr<std::vector<std::vector<CalledPlan>>> ReadCalled(const Node& plan,
+                                                                const Module& module,
+                                                                const Computation& computation,
+                                                                const Mesh& mesh);
+
+// The keys of a called computation's plan, and whose it is.
+absl::Status ReadCaller(const Node& node, const Computation& computation, InstructionId id) {
+  RETURN_IF_ERROR(node.ExpectKeys(
+      {"caller", "computation", "parameters", "operations", "reshards", "results"}, "called"));
+  InstructionId caller = 0;
+  RETURN_IF_ERROR(node["caller"].Read(caller));
+  if (caller == id) return absl::OkStatus();
+  const Instruction& instruction = computation.instructions[id];
+  return node["caller"].Error("is {}, should be {}, for {} '{}'", caller, id,
+                              OpcodeName(instruction.opcode), instruction.name);
+}
+
+// Of a plan whose keys are known.
+absl::Status ReadCalledPlan(const Node& node, const Module& module, const Computation& computation,
+                            const Mesh& mesh, CalledPlan& out) {
+  std::string name;
+  RETURN_IF_ERROR(node["computation"].Read(name));
+  const Node parameters = node["parameters"];
+  RETURN_IF_ERROR(parameters.ExpectSize(computation.parameters.size()));
+  out.parameters.resize(computation.parameters.size());
+  for (size_t i = 0; i < out.parameters.size(); ++i) {
+    RETURN_IF_ERROR(ReadSharding(parameters.Element(i), mesh, out.parameters[i]));
+  }
+  const Node operations = node["operations"];
+  RETURN_IF_ERROR(operations.ExpectSize(computation.instructions.size()));
+  ASSIGN_OR_RETURN(std::vector<std::vector<CalledPlan>> called,
+                   ReadCalled(node, module, computation, mesh));
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const Node row = operations.Element(id);
+    CalledPlan::Operation& operation = out.operations.emplace_back();
+    RETURN_IF_ERROR(row.ExpectSize(3));
+    RETURN_IF_ERROR(row.Element(0).Read(name));
+    const OpRule rule = RuleFor(module, computation, id);
+    RETURN_IF_ERROR(ReadStrategy(row.Element(1), rule, mesh, operation.strategy));
+    RETURN_IF_ERROR(row.Element(2).Read(operation.operand_versions));
+    operation.called = std::move(called[id]);
+  }
+  const Node reshards = node["reshards"];
+  ASSIGN_OR_RETURN(const size_t num_reshards, reshards.Size());
+  out.reshards.resize(num_reshards);
+  for (size_t i = 0; i < num_reshards; ++i) {
+    RETURN_IF_ERROR(ReadCalledReshard(reshards.Element(i), mesh, out.reshards[i]));
+  }
+  return node["results"].Read(out.result_versions);
+}
+
+absl::StatusOr<std::vector<std::vector<CalledPlan>>> ReadCalled(const Node& plan,
+                                                                const Module& module,
+                                                                const Computation& computation,
+                                                                const Mesh& mesh) {
+  std::vector<std::vector<CalledPlan>> plans(computation.instructions.size());
+  size_t num_given = 0, num_read = 0;
+  if (plan.Has("called")) {
+    ASSIGN_OR_RETURN(num_given, plan["called"].Size());
+  }
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const Instruction& instruction = computation.instructions[id];
+    if (!IsControlFlow(instruction.opcode)) continue;
+    for (const ComputationId called : instruction.called) {
+      const Computation& inside = module.computations[called];
+      if (num_read == num_given) {
+        return plan.Error(
+            "'called' does not say how computation '{}' runs, which {} '{}' calls; plan again",
+            inside.name, OpcodeName(instruction.opcode), instruction.name);
+      }
+      const Node node = plan["called"].Element(num_read++);
+      RETURN_IF_ERROR(ReadCaller(node, computation, id));
+      RETURN_IF_ERROR(ReadCalledPlan(node, module, inside, mesh, plans[id].emplace_back()));
+    }
+  }
+  if (num_read < num_given) RETURN_IF_ERROR(plan["called"].ExpectSize(num_read));
+  return plans;
+}
+
 absl::Status ReadStage(const Node& node, const Module& module, StagePlan& out) {
   RETURN_IF_ERROR(node.ExpectKeys({"layers", "submesh", "mesh", "step_time_us", "peak_memory_bytes",
-                                   "operations", "reshards", "results"}));
+                                   "operations", "reshards", "results"},
+                                  "called"));
   RETURN_IF_ERROR(node["layers"].Read(out.layers));
   RETURN_IF_ERROR(node["submesh"].Read(out.submesh));
   std::string mesh;
@@ -246,6 +350,10 @@ absl::Status ReadStage(const Node& node, const Module& module, StagePlan& out) {
   for (InstructionId id = 0; id < num_instructions; ++id) {
     RETURN_IF_ERROR(ReadOperation(operations.Element(id), module, out.mesh, id, out.ops[id]));
   }
+  ASSIGN_OR_RETURN(std::vector<std::vector<CalledPlan>> called,
+                   ReadCalled(node, module, module.entry_computation(), out.mesh));
+  for (InstructionId id = 0; id < num_instructions; ++id)
+    out.ops[id].called = std::move(called[id]);
   const Node reshards = node["reshards"];
   ASSIGN_OR_RETURN(const size_t num_reshards, reshards.Size());
   out.reshards.resize(num_reshards);

@@ -13,8 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kTableIndent = 3;  // of a stage's tables; lists within their rows are no tables
-
 Json ParameterJson(const ParameterPlan& parameter, const Mesh& mesh) {
   Json labels = Json::object();
   for (size_t axis = 0; axis < parameter.labels.size(); ++axis) {
@@ -38,35 +36,85 @@ Json OperationJson(const Module& module, const StagePlan& stage, InstructionId i
                       op.followed});
 }
 
+Json StepsJson(const std::vector<ReshardStep>& steps, const Mesh& mesh) {
+  Json json = Json::array();
+  for (const ReshardStep& step : steps) json.push_back(ToString(step, mesh));
+  return json;
+}
+
 Json ReshardJson(const Module& module, const StagePlan& stage, const Reshard& reshard) {
   const Computation& computation = module.entry_computation();
-  Json steps = Json::array();
-  for (const ReshardStep& step : reshard.steps) steps.push_back(ToString(step, stage.mesh));
   const bool at_end = reshard.before == computation.num_instructions();
   return Json::array({computation.instructions[reshard.value.instruction].name,
                       reshard.value.instruction, reshard.value.result, reshard.from_version,
                       ToString(reshard.from, stage.mesh), ToString(reshard.to, stage.mesh),
-                      std::move(steps), at_end ? Json(kAtEnd) : Json(reshard.before),
-                      reshard.combine_group, reshard.isolated, reshard.cost_us});
+                      StepsJson(reshard.steps, stage.mesh),
+                      at_end ? Json(kAtEnd) : Json(reshard.before), reshard.combine_group,
+                      reshard.isolated, reshard.cost_us});
+}
+
+void AppendCalledJson(const Module& module, const Computation& computation, InstructionId caller,
+                      const std::vector<CalledPlan>& called, const Mesh& mesh, Json& list);
+
+Json CalledJson(const Module& module, const Computation& computation, InstructionId caller,
+                const CalledPlan& plan, const Mesh& mesh) {
+  Json parameters = Json::array();
+  for (const Sharding& parameter : plan.parameters) parameters.push_back(ToString(parameter, mesh));
+  Json operations = Json::array(), called = Json::array();
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const CalledPlan::Operation& operation = plan.operations[id];
+    const OpRule rule = RuleFor(module, computation, id);
+    operations.push_back(
+        Json::array({computation.instructions[id].name, ToString(operation.strategy, rule, mesh),
+                     operation.operand_versions}));
+    AppendCalledJson(module, computation, id, operation.called, mesh, called);
+  }
+  Json reshards = Json::array();
+  for (const CalledReshard& reshard : plan.reshards) {
+    reshards.push_back(
+        Json::array({computation.instruction(reshard.value).name, reshard.value.instruction,
+                     reshard.value.result, ToString(reshard.from, mesh), ToString(reshard.to, mesh),
+                     StepsJson(reshard.steps, mesh)}));
+  }
+  Json json = Json::object({{"caller", caller},
+                            {"computation", computation.name},
+                            {"parameters", std::move(parameters)},
+                            {"operations", std::move(operations)},
+                            {"reshards", std::move(reshards)},
+                            {"results", plan.result_versions}});
+  if (!called.empty()) json["called"] = std::move(called);
+  return json;
+}
+
+void AppendCalledJson(const Module& module, const Computation& computation, InstructionId caller,
+                      const std::vector<CalledPlan>& called, const Mesh& mesh, Json& list) {
+  for (size_t index = 0; index < called.size(); ++index) {
+    const ComputationId id = computation.instructions[caller].called[index];
+    list.push_back(CalledJson(module, module.computations[id], caller, called[index], mesh));
+  }
 }
 
 Json StageJson(const Module& module, const StagePlan& stage) {
-  Json operations = Json::array();
-  for (size_t id = 0; id < stage.ops.size(); ++id) {
-    operations.push_back(OperationJson(module, stage, static_cast<InstructionId>(id)));
+  Json operations = Json::array(), called = Json::array();
+  for (InstructionId id = 0; id < static_cast<InstructionId>(stage.ops.size()); ++id) {
+    operations.push_back(OperationJson(module, stage, id));
+    AppendCalledJson(module, module.entry_computation(), id, stage.ops[id].called, stage.mesh,
+                     called);
   }
   Json reshards = Json::array();
   for (const Reshard& reshard : stage.reshards) {
     reshards.push_back(ReshardJson(module, stage, reshard));
   }
-  return Json::object({{"layers", stage.layers},
-                       {"submesh", stage.submesh},
-                       {"mesh", stage.mesh.ToString()},
-                       {"step_time_us", stage.step_time_us},
-                       {"peak_memory_bytes", stage.peak_memory_bytes},
-                       {"operations", std::move(operations)},
-                       {"reshards", std::move(reshards)},
-                       {"results", stage.result_versions}});
+  Json json = Json::object({{"layers", stage.layers},
+                            {"submesh", stage.submesh},
+                            {"mesh", stage.mesh.ToString()},
+                            {"step_time_us", stage.step_time_us},
+                            {"peak_memory_bytes", stage.peak_memory_bytes},
+                            {"operations", std::move(operations)},
+                            {"reshards", std::move(reshards)},
+                            {"results", stage.result_versions}});
+  if (!called.empty()) json["called"] = std::move(called);
+  return json;
 }
 
 Json PlanJson(const Plan& plan, const Module& module) {
@@ -122,7 +170,7 @@ bool IsTable(const Json& value) {
 void Print(const Json& value, int indent, std::string& text) {
   const bool is_object =
       value.is_object() && (indent == 0 || std::any_of(value.begin(), value.end(), IsTable));
-  const bool is_table = IsTable(value) && indent <= kTableIndent;
+  const bool is_table = IsTable(value);
   if (!is_object && !is_table) {
     text += value.dump(-1, ' ', false, Json::error_handler_t::replace);
     return;

@@ -12,14 +12,10 @@ namespace {
 
 using Kind = AxisUse::Kind;
 
-// Prices in additions: a byte that moves between devices, and a collective by itself.
-constexpr double kPerByte = 8;
-constexpr double kPerCollective = 4096;
-
-double PriceOf(ReshardKind kind, int64_t bytes) {
+double PriceOf(const CalledPrices& prices, ReshardKind kind, int64_t bytes) {
   if (!IsCollective(kind)) return 1e-3 * static_cast<double>(bytes);
   const double moved = kind == ReshardKind::kAllReduce ? 2 : 1;
-  return kPerCollective + kPerByte * moved * static_cast<double>(bytes);
+  return prices.per_collective + prices.per_byte * moved * static_cast<double>(bytes);
 }
 
 // Where a value is along one mesh axis.
@@ -35,11 +31,11 @@ int PlaceOf(const Sharding& sharding, int axis) {
 }
 
 // About what the reshard will cost; bytes are those of the whole tensor.
-double TransitionPrice(int from, int to, double bytes) {
+double TransitionPrice(const CalledPrices& prices, int from, int to, double bytes) {
   if (from == to) return 0;
   if (from == kWhole) return 1e-3 * bytes;
   const double moved = from == kOwed && to == kWhole ? 2 : from != kOwed && to >= 0 ? 0.5 : 1;
-  return kPerCollective + kPerByte * moved * bytes;
+  return prices.per_collective + prices.per_byte * moved * bytes;
 }
 
 bool IsIn(const std::vector<int>& list, int item) {
@@ -48,27 +44,30 @@ bool IsIn(const std::vector<int>& list, int item) {
 
 class Planner {
  public:
-  Planner(std::vector<OpRule> rules, const Computation& computation, const Mesh& mesh)
-      : computation_(computation), mesh_(mesh), uses_(computation) {
-    plan_.rules = std::move(rules);
-  }
+  Planner(std::span<const OpRule> rules, const Computation& computation, const Mesh& mesh,
+          const CalledPrices& prices)
+      : rules_(rules),
+        computation_(computation),
+        mesh_(mesh),
+        prices_(prices),
+        uses_(computation) {}
 
   CalledPlan Run(std::span<const Sharding> parameters,
                  std::optional<std::span<const Sharding>> results) && {
     FindWelcome(results);
+    plan_.parameters.assign(parameters.begin(), parameters.end());
     for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
       if (computation_.instructions[id].opcode == Opcode::kParameter) {
         const int64_t number = computation_.instructions[id].As<ParameterAttributes>().number;
-        plan_.strategies.push_back({std::vector<AxisUse>(mesh_.num_axes())});
-        plan_.results.push_back({parameters[number]});
-        plan_.operand_reshards.emplace_back();
+        plan_.operations.push_back({.strategy = {std::vector<AxisUse>(mesh_.num_axes())}});
+        made_.push_back({parameters[number]});
       } else {
         Plan(id);
       }
     }
     for (size_t i = 0; i < computation_.results.size(); ++i) {
       const Value value = computation_.results[i];
-      plan_.result_reshards.push_back(results ? Version(value, (*results)[i]) : -1);
+      plan_.result_versions.push_back(results ? Version(value, (*results)[i]) : 0);
     }
     MakeSlicesWhereTheyAreRead();
     DropUnread();
@@ -76,7 +75,7 @@ class Planner {
   }
 
  private:
-  const Sharding& Made(Value value) const { return plan_.results[value.instruction][value.result]; }
+  const Sharding& Made(Value value) const { return made_[value.instruction][value.result]; }
 
   // welcome_[axis][instruction][result]: a sum owed over the axis may stay owed up to results that
   // are wanted so.
@@ -102,7 +101,7 @@ class Planner {
       if (computation_.results[i] == value && !results[i].partial.contains(axis)) return false;
     }
     for (const Use& use : uses_.uses(value)) {
-      const OpRule& rule = plan_.rules[use.user];
+      const OpRule& rule = rules_[use.user];
       const bool linear = std::ranges::any_of(
           rule.linear_groups, [&](const auto& group) { return IsIn(group, use.operand); });
       const int result = rule.num_lanes > 1 ? use.operand : 0;
@@ -113,7 +112,7 @@ class Planner {
 
   void Plan(InstructionId id) {
     const Instruction& instruction = computation_.instructions[id];
-    const OpRule& rule = plan_.rules[id];
+    const OpRule& rule = rules_[id];
     const int num_results = static_cast<int>(instruction.results.size());
     Strategy strategy{std::vector<AxisUse>(mesh_.num_axes() * rule.num_lanes)};
     if (rule.num_lanes == 1) {
@@ -128,7 +127,7 @@ class Planner {
         }
       }
     }
-    std::vector<Sharding>& made = plan_.results.emplace_back();
+    std::vector<Sharding>& made = made_.emplace_back();
     for (int result = 0; result < num_results; ++result) {
       made.push_back(ResultSharding(rule, strategy, result));
     }
@@ -137,8 +136,8 @@ class Planner {
       versions.push_back(
           Version(instruction.operands[i], OperandSharding(rule, strategy, static_cast<int>(i))));
     }
-    plan_.operand_reshards.push_back(std::move(versions));
-    plan_.strategies.push_back(std::move(strategy));
+    plan_.operations.push_back(
+        {.strategy = std::move(strategy), .operand_versions = std::move(versions)});
   }
 
   // A lane of a barrier leaves its value as it comes.
@@ -149,7 +148,7 @@ class Planner {
   }
 
   AxisUse Choose(InstructionId id, int axis, std::vector<int64_t>& parts) {
-    const OpRule& rule = plan_.rules[id];
+    const OpRule& rule = rules_[id];
     AxisUse best;
     double least = Price(id, axis, best);
     for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
@@ -179,9 +178,8 @@ class Planner {
     const std::vector<Value>& operands = computation_.instructions[id].operands;
     for (size_t i = 0; i < operands.size(); ++i) {
       const int place = PlaceOf(Made(operands[i]), axis);
-      if (place >= 0 && plan_.rules[id].operand_dims[i][place] == factor) return true;
-      if (place == kOwed &&
-          IsIn(plan_.rules[id].factors[factor].partial_operands, static_cast<int>(i)))
+      if (place >= 0 && rules_[id].operand_dims[i][place] == factor) return true;
+      if (place == kOwed && IsIn(rules_[id].factors[factor].partial_operands, static_cast<int>(i)))
         return true;
     }
     return false;
@@ -195,7 +193,7 @@ class Planner {
 
   double Price(InstructionId id, int axis, AxisUse use) const {
     const Instruction& instruction = computation_.instructions[id];
-    const OpRule& rule = plan_.rules[id];
+    const OpRule& rule = rules_[id];
     Strategy strategy{std::vector<AxisUse>(mesh_.num_axes())};
     strategy.axes[axis] = use;
     double price = RoughWork(computation_, id);
@@ -203,27 +201,29 @@ class Planner {
     for (size_t i = 0; i < instruction.operands.size(); ++i) {
       const Value operand = instruction.operands[i];
       const Sharding wanted = OperandSharding(rule, strategy, static_cast<int>(i));
-      price += TransitionPrice(PlaceOf(Made(operand), axis), PlaceOf(wanted, axis),
+      price += TransitionPrice(prices_, PlaceOf(Made(operand), axis), PlaceOf(wanted, axis),
                                static_cast<double>(computation_.shape(operand).num_bytes()));
     }
     for (int32_t i = 0; i < static_cast<int32_t>(instruction.results.size()); ++i) {
       const auto bytes = static_cast<double>(instruction.results[i].num_bytes());
       const bool owed = ResultSharding(rule, strategy, i).partial.contains(axis);
-      if (owed && !welcome_[axis][id][i]) price += TransitionPrice(kOwed, kWhole, bytes);
-      if (!CombineAxes(rule, strategy).empty()) price += TransitionPrice(kOwed, kWhole, bytes);
+      if (owed && !welcome_[axis][id][i]) price += TransitionPrice(prices_, kOwed, kWhole, bytes);
+      if (!CombineAxes(rule, strategy).empty())
+        price += TransitionPrice(prices_, kOwed, kWhole, bytes);
     }
     return price;
   }
 
-  // The number of the reshard that makes the value so; -1: it is made so.
   int Version(Value value, const Sharding& wanted) {
-    if (Made(value) == wanted) return -1;
+    if (Made(value) == wanted) return 0;
     const auto [found, added] =
-        versions_.try_emplace({value, wanted}, static_cast<int>(plan_.reshards.size()));
+        versions_.try_emplace({value, wanted}, static_cast<int>(plan_.reshards.size()) + 1);
     if (added) {
-      const auto price = [](const StepWork& work) { return PriceOf(work.kind, work.local_bytes); };
+      const auto price = [&](const StepWork& work) {
+        return PriceOf(prices_, work.kind, work.local_bytes);
+      };
       plan_.reshards.push_back(
-          {value, wanted,
+          {value, Made(value), wanted,
            CheapestReshard(computation_.shape(value), Made(value), wanted, mesh_, price).steps});
     }
     return found->second;
@@ -238,32 +238,32 @@ class Planner {
         continue;
       }
       const int read = OnlyVersionRead(id);
-      if (read < 0) continue;
-      const std::vector<ReshardStep>& steps = plan_.reshards[read].steps;
+      if (read == 0) continue;
+      const CalledReshard& reshard = plan_.reshards[read - 1];
       const bool slices = std::ranges::all_of(
-          steps, [](const ReshardStep& step) { return step.kind == ReshardKind::kSlice; });
+          reshard.steps, [](const ReshardStep& step) { return step.kind == ReshardKind::kSlice; });
       if (!slices) continue;
-      if (const auto strategy = StrategyThatMakes(id, plan_.reshards[read].to)) {
+      if (const auto strategy = StrategyThatMakes(id, reshard.to)) {
         MakeBy(id, *strategy);
       }
     }
   }
 
-  // The reshard that all readers of the instruction's only result read; -1: they differ, or some
+  // The version that all readers of the instruction's only result read; 0: they differ, or some
   // read what was made.
   int OnlyVersionRead(InstructionId id) const {
-    if (uses_.is_result({id, 0}) || uses_.uses({id, 0}).empty()) return -1;
-    int only = -1;
+    if (uses_.is_result({id, 0}) || uses_.uses({id, 0}).empty()) return 0;
+    int only = 0;
     for (const Use& use : uses_.uses({id, 0})) {
-      const int read = plan_.operand_reshards[use.user][use.operand];
-      if (read < 0 || (only >= 0 && read != only)) return -1;
+      const int read = plan_.operations[use.user].operand_versions[use.operand];
+      if (read == 0 || (only > 0 && read != only)) return 0;
       only = read;
     }
     return only;
   }
 
   std::optional<Strategy> StrategyThatMakes(InstructionId id, const Sharding& wanted) const {
-    const OpRule& rule = plan_.rules[id];
+    const OpRule& rule = rules_[id];
     Strategy strategy{std::vector<AxisUse>(mesh_.num_axes())};
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       const int dim = PlaceOf(wanted, axis);
@@ -277,37 +277,42 @@ class Planner {
 
   void MakeBy(InstructionId id, const Strategy& strategy) {
     const Instruction& instruction = computation_.instructions[id];
-    plan_.strategies[id] = strategy;
-    plan_.results[id][0] = ResultSharding(plan_.rules[id], strategy, 0);
+    plan_.operations[id].strategy = strategy;
+    made_[id][0] = ResultSharding(rules_[id], strategy, 0);
     for (size_t i = 0; i < instruction.operands.size(); ++i) {
-      plan_.operand_reshards[id][i] = Version(
-          instruction.operands[i], OperandSharding(plan_.rules[id], strategy, static_cast<int>(i)));
+      plan_.operations[id].operand_versions[i] = Version(
+          instruction.operands[i], OperandSharding(rules_[id], strategy, static_cast<int>(i)));
     }
-    for (const Use& use : uses_.uses({id, 0})) plan_.operand_reshards[use.user][use.operand] = -1;
+    for (const Use& use : uses_.uses({id, 0})) {
+      plan_.operations[use.user].operand_versions[use.operand] = 0;
+    }
   }
 
   void DropUnread() {
-    std::vector<int> numbers(plan_.reshards.size(), -1);
+    std::vector<int> new_version(plan_.reshards.size() + 1, 0);
     std::vector<CalledReshard> kept;
-    const auto renumber = [&](int& number) {
-      if (number < 0) return;
-      if (numbers[number] < 0) {
-        numbers[number] = static_cast<int>(kept.size());
-        kept.push_back(std::move(plan_.reshards[number]));
+    const auto renumber = [&](int& version) {
+      if (version == 0) return;
+      if (new_version[version] == 0) {
+        kept.push_back(std::move(plan_.reshards[version - 1]));
+        new_version[version] = static_cast<int>(kept.size());
       }
-      number = numbers[number];
+      version = new_version[version];
     };
-    for (std::vector<int>& versions : plan_.operand_reshards) {
-      for (int& version : versions) renumber(version);
+    for (CalledPlan::Operation& operation : plan_.operations) {
+      for (int& version : operation.operand_versions) renumber(version);
     }
-    for (int& version : plan_.result_reshards) renumber(version);
+    for (int& version : plan_.result_versions) renumber(version);
     plan_.reshards = std::move(kept);
   }
 
+  const std::span<const OpRule> rules_;
   const Computation& computation_;
   const Mesh& mesh_;
+  const CalledPrices prices_;
   const UseTable uses_;
   CalledPlan plan_;
+  std::vector<std::vector<Sharding>> made_;  // [instruction][result]: version 0
   std::vector<std::vector<std::vector<bool>>> welcome_;
   std::map<std::pair<Value, Sharding>, int> versions_;
 };
@@ -344,6 +349,31 @@ void AppendOwnCollectives(const Instruction& instruction, const OpRule& rule,
                   .axes = axes},
          .type = shape.type});
   }
+}
+
+std::vector<OperationCollective> CollectivesInside(const Module& module,
+                                                   const Computation& computation,
+                                                   const CalledPlan& plan, const Mesh& mesh,
+                                                   const Trips& trips) {
+  std::vector<OperationCollective> collectives;
+  for (const CalledReshard& reshard : plan.reshards) {
+    const Shape& shape = computation.shape(reshard.value);
+    const Sharding* before = &reshard.from;
+    for (const ReshardStep& step : reshard.steps) {
+      if (IsCollective(step.kind)) {
+        collectives.push_back({WorkOfStep(shape, *before, step, mesh), shape.type});
+      }
+      before = &step.result;
+    }
+  }
+  const std::vector<OpRule> rules = RulesOf(module, computation);
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const CalledPlan::Operation& operation = plan.operations[id];
+    const auto own = CollectivesOf(module, computation, id, rules[id], operation.strategy,
+                                   operation.called, mesh, trips);
+    collectives.insert(collectives.end(), own.begin(), own.end());
+  }
+  return collectives;
 }
 
 }  // namespace
@@ -383,21 +413,27 @@ std::vector<OpRule> RulesOf(const Module& module, const Computation& computation
   return rules;
 }
 
-CalledPlan PlanCalled(std::vector<OpRule> rules, const Computation& computation,
-                      std::span<const Sharding> parameters,
-                      std::optional<std::span<const Sharding>> results, const Mesh& mesh) {
-  return Planner(std::move(rules), computation, mesh).Run(parameters, results);
+Sharding VersionSharding(const Computation& computation, std::span<const OpRule> rules,
+                         const CalledPlan& plan, Value value, int version) {
+  if (version > 0) return plan.reshards[version - 1].to;
+  const Instruction& producer = computation.instruction(value);
+  if (producer.opcode == Opcode::kParameter) {
+    return plan.parameters[producer.As<ParameterAttributes>().number];
+  }
+  return ResultSharding(rules[value.instruction], plan.operations[value.instruction].strategy,
+                        value.result);
 }
 
-CalledPlan PlanCalled(const Module& module, const Computation& computation,
+CalledPlan PlanCalled(std::span<const OpRule> rules, const Computation& computation,
                       std::span<const Sharding> parameters,
-                      std::optional<std::span<const Sharding>> results, const Mesh& mesh) {
-  return PlanCalled(RulesOf(module, computation), computation, parameters, results, mesh);
+                      std::optional<std::span<const Sharding>> results, const Mesh& mesh,
+                      const CalledPrices& prices) {
+  return Planner(rules, computation, mesh, prices).Run(parameters, results);
 }
 
-CalledPlan PlanCalledBy(const Module& module, const Computation& computation, InstructionId id,
-                        const OpRule& rule, const Strategy& strategy, size_t index,
-                        const Mesh& mesh) {
+CalledShardings ShardingsOfCalled(const Module& module, const Computation& computation,
+                                  InstructionId id, const OpRule& rule, const Strategy& strategy,
+                                  size_t index) {
   const Instruction& instruction = computation.instructions[id];
   const Computation& called = module.computations[instruction.called[index]];
   size_t first = 0;
@@ -407,48 +443,57 @@ CalledPlan PlanCalledBy(const Module& module, const Computation& computation, In
       first += module.computations[instruction.called[branch]].parameters.size();
     }
   }
-  std::vector<Sharding> parameters, results;
+  CalledShardings shardings;
   for (size_t i = 0; i < called.parameters.size(); ++i) {
-    parameters.push_back(OperandSharding(rule, strategy, static_cast<int>(first + i)));
+    shardings.parameters.push_back(OperandSharding(rule, strategy, static_cast<int>(first + i)));
   }
   const bool is_condition = instruction.opcode == Opcode::kWhile && index == 1;
   for (size_t i = 0; i < called.results.size(); ++i) {
-    results.push_back(is_condition ? Sharding::Replicated(0)
-                                   : ResultSharding(rule, strategy, static_cast<int>(i)));
+    shardings.results.push_back(is_condition ? Sharding::Replicated(0)
+                                             : ResultSharding(rule, strategy, static_cast<int>(i)));
   }
-  return PlanCalled(module, called, parameters, results, mesh);
+  return shardings;
+}
+
+bool IsControlFlow(Opcode opcode) {
+  return opcode == Opcode::kWhile || opcode == Opcode::kConditional;
+}
+
+std::vector<CalledPlan> PlanCalledBy(const Module& module, const Computation& computation,
+                                     InstructionId id, const OpRule& rule, const Strategy& strategy,
+                                     const Mesh& mesh, const CalledPrices& prices) {
+  std::vector<CalledPlan> plans;
+  const Instruction& instruction = computation.instructions[id];
+  if (!IsControlFlow(instruction.opcode)) return plans;
+  for (size_t index = 0; index < instruction.called.size(); ++index) {
+    const Computation& called = module.computations[instruction.called[index]];
+    const CalledShardings shardings =
+        ShardingsOfCalled(module, computation, id, rule, strategy, index);
+    const std::vector<OpRule> rules = RulesOf(module, called);
+    CalledPlan& plan = plans.emplace_back(
+        PlanCalled(rules, called, shardings.parameters, shardings.results, mesh, prices));
+    for (InstructionId inner = 0; inner < called.num_instructions(); ++inner) {
+      CalledPlan::Operation& operation = plan.operations[inner];
+      operation.called =
+          PlanCalledBy(module, called, inner, rules[inner], operation.strategy, mesh, prices);
+    }
+  }
+  return plans;
 }
 
 std::vector<OperationCollective> CollectivesOf(const Module& module, const Computation& computation,
                                                InstructionId id, const OpRule& rule,
-                                               const Strategy& strategy, const Mesh& mesh,
+                                               const Strategy& strategy,
+                                               std::span<const CalledPlan> called, const Mesh& mesh,
                                                const Trips& trips) {
   const Instruction& instruction = computation.instructions[id];
   std::vector<OperationCollective> collectives;
   AppendOwnCollectives(instruction, rule, strategy, mesh, collectives);
-  const bool is_loop = instruction.opcode == Opcode::kWhile;
-  if (!is_loop && instruction.opcode != Opcode::kConditional) return collectives;
-  const double times = is_loop ? trips(computation, id) : 1;
-  for (size_t index = 0; index < instruction.called.size(); ++index) {
-    const Computation& called = module.computations[instruction.called[index]];
-    const CalledPlan plan = PlanCalledBy(module, computation, id, rule, strategy, index, mesh);
-    std::vector<OperationCollective> inner;
-    for (const CalledReshard& reshard : plan.reshards) {
-      const Sharding* before = &plan.results[reshard.value.instruction][reshard.value.result];
-      for (const ReshardStep& step : reshard.steps) {
-        if (IsCollective(step.kind)) {
-          const Shape& shape = called.shape(reshard.value);
-          inner.push_back({WorkOfStep(shape, *before, step, mesh), shape.type});
-        }
-        before = &step.result;
-      }
-    }
-    for (InstructionId i = 0; i < called.num_instructions(); ++i) {
-      const auto own =
-          CollectivesOf(module, called, i, plan.rules[i], plan.strategies[i], mesh, trips);
-      inner.insert(inner.end(), own.begin(), own.end());
-    }
-    for (OperationCollective& collective : inner) {
+  const double times = instruction.opcode == Opcode::kWhile ? trips(computation, id) : 1;
+  for (size_t index = 0; index < called.size(); ++index) {
+    const Computation& inside = module.computations[instruction.called[index]];
+    for (OperationCollective& collective :
+         CollectivesInside(module, inside, called[index], mesh, trips)) {
       collective.times *= times;
       collectives.push_back(collective);
     }

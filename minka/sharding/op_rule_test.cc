@@ -306,10 +306,12 @@ TEST(PlanCalled, BroadcastsAreMadeInTheSlicesThatAreRead) {
   const Module built = *std::move(module).Finish();
   const Mesh mesh = *Mesh::Parse("x=2");
   const std::vector<Sharding> parameters = {Sharding::Replicated(1), *ParseSharding("[x,-]", mesh)};
+  const Computation& computation = built.entry_computation();
+  const std::vector<OpRule> rules = RulesOf(built, computation);
   const CalledPlan plan =
-      PlanCalled(built, built.entry_computation(), parameters, std::nullopt, mesh);
+      PlanCalled(rules, computation, parameters, std::nullopt, mesh, kTrialPrices);
   EXPECT_THAT(plan.reshards, IsEmpty());
-  EXPECT_EQ(ToString(plan.results[wide.instruction][0], mesh), "[x,-]");
+  EXPECT_EQ(ToString(VersionSharding(computation, rules, plan, wide, 0), mesh), "[x,-]");
 }
 
 TEST(OpRule, LoopThatSumsOverADimCommunicatesInside) {
@@ -323,9 +325,12 @@ TEST(OpRule, LoopThatSumsOverADimCommunicatesInside) {
 
   const Mesh mesh = *Mesh::Parse("x=2");
   const Strategy strategy{{{AxisUse::Kind::kFactor, 1}}};
+  const Computation& entry = loop.module.entry_computation();
+  const std::vector<CalledPlan> called =
+      PlanCalledBy(loop.module, entry, loop.id, loop.rule, strategy, mesh, kTrialPrices);
   const auto collectives =
-      CollectivesOf(loop.module, loop.module.entry_computation(), loop.id, loop.rule, strategy,
-                    mesh, [](const Computation&, InstructionId) { return 3.0; });
+      CollectivesOf(loop.module, entry, loop.id, loop.rule, strategy, called, mesh,
+                    [](const Computation&, InstructionId) { return 3.0; });
   ASSERT_EQ(collectives.size(), 1u);
   EXPECT_EQ(collectives[0].work.kind, ReshardKind::kAllReduce);
   EXPECT_EQ(collectives[0].work.local_bytes, 16);

@@ -175,7 +175,7 @@ class Trial {
     }
     return PlanCalled(called.rules, computation, parameters,
                       as_made ? std::nullopt : std::optional<std::span<const Sharding>>(results),
-                      mesh_);
+                      mesh_, kTrialPrices);
   }
 
   ControlFactor& factor() { return factor_; }
@@ -192,11 +192,11 @@ class Trial {
       }
       for (InstructionId id = 0; id < called.computation.num_instructions(); ++id) {
         const double work = RoughWork(called.computation, id);
-        const AxisUse use = plan.strategies[id].axes[0];
+        const AxisUse use = plan.operations[id].strategy.axes[0];
         all += work;
         if (use.kind == AxisUse::Kind::kFactor) divided += work;
         factor_.has_collectives |= use.kind == AxisUse::Kind::kFactor &&
-                                   BringsCollectives(plan.rules[id].factors[use.index]);
+                                   BringsCollectives(called.rules[id].factors[use.index]);
       }
     }
     return all == 0 ? 0 : divided / all;
@@ -215,16 +215,18 @@ class Trial {
 
 // Which instructions' results are owed because a contraction on the way was split; not only
 // because what they read from the loop's parameters was.
-std::vector<bool> OwedByWork(const CalledPlan& plan, const Computation& computation) {
+std::vector<bool> OwedByWork(const CalledPlan& plan, const Called& called) {
+  const Computation& computation = called.computation;
   std::vector<bool> owed(computation.instructions.size());
   for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
-    if (plan.rules[id].num_lanes > 1) continue;
-    const AxisUse use = plan.strategies[id].axes[0];
+    const OpRule& rule = called.rules[id];
+    if (rule.num_lanes > 1) continue;
+    const AxisUse use = plan.operations[id].strategy.axes[0];
     if (use.kind == AxisUse::Kind::kFactor) {
-      const Factor& factor = plan.rules[id].factors[use.index];
+      const Factor& factor = rule.factors[use.index];
       owed[id] = factor.kind == FactorKind::kSum || !factor.partial_results.empty();
     } else if (use.kind == AxisUse::Kind::kLinear) {
-      for (const int operand : plan.rules[id].linear_groups[use.index]) {
+      for (const int operand : rule.linear_groups[use.index]) {
         owed[id] = owed[id] || owed[computation.instructions[id].operands[operand].instruction];
       }
     }
@@ -245,7 +247,7 @@ void FindOwedInLoop(const Called& body, const std::vector<bool>& never, Trial& t
   while (!factor.partial_operands.empty()) {
     factor.partial_results = factor.partial_operands;
     const CalledPlan plan = trial.PlanOf(body, /*as_made=*/false);
-    const std::vector<bool> owed = OwedByWork(plan, computation);
+    const std::vector<bool> owed = OwedByWork(plan, body);
     std::vector<int> kept;
     for (const int i : factor.partial_operands) {
       const Value result = computation.results[i];
@@ -270,8 +272,10 @@ void FindResultsOfBranches(const std::vector<Called>& branches, Trial& trial) {
   for (size_t i = 0; i < num_results; ++i) {
     bool all_owed = true;
     for (size_t b = 0; b < branches.size(); ++b) {
-      const Value result = branches[b].computation.results[i];
-      all_owed &= plans[b].results[result.instruction][result.result].partial.contains(0);
+      const Sharding made =
+          VersionSharding(branches[b].computation, branches[b].rules, plans[b],
+                          branches[b].computation.results[i], plans[b].result_versions[i]);
+      all_owed &= made.partial.contains(0);
     }
     if (all_owed && factor.result_dims[i] < 0) {
       factor.partial_results.push_back(static_cast<int>(i));

@@ -54,6 +54,8 @@ class PlanWriter {
         op.operand_versions.push_back(
             VersionFor(computation_.instructions[id].operands[i], wanted, id));
       }
+      op.called = PlanCalledBy(module_, computation_, id, rules_[id], op.strategy, stage_.mesh,
+                               options_.called_prices);
       stage_.ops.push_back(std::move(op));
     }
     for (int result = 0; result < static_cast<int>(computation_.results.size()); ++result) {

@@ -15,6 +15,7 @@ struct RandomPlanOptions {
   double duplicate = 0.1;  // how often a version is made again although it exists
   double isolate = 0.1;    // how often a reshard gets a barrier
   double combine = 0.6;    // how often a reshard joins its combine group
+  CalledPrices called_prices = kTrialPrices;  // what plans the insides of loops and branches
 };
 
 // Equal arguments give equal plans; CheckPlan accepts them. Precondition: no dead code in the

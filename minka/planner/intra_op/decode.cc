@@ -35,6 +35,8 @@ class Decoder {
       OpPlan& op = plan_.ops[id];
       const int32_t chosen = choice_[formulation_.operations[id]];
       op.strategy = choices(id).strategies[chosen];
+      op.called = PlanCalledBy(facts_.step.module, entry, id, choices(id).rule, op.strategy, mesh_,
+                               cost_.called_prices());
       op.operand_versions.assign(entry.instructions[id].operands.size(), 0);
       op.phase = facts_.phases[id];
       op.cost_us = op_costs.Costs(id)[chosen];

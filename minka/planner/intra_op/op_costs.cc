@@ -115,36 +115,28 @@ PricedComputation::PricedComputation(const Computation& computation_in)
 }
 
 double OperationPrices::Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
-                              const Strategy& strategy, bool is_cached) {
-  const Instruction& instruction = in.computation.instructions[id];
-  const bool is_loop = instruction.opcode == Opcode::kWhile;
-  double price = 0;
-  if (is_loop || instruction.opcode == Opcode::kConditional) {
-    price = ControlPrice(in, id, rule, strategy);
-  } else {
-    LocalWork work = WorkOf(in, id, rule, strategy);
-    work.is_cached = is_cached;
-    price = cost_.Operation(work);
-    const Trips once = [](const Computation&, InstructionId) { return 1.0; };
-    for (const OperationCollective& own :
-         CollectivesOf(module_, in.computation, id, rule, strategy, mesh_, once)) {
-      price += cost_.Collective(own.work, own.type);
-    }
+                              const Strategy& strategy, std::span<const CalledPlan> called,
+                              bool is_cached) {
+  if (IsControlFlow(in.computation.instructions[id].opcode)) return ControlPrice(in, id, called);
+  LocalWork work = WorkOf(in, id, rule, strategy);
+  work.is_cached = is_cached;
+  double price = cost_.Operation(work);
+  const Trips once = [](const Computation&, InstructionId) { return 1.0; };
+  for (const OperationCollective& own :
+       CollectivesOf(module_, in.computation, id, rule, strategy, /*called=*/{}, mesh_, once)) {
+    price += cost_.Collective(own.work, own.type);
   }
   return price;
 }
 
 // Carried values stay where they are; of branches the dearest counts.
 double OperationPrices::ControlPrice(const PricedComputation& in, InstructionId id,
-                                     const OpRule& rule, const Strategy& strategy) {
+                                     std::span<const CalledPlan> called) {
   const Instruction& instruction = in.computation.instructions[id];
   const bool is_loop = instruction.opcode == Opcode::kWhile;
   double sum = 0, dearest = 0;
   for (size_t index = 0; index < instruction.called.size(); ++index) {
-    const double price =
-        CalledPrice(instruction.called[index],
-                    PlanCalledBy(module_, in.computation, id, rule, strategy, index, mesh_),
-                    /*repeats=*/is_loop);
+    const double price = CalledPrice(instruction.called[index], called[index], /*repeats=*/is_loop);
     sum += price;
     dearest = std::max(dearest, price);
   }
@@ -153,21 +145,26 @@ double OperationPrices::ControlPrice(const PricedComputation& in, InstructionId 
 }
 
 double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan, bool repeats) {
-  std::unique_ptr<PricedComputation>& known = called_[called];
-  if (known == nullptr) known = std::make_unique<PricedComputation>(module_.computations[called]);
-  const PricedComputation& in = *known;
+  std::unique_ptr<Called>& known = called_[called];
+  if (known == nullptr) {
+    const Computation& computation = module_.computations[called];
+    known = std::make_unique<Called>(PricedComputation(computation), RulesOf(module_, computation));
+  }
+  const PricedComputation& in = known->priced;
+  const std::vector<OpRule>& rules = known->rules;
   double bytes = 0;
   for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
-    bytes += static_cast<double>(OutsideBytes(in, id, plan.rules[id], plan.strategies[id]));
+    bytes += static_cast<double>(OutsideBytes(in, id, rules[id], plan.operations[id].strategy));
   }
   const bool is_cached = repeats && bytes <= cost_.cache_bytes();
   double price = 0;
   for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
-    price += Price(in, id, plan.rules[id], plan.strategies[id], is_cached);
+    const CalledPlan::Operation& operation = plan.operations[id];
+    price += Price(in, id, rules[id], operation.strategy, operation.called, is_cached);
   }
   for (const CalledReshard& reshard : plan.reshards) {
     const Shape& shape = in.computation.shape(reshard.value);
-    const Sharding* before = &plan.results[reshard.value.instruction][reshard.value.result];
+    const Sharding* before = &reshard.from;
     for (const ReshardStep& step : reshard.steps) {
       price += cost_.Collective(WorkOfStep(shape, *before, step, mesh_), shape.type);
       before = &step.result;
@@ -295,7 +292,12 @@ std::vector<std::string> NotesOnTrips(const Module& module) {
 
 OpCosts::OpCosts(const StepFacts& facts, const ChoiceTables& tables, const Mesh& mesh,
                  const CostModel& cost)
-    : facts_(facts), tables_(tables), entry_(facts.entry), prices_(facts.step.module, mesh, cost) {}
+    : facts_(facts),
+      tables_(tables),
+      mesh_(mesh),
+      cost_(cost),
+      entry_(facts.entry),
+      prices_(facts.step.module, mesh, cost) {}
 
 const std::vector<double>& OpCosts::Costs(InstructionId id) {
   const Instruction& instruction = facts_.entry.instructions[id];
@@ -319,8 +321,11 @@ const std::vector<double>& OpCosts::Costs(InstructionId id) {
 }
 
 double OpCosts::Cost(InstructionId id, const OpChoices& choices, size_t choice) {
+  const Strategy& strategy = choices.strategies[choice];
+  const std::vector<CalledPlan> called = PlanCalledBy(
+      facts_.step.module, facts_.entry, id, choices.rule, strategy, mesh_, cost_.called_prices());
   return static_cast<double>(facts_.loop.RunsOf(id)) *
-         prices_.Price(entry_, id, choices.rule, choices.strategies[choice]);
+         prices_.Price(entry_, id, choices.rule, strategy, called);
 }
 
 }  // namespace minka

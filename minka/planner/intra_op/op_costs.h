@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,18 +43,18 @@ class OperationPrices {
   OperationPrices(const Module& module, const Mesh& mesh, const CostModel& cost)
       : module_(module), mesh_(mesh), cost_(cost) {}
 
-  // One run; `in` is of the module.
+  // One run; `in` is of the module. `called` are the plans of what control flow calls.
   double Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
-               const Strategy& strategy) {
-    return Price(in, id, rule, strategy, /*is_cached=*/false);
+               const Strategy& strategy, std::span<const CalledPlan> called) {
+    return Price(in, id, rule, strategy, called, /*is_cached=*/false);
   }
 
  private:
   // `is_cached`: what it reads and writes stays in the caches from one turn of a loop to the next.
   double Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
-               const Strategy& strategy, bool is_cached);
-  double ControlPrice(const PricedComputation& in, InstructionId id, const OpRule& rule,
-                      const Strategy& strategy);
+               const Strategy& strategy, std::span<const CalledPlan> called, bool is_cached);
+  double ControlPrice(const PricedComputation& in, InstructionId id,
+                      std::span<const CalledPlan> called);
   double CalledPrice(ComputationId called, const CalledPlan& plan, bool repeats);
   LocalWork WorkOf(const PricedComputation& in, InstructionId id, const OpRule& rule,
                    const Strategy& strategy) const;
@@ -64,7 +65,11 @@ class OperationPrices {
   const Module& module_;
   const Mesh& mesh_;
   const CostModel& cost_;
-  std::map<ComputationId, std::unique_ptr<PricedComputation>> called_;
+  struct Called {
+    PricedComputation priced;
+    std::vector<OpRule> rules;  // by instruction
+  };
+  std::map<ComputationId, std::unique_ptr<Called>> called_;
 };
 
 // One line per loop whose number of trips nothing says.
@@ -84,6 +89,8 @@ class OpCosts {
 
   const StepFacts& facts_;
   const ChoiceTables& tables_;
+  const Mesh& mesh_;
+  const CostModel& cost_;
   const PricedComputation entry_;
   OperationPrices prices_;
   std::map<std::string, std::vector<double>> costs_;

@@ -42,7 +42,9 @@ double PriceOf(const Module& module, InstructionId id, AxisUse use = {},
   const Mesh mesh = *Mesh::Parse("x=4");
   const PricedComputation entry(module.entry_computation());
   const OpRule rule = RuleFor(module, entry.computation, id);
-  return OperationPrices(module, mesh, cost).Price(entry, id, rule, {{use}});
+  const std::vector<CalledPlan> called = PlanCalledBy(module, module.entry_computation(), id, rule,
+                                                      {{use}}, mesh, cost.called_prices());
+  return OperationPrices(module, mesh, cost).Price(entry, id, rule, {{use}}, called);
 }
 
 // for i in [0, trips): out[i] = 2 table[i]
