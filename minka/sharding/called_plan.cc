@@ -265,11 +265,15 @@ class Planner {
   std::optional<Strategy> StrategyThatMakes(InstructionId id, const Sharding& wanted) const {
     const OpRule& rule = rules_[id];
     Strategy strategy{std::vector<AxisUse>(mesh_.num_axes())};
+    std::vector<int64_t> parts(rule.factors.size(), 1);
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       const int dim = PlaceOf(wanted, axis);
       if (dim == kWhole) continue;
       if (dim == kOwed || rule.result_dims[0][dim] == kWholeDim) return std::nullopt;
-      strategy.axes[axis] = {Kind::kFactor, rule.result_dims[0][dim]};
+      const int factor = rule.result_dims[0][dim];
+      parts[factor] *= mesh_.size(axis);
+      if (rule.factors[factor].size % parts[factor] != 0) return std::nullopt;
+      strategy.axes[axis] = {Kind::kFactor, factor};
     }
     if (ResultSharding(rule, strategy, 0) != wanted) return std::nullopt;
     return strategy;

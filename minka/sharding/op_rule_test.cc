@@ -296,22 +296,39 @@ TEST(OpRule, ElementwiseLoopSplitsAllDims) {
 }
 
 // A bias is whole where it is broadcast; all that reads it is split.
-TEST(PlanCalled, BroadcastsAreMadeInTheSlicesThatAreRead) {
-  ModuleBuilder module("m");
-  ComputationBuilder b = module.Entry();
+// x + broadcast(bias), with x's rows split over mesh axis x of `size` devices.
+struct SlicedBias {
+  CalledPlan plan;
+  Sharding made;  // the broadcast bias
+};
+SlicedBias PlanSlicedBias(int size) {
+  ModuleBuilder target("m");
+  ComputationBuilder b = target.Entry();
   const Value bias = b.Parameter({kF32, {8}}, "bias");
   const Value wide = b.Reshape(b.Broadcast(bias, {2, 2, 8}, {2}), {4, 8});
   const Value x = b.Parameter({kF32, {4, 8}}, "x");
   b.SetResults({b.Binary(Opcode::kAdd, b.Binary(Opcode::kMultiply, x, wide), wide)});
-  const Module built = *std::move(module).Finish();
-  const Mesh mesh = *Mesh::Parse("x=2");
+  const Module module = *std::move(target).Finish();
+  const Computation& computation = module.entry_computation();
+  const std::vector<OpRule> rules = RulesOf(module, computation);
+  const Mesh mesh({{"x", size}});
   const std::vector<Sharding> parameters = {Sharding::Replicated(1), *ParseSharding("[x,-]", mesh)};
-  const Computation& computation = built.entry_computation();
-  const std::vector<OpRule> rules = RulesOf(built, computation);
-  const CalledPlan plan =
-      PlanCalled(rules, computation, parameters, std::nullopt, mesh, kTrialPrices);
-  EXPECT_THAT(plan.reshards, IsEmpty());
-  EXPECT_EQ(ToString(VersionSharding(computation, rules, plan, wide, 0), mesh), "[x,-]");
+  CalledPlan plan = PlanCalled(rules, computation, parameters, std::nullopt, mesh, kTrialPrices);
+  const Sharding made = VersionSharding(computation, rules, plan, wide, 0);
+  return {std::move(plan), made};
+}
+
+TEST(PlanCalled, BroadcastsAreMadeInTheSlicesThatAreRead) {
+  const SlicedBias two = PlanSlicedBias(2);
+  EXPECT_THAT(two.plan.reshards, IsEmpty());
+  EXPECT_EQ(ToString(two.made, *Mesh::Parse("x=2")), "[x,-]");
+}
+
+// The reshape joins 2 by 2: into 4 parts it cannot be made.
+TEST(PlanCalled, SlicesThatNoFactorMakesAreCutOffTheWhole) {
+  const SlicedBias four = PlanSlicedBias(4);
+  EXPECT_EQ(four.plan.reshards.size(), 1u);
+  EXPECT_TRUE(four.made.is_replicated());
 }
 
 TEST(OpRule, LoopThatSumsOverADimCommunicatesInside) {
