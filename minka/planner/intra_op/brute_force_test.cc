@@ -267,15 +267,23 @@ std::unique_ptr<CostModel> Roofline(const Mesh& mesh) {
   return MakeRooflineCostModel(*Cluster::Preset("p4de.24xlarge:1"), mesh);
 }
 
-IntraOpResult PlanWithGap(const Step& step, const Mesh& mesh, double gap) {
-  return *PlanMesh(step, mesh, *Roofline(mesh), {.search = {.gap = gap, .num_threads = 1}});
+IntraOpResult PlanWithGap(const Step& step, const Mesh& mesh, double gap,
+                          IntraOpOptions options = {}) {
+  options.search.gap = gap;
+  options.search.num_threads = 1;
+  return *PlanMesh(step, mesh, *Roofline(mesh), options);
+}
+
+bool IsCut(const IntraOpResult& result) {
+  return std::ranges::any_of(
+      result.notes, [](const std::string& note) { return note.starts_with("choices not tried"); });
 }
 
 TEST(BruteForce, NoCombinationCostsLessThanTheBound) {
   constexpr int kNumCases = 300;
   constexpr double kMostCombinations = 20'000, kMostDecoded = 1500;
   Random random(3);
-  int num_cases = 0, num_on_three_axes = 0, num_decoded = 0;
+  int num_cases = 0, num_on_three_axes = 0, num_cut = 0, num_decoded = 0;
   while (num_cases < kNumCases) {
     const char* const meshes[] = {"2x2", "2x4", "2x2x2"};
     const Mesh mesh = *Mesh::Parse(meshes[Below(random, 3)]);
@@ -287,7 +295,9 @@ TEST(BruteForce, NoCombinationCostsLessThanTheBound) {
     if (is_matrix && !has_dots) continue;
     const Step step = RandomStep(random, shape, 1 + Below(random, 3));
     const auto cost = Roofline(mesh);
-    const IntraOpOptions options;
+    // Every other case with the fewest choices that there can be.
+    IntraOpOptions options;
+    if (num_cases % 2 == 1) options.max_choices = options.max_contraction_choices = 1;
     Problem problem(step, mesh, *cost, options);
     if (problem.NumCombinations() > kMostCombinations) continue;
     SCOPED_TRACE(fmt::format("case {} on {}", num_cases, mesh.ToString()));
@@ -305,11 +315,12 @@ TEST(BruteForce, NoCombinationCostsLessThanTheBound) {
     const double rounding = 1e-9 * best;
     const double units = 1e-5 * (problem.solver_problem().num_nodes() +
                                  static_cast<double>(problem.solver_problem().edges().size()));
-    const IntraOpResult exact = PlanWithGap(step, mesh, 0);
+    const IntraOpResult exact = PlanWithGap(step, mesh, 0, options);
     EXPECT_LE(exact.lower_bound, best + rounding);
     EXPECT_GE(exact.objective, best - rounding);
     EXPECT_LE(exact.objective, best + units);
-    const IntraOpResult rough = PlanWithGap(step, mesh, 0.1);
+    num_cut += IsCut(exact);
+    const IntraOpResult rough = PlanWithGap(step, mesh, 0.1, options);
     EXPECT_LE(rough.lower_bound, best + rounding);
     EXPECT_LE(rough.objective * 0.9, best + units);
     // The plan takes what its combination was priced at, or less where readers share a version.
@@ -330,6 +341,7 @@ TEST(BruteForce, NoCombinationCostsLessThanTheBound) {
     }
   }
   EXPECT_GT(num_on_three_axes, kNumCases / 10);
+  EXPECT_GT(num_cut, kNumCases / 20);
   EXPECT_GT(num_decoded, kNumCases / 4);
 }
 
@@ -440,13 +452,18 @@ TEST(BruteForce, TheKeptValueDiesWhereTheLastPhaseMakesAFreshCopy) {
   EXPECT_LE(searched.peak_usage_bytes, problem.PeakMemory(choice));
 }
 
-TEST(BruteForce, AFinerMeshCostsNoMoreThanItsAxesJoined) {
+TEST(BruteForce, AFinerMeshCostsNoMoreThanItsAxesJoinedHoweverMuchIsCut) {
   constexpr double kGap = 0.01;
   Random random(5);
+  int num_cut = 0;
   for (int i = 0; i < 30; ++i) {
     const int64_t size = int64_t{64} << Below(random, 5);
     const Step step = RandomStep(random, {kF32, {size, size}}, 3 + Below(random, 5));
-    const IntraOpResult fine = PlanWithGap(step, *Mesh::Parse("2x2x2"), kGap);
+    const Mesh mesh = *Mesh::Parse("2x2x2");
+    IntraOpOptions options;
+    if (i % 2 == 1) options.max_choices = options.max_contraction_choices = 1 + 9 * (i % 12);
+    const IntraOpResult fine = PlanWithGap(step, mesh, kGap, options);
+    num_cut += IsCut(fine);
     for (const char* joined : {"2x4", "4x2", "8"}) {
       const IntraOpResult coarse = PlanWithGap(step, *Mesh::Parse(joined), kGap);
       EXPECT_LE(fine.lower_bound, coarse.objective * (1 + 1e-9)) << i << " on " << joined;
@@ -454,6 +471,7 @@ TEST(BruteForce, AFinerMeshCostsNoMoreThanItsAxesJoined) {
           << i << " on " << joined;
     }
   }
+  EXPECT_GT(num_cut, 10);
 }
 
 }  // namespace

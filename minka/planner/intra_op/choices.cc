@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "minka/base/status.h"
 #include "minka/ir/micro_loop.h"
@@ -46,6 +47,28 @@ int NumRuns(const Strategy& strategy, const Mesh& mesh) {
     last = &strategy.axes[axis];
   }
   return runs;
+}
+
+// How many different things axes of size above 1 do.
+size_t NumUses(const Strategy& strategy, const Mesh& mesh) {
+  std::set<AxisUse> uses;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (mesh.size(axis) > 1) uses.insert(strategy.axes[axis]);
+  }
+  return uses.size();
+}
+
+// What goes last beyond the limits on choices has the least; -1: never goes.
+int Unusualness(const Strategy& strategy, const Mesh& mesh) {
+  if (NumRuns(strategy, mesh) <= 2) return -1;
+  if (NumUses(strategy, mesh) <= 2) return 0;
+  const int num_linear = NumLinearAxes(strategy);
+  return 1 + 4 * (num_linear > 1) + 2 * (NumIdleAxes(strategy, mesh) > num_linear) +
+         (SharesFactor(strategy, mesh) ? 1 : 0);
+}
+
+bool IsContraction(Opcode opcode) {
+  return opcode == Opcode::kDot || opcode == Opcode::kConvolution;
 }
 
 class Enumerator {
@@ -120,7 +143,7 @@ class Enumerator {
       RETURN_IF_ERROR(restrictions.Keep(restriction, choices.rule, choices.strategies));
     }
     const Opcode opcode = instruction.opcode;
-    if (opcode == Opcode::kDot || opcode == Opcode::kConvolution) KeepDivided(choices.strategies);
+    if (IsContraction(opcode)) KeepDivided(choices.strategies);
     Cut(opcode, choices.strategies);
     FillPorts(instruction, choices);
     return choices;
@@ -150,19 +173,16 @@ class Enumerator {
                   [&](const Strategy& strategy) { return NumIdleAxes(strategy, mesh_) > least; });
   }
 
-  // Beyond max_choices the unusual goes first: several partial axes, idle axes, two axes on one
-  // factor. What two axes could do, each made by joining neighbours, stays.
+  // Beyond the limits the unusual goes first: several partial axes, idle axes, two axes on one
+  // factor; then what two axes could do that are made by joining others than neighbours. What two
+  // axes could do that are made by joining neighbours stays.
   void Cut(Opcode opcode, std::vector<Strategy>& strategies) {
     const size_t num_all = strategies.size();
-    if (num_all <= static_cast<size_t>(options_.max_choices)) return;
-    const auto unusual = [&](const Strategy& strategy) {
-      if (NumRuns(strategy, mesh_) <= 2) return -1;
-      const int num_linear = NumLinearAxes(strategy);
-      return 4 * (num_linear > 1) + 2 * (NumIdleAxes(strategy, mesh_) > num_linear) +
-             (SharesFactor(strategy, mesh_) ? 1 : 0);
-    };
-    const auto num_coarse = std::ranges::count(strategies, -1, unusual);
-    const size_t num_kept = std::max<size_t>(num_coarse, options_.max_choices);
+    const size_t most =
+        IsContraction(opcode) ? options_.max_contraction_choices : options_.max_choices;
+    if (num_all <= most) return;
+    const auto unusual = [&](const Strategy& strategy) { return Unusualness(strategy, mesh_); };
+    const size_t num_kept = std::max<size_t>(std::ranges::count(strategies, -1, unusual), most);
     if (num_all <= num_kept) return;
     std::ranges::stable_sort(strategies, {}, unusual);
     strategies.resize(num_kept);

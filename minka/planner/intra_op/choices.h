@@ -68,8 +68,8 @@ struct ChoiceTables {
   std::vector<std::string> notes;
 };
 
-// Enumerates, honouring method and pins, and cuts to options.max_choices per operation; what a mesh
-// of two axes could do that is made of this one by joining neighbours is never cut.
+// Enumerates, honouring method and pins, and cuts to as many choices per operation as the options
+// say; what a mesh of two axes could do that is made of this one by joining neighbours stays.
 absl::StatusOr<ChoiceTables> EnumerateChoices(const Step& step, const Mesh& mesh,
                                               bool forbid_replicated_dots,
                                               const IntraOpOptions& options);

@@ -55,6 +55,26 @@ TEST(EnumerateChoices, KeepsWhatTheMeshesOfJoinedAxesCanDo) {
   }
 }
 
+// A plain dot does seven things along an axis: four sides split, two operands partial, or nothing.
+TEST(EnumerateChoices, KeepsWhatAxesApartDoTogetherWhereTheyAreFew) {
+  ModuleBuilder module("dot");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({kF32, {8, 16, 32}}, "x"), w = b.Parameter({kF32, {32, 16}}, "w");
+  b.SetResults({b.Dot(x, w, {.lhs_contracting = {2}, .rhs_contracting = {0}})});
+  const Step step = {.module = *std::move(module).Finish(),
+                     .parameters = {{.name = "x"}, {.name = "w"}},
+                     .results = {{.name = "product"}}};
+  const ChoiceTables fine = ChoicesOn(step, "2x2x2", false);
+  const std::set<Strategy> kept(OfDot(fine).strategies.begin(), OfDot(fine).strategies.end());
+  EXPECT_FALSE(fine.cut.empty());
+  const ChoiceTables coarse = ChoicesOn(step, "4x2", false);
+  EXPECT_EQ(OfDot(coarse).strategies.size(), 7u * 7);
+  for (const Strategy& joined : OfDot(coarse).strategies) {
+    EXPECT_TRUE(kept.contains({{joined.axes[0], joined.axes[1], joined.axes[0]}}))
+        << ToString(joined, OfDot(coarse).rule, *Mesh::Parse("4x2"));
+  }
+}
+
 TEST(EnumerateChoices, CountsWhatItCutsByOpcode) {
   const ChoiceTables tables = ChoicesOn(BatchedDotStep(), "2x2x2", false);
   ASSERT_EQ(tables.cut.size(), 1u);

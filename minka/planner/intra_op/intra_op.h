@@ -89,7 +89,8 @@ struct IntraOpOptions {
   // What a device holds when the plan's program is compiled, where the compiler's work can be
   // foreseen. Empty: what memory_estimate.h says.
   std::function<absl::StatusOr<int64_t>(const StagePlan& stage)> peak_memory_bytes;
-  int max_choices = 128;                // per operation; what is cut is counted
+  // Per operation and per dot or convolution; what is cut is counted.
+  int max_choices = 128, max_contraction_choices = 160;
   std::vector<int32_t> initial_choice;  // of an earlier result on the same problem
   std::function<void(double seconds, double gap)> on_progress;
 };
