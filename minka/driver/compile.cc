@@ -101,6 +101,13 @@ void KeepBoundsOf(const Plan& first, Plan& plan) {
   if (least) plan.gap = (plan.objective - *least) / plan.objective;
 }
 
+// A plan that was loaded has those of its first lowering.
+void AddNotes(const std::vector<std::string>& added, std::vector<std::string>& notes) {
+  for (const std::string& note : added) {
+    if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+  }
+}
+
 }  // namespace
 
 PlanSource PlanFromText(std::string json) {
@@ -158,6 +165,7 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
 
     progress.Begin("lower");
     ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stages.front()));
+    AddNotes(out.program.notes, out.plan.notes);
     RETURN_IF_ERROR(dump.Write("04-local.hlo.txt", HloText(out.program.module)));
     RETURN_IF_ERROR(
         dump.Write("step_inputs.txt", DescribeInputs(out.prepared, out.program, out.mesh())));

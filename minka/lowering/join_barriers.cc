@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "fmt/format.h"
+
 namespace minka {
 namespace {
 
@@ -17,15 +19,40 @@ struct Unit {
   std::vector<int> followers;  // once per operand
 };
 
-std::vector<Unit> MakeUnits(const Computation& entry, std::vector<int>& unit_of) {
-  std::vector<Unit> units;
-  std::map<std::string, int> barriers;
+// A barrier in the order of its first lanes.
+struct Barrier {
+  std::string text;
+  std::vector<InstructionId> lanes;
+};
+
+std::vector<Barrier> FindBarriers(const Computation& entry) {
+  std::vector<Barrier> barriers;
+  std::map<std::string, size_t> by_text;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     const Instruction& instruction = entry.instructions[id];
     const auto tag = instruction.frontend_attributes.find(kBarrierAttribute);
+    if (instruction.opcode != Opcode::kOptBarrier || tag == instruction.frontend_attributes.end()) {
+      continue;
+    }
+    const auto [found, added] = by_text.try_emplace(tag->second, barriers.size());
+    if (added) barriers.push_back({.text = tag->second});
+    barriers[found->second].lanes.push_back(id);
+  }
+  return barriers;
+}
+
+constexpr int kAlone = -1;
+
+// `barrier_of`: by instruction, the barrier that it becomes one with, or kAlone.
+std::vector<Unit> MakeUnits(const Computation& entry, const std::vector<int>& barrier_of,
+                            std::vector<int>& unit_of) {
+  std::vector<Unit> units;
+  std::map<int, int> unit_of_barrier;
+  unit_of.clear();
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     int unit = static_cast<int>(units.size());
-    if (instruction.opcode == Opcode::kOptBarrier && tag != instruction.frontend_attributes.end()) {
-      unit = barriers.try_emplace(tag->second, unit).first->second;
+    if (barrier_of[id] != kAlone) {
+      unit = unit_of_barrier.try_emplace(barrier_of[id], unit).first->second;
     }
     if (unit == static_cast<int>(units.size())) units.emplace_back();
     units[unit].members.push_back(id);
@@ -61,6 +88,41 @@ std::vector<int> Order(std::vector<Unit> units) {
   return order;
 }
 
+bool HasOrder(const Computation& entry, const std::vector<int>& barrier_of) {
+  std::vector<int> unit_of;
+  const std::vector<Unit> units = MakeUnits(entry, barrier_of, unit_of);
+  return Order(units).size() == units.size();
+}
+
+// Barriers as MakeUnits wants them: all, or, where they depend on each other in a circle, one after
+// the other as far as they do not.
+std::vector<int> ChooseBarriers(const Computation& entry, std::vector<BarrierApart>& apart) {
+  const std::vector<Barrier> barriers = FindBarriers(entry);
+  std::vector<int> barrier_of(entry.num_instructions(), kAlone);
+  const auto set = [&](int barrier, int value) {
+    for (const InstructionId lane : barriers[barrier].lanes) barrier_of[lane] = value;
+  };
+  const auto num_barriers = static_cast<int>(barriers.size());
+  for (int barrier = 0; barrier < num_barriers; ++barrier) set(barrier, barrier);
+  if (HasOrder(entry, barrier_of)) return barrier_of;
+  std::ranges::fill(barrier_of, kAlone);
+  for (int barrier = 0; barrier < num_barriers; ++barrier) {
+    set(barrier, barrier);
+    if (HasOrder(entry, barrier_of)) continue;
+    set(barrier, kAlone);
+    const std::vector<InstructionId>& lanes = barriers[barrier].lanes;
+    BarrierApart& left = apart.emplace_back(BarrierApart{
+        .barrier = barriers[barrier].text, .num_lanes = static_cast<int>(lanes.size())});
+    for (const InstructionId lane : lanes) {
+      barrier_of[lane] = barrier;
+      if (HasOrder(entry, barrier_of)) continue;
+      barrier_of[lane] = kAlone;
+      ++left.num_apart;
+    }
+  }
+  return barrier_of;
+}
+
 Instruction Joined(const Computation& entry, const std::vector<InstructionId>& members) {
   Instruction joined = entry.instructions[members[0]];
   joined.frontend_attributes.erase(kBarrierAttribute);
@@ -72,12 +134,12 @@ Instruction Joined(const Computation& entry, const std::vector<InstructionId>& m
   return joined;
 }
 
-void JoinBarriersOf(Computation& computation) {
+void JoinBarriersOf(Computation& computation, std::vector<BarrierApart>& apart) {
   const Computation entry = computation;
   std::vector<int> unit_of;
-  const std::vector<Unit> units = MakeUnits(entry, unit_of);
+  const std::vector<Unit> units = MakeUnits(entry, ChooseBarriers(entry, apart), unit_of);
+  if (units.size() == entry.instructions.size()) return;
   const std::vector<int> order = Order(units);
-  if (order.size() < units.size() || units.size() == entry.instructions.size()) return;
   std::vector<Instruction>& instructions = computation.instructions;
   instructions.clear();
   std::vector<Value> first_result(entry.num_instructions());  // what result 0 became
@@ -108,10 +170,22 @@ void JoinBarriersOf(Computation& computation) {
 
 }  // namespace
 
-Module JoinBarriers(const Module& module) {
-  Module out = module;
-  for (Computation& computation : out.computations) JoinBarriersOf(computation);
+JoinedBarriers JoinBarriers(const Module& module) {
+  JoinedBarriers out = {.module = module};
+  for (Computation& computation : out.module.computations) JoinBarriersOf(computation, out.apart);
   return out;
+}
+
+std::vector<std::string> NotesOnBarriers(const std::vector<BarrierApart>& apart) {
+  std::vector<std::string> notes;
+  for (const BarrierApart& barrier : apart) {
+    notes.push_back(
+        fmt::format("of barrier \"{}\", {} of {} lanes stay apart, because some wait for others: "
+                    "what is behind "
+                    "one need not wait for all, so memory may be held for longer",
+                    barrier.barrier, barrier.num_apart, barrier.num_lanes));
+  }
+  return notes;
 }
 
 }  // namespace minka

@@ -25,7 +25,7 @@ TEST(ReleaseOperands, TheNextDotWaitsForAWeightsGradient) {
   const Value handed_on = MatMul(b, gradient, weight, 1, 1);
   b.SetResults({b.Unary(Opcode::kNegate, of_weight), handed_on});
   const Module source = *std::move(module).Finish();
-  const Module waits = JoinBarriers(ReleaseOperands(source));
+  const Module waits = JoinBarriers(ReleaseOperands(source)).module;
   ASSERT_TRUE(Verify(waits).ok()) << Verify(waits);
   const Computation& entry = waits.entry_computation();
   ASSERT_EQ(entry.num_instructions(), source.entry_computation().num_instructions() + 1);
@@ -47,7 +47,7 @@ TEST(ReleaseOperands, TheNextDotWaitsForTheReduceScatterOfAWeightsGradient) {
       b.ReduceScatter(MatMul(b, activation, gradient, 0, 0), 0, Opcode::kAdd, {{0, 1}});
   const Value handed_on = MatMul(b, gradient, weight, 1, 1);
   b.SetResults({b.Unary(Opcode::kNegate, part), handed_on});
-  const Module waits = JoinBarriers(ReleaseOperands(*std::move(module).Finish()));
+  const Module waits = JoinBarriers(ReleaseOperands(*std::move(module).Finish())).module;
   ASSERT_TRUE(Verify(waits).ok()) << Verify(waits);
   const Computation& entry = waits.entry_computation();
   const Instruction& barrier = entry.instructions[part.instruction + 1];

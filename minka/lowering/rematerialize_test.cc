@@ -147,7 +147,7 @@ TEST(Rematerialize, OneBarrierPerLayerHoldsBackUntilTheGradientArrives) {
     if (mark.kind == MarkKind::kRematRegion) regions.push_back(mark.index);
   }
   EXPECT_THAT(regions, ElementsAre(1, 0));
-  const Module joined = JoinBarriers(remat.module);
+  const Module joined = JoinBarriers(remat.module).module;
   std::vector<size_t> barriers;
   for (const Instruction& instruction : joined.entry_computation().instructions) {
     if (instruction.opcode == Opcode::kOptBarrier) barriers.push_back(instruction.operands.size());

@@ -335,7 +335,9 @@ class Lowering {
     absl::StatusOr<Module> finished = std::move(target_).Finish();
     if (!finished.ok()) return WithContext(finished.status(), "local program");
     // Last, because what releases operands looks for reductions that read them.
-    program.module = CompiledForms(JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished))));
+    const JoinedBarriers joined = JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished)));
+    program.notes = NotesOnBarriers(joined.apart);
+    program.module = CompiledForms(joined.module);
     return program;
   }
 

@@ -2,6 +2,7 @@
 // partitioner. What the plan prices is what runs, collective for collective.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@ struct SpmdProgram {
   Module module;  // num_replicas = devices of the mesh; replica id = device number
   std::vector<Sharding> parameters;
   std::vector<Sharding> results;
+  std::vector<std::string> notes;  // barriers that could not be put together again
 };
 
 // Precondition: CheckPlan. `module` is the prepared module that the plan names.

@@ -10,6 +10,7 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
+#include "minka/lowering/join_barriers.h"
 #include "tests/support/random_modules.h"
 #include "tests/support/random_plan.h"
 
@@ -148,6 +149,23 @@ TEST(LowerSpmd, KeepsNamesAndAliases) {
   EXPECT_THAT(local.aliases, ElementsAre(Alias{0, 0}));
   EXPECT_EQ(local.entry_computation().instructions[0].name, "weights");
   EXPECT_EQ(Find(local, Opcode::kNegate)->op_name, "update/negate");
+}
+
+TEST(LowerSpmd, NotesBarriersThatStayApart) {
+  ModuleBuilder target("circle");
+  ComputationBuilder b = target.Entry();
+  const auto lane = [&](Value x) {
+    return b.Append({.opcode = Opcode::kOptBarrier,
+                     .operands = {x},
+                     .results = {b.shape(x)},
+                     .frontend_attributes = {{kBarrierAttribute, "remat 3"}}});
+  };
+  b.SetResults({lane(b.Unary(Opcode::kNegate, lane(b.Parameter({kF32, {8}}, "x"))))});
+  const Module module = *std::move(target).Finish();
+  const Plan plan = PlanOfStrategies(module, DataModel(), WholeStrategies(module, DataModel()));
+  const absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stages[0]);
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_THAT(program->notes, ElementsAre(::testing::HasSubstr("barrier \"remat 3\", 1 of 2")));
 }
 
 TEST(LowerSpmd, SpreadsScalarBoundsOfClamp) {
