@@ -48,6 +48,21 @@ bool IsSimpleProducer(Opcode opcode) {
          opcode == Opcode::kReshape;
 }
 
+// At most one of its operands has as many dimensions as its result, those aside that are made
+// where they are read. Repeating such an instruction reads about as much as it writes.
+bool IsAboutUnary(const Computation& computation, const Instruction& instruction) {
+  return std::ranges::count_if(instruction.operands, [&](Value operand) {
+           const Instruction& producer = computation.instruction(operand);
+           const Shape& shape = computation.shape(operand);
+           const bool is_made_there =
+               producer.opcode == Opcode::kBroadcast || producer.opcode == Opcode::kIota ||
+               (producer.opcode == Opcode::kConstant && shape.num_elements() == 1);
+           return !is_made_there && shape.rank() >= instruction.shape().rank();
+         }) <= 1;
+}
+
+}  // namespace
+
 bool TakesIn(const Instruction& reader, int operand, Opcode producer) {
   switch (reader.opcode) {
     case Opcode::kReduce:
@@ -59,15 +74,18 @@ bool TakesIn(const Instruction& reader, int operand, Opcode producer) {
   }
 }
 
+namespace {
+
 class Partitioner {
  public:
-  Partitioner(const Computation& computation, int max_copies)
+  Partitioner(const Computation& computation, FusionRules rules)
       : computation_(computation),
-        max_copies_(static_cast<size_t>(max_copies)),
+        rules_(rules),
         uses_(computation),
         group_(computation.instructions.size()),
         read_repeatedly_(computation.instructions.size()),
         repeated_(computation.instructions.size()),
+        also_repeated_(computation.instructions.size()),
         copies_(computation.instructions.size()) {}
 
   FusionPartition Run() && {
@@ -88,7 +106,10 @@ class Partitioner {
     if (instruction.opcode == Opcode::kConstant) {
       repeated_[id] = true;
       copies_[id] = readers;
-    } else if (!CanBeProducer(instruction) || !AllTakeIn(instruction, uses)) {
+    } else if (!CanBeProducer(instruction)) {
+      return;
+    } else if (!AllTakeIn(instruction, uses)) {
+      if (rules_.repeats_for_some) RepeatWhereTakenIn(id, uses);
       return;
     } else if (readers.size() > 1) {
       if (!MayRepeat(instruction, readers.size())) return;
@@ -100,11 +121,27 @@ class Partitioner {
         std::ranges::any_of(uses, [&](const Use& use) { return ReadsRepeatedly(use); });
   }
 
+  // What some readers cannot take in is written for them; others compute it again.
+  void RepeatWhereTakenIn(InstructionId id, const std::vector<Use>& uses) {
+    const Instruction& instruction = computation_.instructions[id];
+    if (!IsCheap(instruction) || !IsAboutUnary(computation_, instruction)) return;
+    std::vector<Use> takers;
+    std::ranges::copy_if(uses, std::back_inserter(takers), [&](const Use& use) {
+      return TakesIn(computation_.instructions[use.user], use.operand, instruction.opcode);
+    });
+    if (takers.empty()) return;
+    const std::set<InstructionId> readers = ReadingGroups(takers);
+    if (!MayRepeat(instruction, readers.size())) return;
+    also_repeated_[id] = true;
+    copies_[id] = readers;
+    copies_[id].insert(id);
+  }
+
   // A reader that is itself repeated stands in several groups.
   std::set<InstructionId> ReadingGroups(const std::vector<Use>& uses) const {
     std::set<InstructionId> groups;
     for (const Use& use : uses) {
-      if (repeated_[use.user]) {
+      if (repeated_[use.user] || also_repeated_[use.user]) {
         groups.insert(copies_[use.user].begin(), copies_[use.user].end());
       } else {
         groups.insert(group_[use.user]);
@@ -115,8 +152,8 @@ class Partitioner {
 
   bool MayRepeat(const Instruction& instruction, size_t num_copies) const {
     if (!IsCheap(instruction)) return false;
-    return num_copies <= max_copies_ || instruction.opcode == Opcode::kBroadcast ||
-           instruction.opcode == Opcode::kIota;
+    return num_copies <= static_cast<size_t>(rules_.max_copies) ||
+           instruction.opcode == Opcode::kBroadcast || instruction.opcode == Opcode::kIota;
   }
 
   bool ReadsRepeatedly(const Use& use) const {
@@ -144,7 +181,8 @@ class Partitioner {
 
   FusionPartition Numbered() {
     FusionPartition partition = {.group = std::vector<int>(group_.size(), -1),
-                                 .repeated = std::move(repeated_)};
+                                 .repeated = std::move(repeated_),
+                                 .also_repeated = std::move(also_repeated_)};
     std::vector<int> numbers(group_.size(), -1);
     for (size_t id = 0; id < group_.size(); ++id) {
       int& number = numbers[group_[id]];
@@ -155,11 +193,11 @@ class Partitioner {
   }
 
   const Computation& computation_;
-  const size_t max_copies_;
+  const FusionRules rules_;
   UseTable uses_;
   std::vector<InstructionId> group_;
   std::vector<bool> read_repeatedly_;  // its elements are needed several times inside its group
-  std::vector<bool> repeated_;
+  std::vector<bool> repeated_, also_repeated_;
   std::vector<std::set<InstructionId>> copies_;  // the groups that a repeated instruction stands in
 };
 
@@ -173,8 +211,8 @@ bool FusionPartition::IsMaterialised(const UseTable& uses, Value value) const {
   });
 }
 
-FusionPartition PartitionIntoFusions(const Computation& computation, int max_copies) {
-  return Partitioner(computation, max_copies).Run();
+FusionPartition PartitionIntoFusions(const Computation& computation, FusionRules rules) {
+  return Partitioner(computation, rules).Run();
 }
 
 }  // namespace minka

@@ -10,7 +10,8 @@
 //   reduce)
 //     are not read through a broadcast.
 // A cheap instruction whose readers all take it in, in at most max_copies groups (any number for
-// broadcast and iota), is repeated in each of them. A reshape that does not join its readers is a
+// broadcast and iota), is repeated in each of them; one that reads no more than it writes, if
+// wanted, also where only some readers take it in. A reshape that does not join its readers is a
 // view of its operand and belongs to that operand's group. Dots, collectives, control flow and all
 // others are alone.
 #pragma once
@@ -29,12 +30,25 @@ struct FusionPartition {
   // By instruction: repeated in every group that reads it (constants always), so that its result is
   // never written; `group` is then that of its first reader.
   std::vector<bool> repeated;
+  // By instruction: written for readers that do not take it in, and computed again by those that
+  // do, which read what it reads.
+  std::vector<bool> also_repeated;
   int num_groups = 0;
 
   // Is `value` written to memory: a result, or read by another group?
   bool IsMaterialised(const UseTable& uses, Value value) const;
 };
 
-FusionPartition PartitionIntoFusions(const Computation& computation, int max_copies = kMaxCopies);
+// May the reader compute what it reads as `operand` by itself, as far as opcodes tell?
+bool TakesIn(const Instruction& reader, int operand, Opcode producer);
+
+struct FusionRules {
+  int max_copies = kMaxCopies;
+  // Sets `also_repeated`. What is read then lives as long as in XLA; without, there are about as
+  // many groups as XLA has fusions.
+  bool repeats_for_some = false;
+};
+
+FusionPartition PartitionIntoFusions(const Computation& computation, FusionRules rules = {});
 
 }  // namespace minka

@@ -20,11 +20,11 @@ constexpr ElementType kF32 = ElementType::kF32;
 
 class FusionGroupsTest : public testing::Test {
  protected:
-  FusionPartition Partition() {
+  FusionPartition Partition(FusionRules rules = {}) {
     auto module = std::move(builder_).Finish();
     EXPECT_TRUE(module.ok()) << Message(module.status());
     module_ = *std::move(module);
-    return PartitionIntoFusions(module_.entry_computation());
+    return PartitionIntoFusions(module_.entry_computation(), rules);
   }
   bool IsMaterialised(const FusionPartition& partition, Value value) const {
     return partition.IsMaterialised(UseTable(module_.entry_computation()), value);
@@ -99,6 +99,24 @@ TEST_F(FusionGroupsTest, ValuesWithOneReaderThatTakesNothingInAreWritten) {
   const FusionPartition partition = Partition();
   EXPECT_TRUE(IsMaterialised(partition, sum));
   EXPECT_THAT(partition.group, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(FusionGroupsTest, WhatSomeReadersDoNotTakeInIsRepeatedByTheOthersIfWanted) {
+  const Value x = b.Parameter({kF32, {8, 8}}, "x");
+  const Value y = b.Parameter({kF32, {8, 8}}, "y");
+  const Value negated = b.Unary(Opcode::kNegate, x);  // reads as much as it writes
+  const Value sum = b.Binary(Opcode::kAdd, x, y);     // reads twice as much
+  const Value root = b.Unary(Opcode::kTanh, x);       // expensive
+  const Value dot = b.Dot(negated, b.Dot(sum, root, {{1}, {0}}), {{1}, {0}});
+  b.SetResults({b.Binary(Opcode::kAdd, b.Binary(Opcode::kMultiply, dot, negated),
+                         b.Binary(Opcode::kMultiply, sum, root))});
+  const FusionPartition wanted = Partition({.repeats_for_some = true});
+  for (const Value value : {negated, sum, root}) {
+    EXPECT_FALSE(wanted.repeated[value.instruction]);
+    EXPECT_EQ(wanted.also_repeated[value.instruction], value == negated);
+  }
+  EXPECT_EQ(
+      std::ranges::count(PartitionIntoFusions(module_.entry_computation()).also_repeated, true), 0);
 }
 
 TEST_F(FusionGroupsTest, AReshapeInFrontOfADotIsAViewOfItsOperand) {

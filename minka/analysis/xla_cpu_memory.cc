@@ -13,8 +13,12 @@ namespace minka {
 namespace {
 
 // How often the compiler repeats what is cheap depends on how much code that makes. What is
-// repeated is not kept, but what it reads is: the more of the memories that are plausible counts.
-constexpr int kMaxCopiesTried[] = {4, 6, 8, 16};
+// repeated is not kept, but what it reads is: the most of the memories that are plausible counts.
+constexpr FusionRules kRulesTried[] = {
+    {.max_copies = 4, .repeats_for_some = false}, {.max_copies = 6, .repeats_for_some = false},
+    {.max_copies = 8, .repeats_for_some = false}, {.max_copies = 16, .repeats_for_some = false},
+    {.max_copies = 4, .repeats_for_some = true},  {.max_copies = 6, .repeats_for_some = true},
+    {.max_copies = 8, .repeats_for_some = true},  {.max_copies = 16, .repeats_for_some = true}};
 
 // What the imitation leaves out; measured, see docs/design/0014.
 constexpr double kTempMargin = 0.08;
@@ -37,8 +41,8 @@ struct Body {
 
 class Walk {
  public:
-  Walk(const Module& module, int max_copies)
-      : module_(module), max_copies_(max_copies), bodies_(module.computations.size()) {}
+  Walk(const Module& module, FusionRules rules)
+      : module_(module), rules_(rules), bodies_(module.computations.size()) {}
 
   XlaCpuMemory Run() && {
     XlaCpuMemory memory;
@@ -95,7 +99,7 @@ class Walk {
   const Body& BodyOf(ComputationId id) {
     Body& body = bodies_[id];
     if (body.order.units.empty()) {
-      body.order = OrderForCpu(module_.computations[id], id == module_.entry, max_copies_);
+      body.order = OrderForCpu(module_.computations[id], id == module_.entry, rules_);
       for (const CpuUnit& unit : body.order.units) {
         std::vector<InstructionId>& reads = body.reads.emplace_back();
         for (const Value read : unit.reads) reads.push_back(read.instruction);
@@ -273,7 +277,7 @@ class Walk {
   };
 
   const Module& module_;
-  const int max_copies_;
+  const FusionRules rules_;
   std::vector<Body> bodies_;  // by computation
   std::vector<Buffer> buffers_;
   std::vector<Sharing> shares_;
@@ -291,8 +295,8 @@ int64_t XlaCpuMemory::upper_bound_bytes() const {
 XlaCpuMemory XlaCpuMemoryOf(const Module& module) {
   const Module forms = MoveLoopInvariants(CpuForms(module));
   XlaCpuMemory largest;
-  for (const int max_copies : kMaxCopiesTried) {
-    const XlaCpuMemory memory = Walk(forms, max_copies).Run();
+  for (const FusionRules rules : kRulesTried) {
+    const XlaCpuMemory memory = Walk(forms, rules).Run();
     if (memory.temp_bytes >= largest.temp_bytes) largest = memory;
   }
   return largest;

@@ -47,6 +47,24 @@ ENTRY e {
   EXPECT_EQ(memory.temp_bytes, kMatrix);
 }
 
+// A dot reads the slice, the sum slices by itself: what is sliced lives until then.
+TEST(XlaCpuMemory, WhatIsComputedAgainKeepsWhatItReads) {
+  const XlaCpuMemory memory = MemoryOf(R"(
+ENTRY e {
+  x = f32[128,128] parameter(0)
+  y = f32[512,128] parameter(1)
+  i = s32[] parameter(2)
+  zero = s32[] constant(0)
+  a = f32[512,128] dot(y, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  slice = f32[128,128] dynamic-slice(a, i, zero), dynamic_slice_sizes={128,128}
+  b = f32[128,128] dot(slice, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[128,128] add(b, slice)
+  d = f32[128,128] dot(c, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = (f32[128,128]) tuple(d)
+})");
+  EXPECT_EQ(memory.temp_bytes, 6 * kMatrix);  // XLA has b in the place of the result: 5
+}
+
 // Equal reshapes are one: what they read is written once, not repeated in both of them.
 TEST(XlaCpuMemory, EqualReshapesAreOne) {
   const XlaCpuMemory memory = MemoryOf(R"(

@@ -4,8 +4,6 @@
 #include <map>
 #include <set>
 
-#include "minka/analysis/fusion_groups.h"
-
 namespace minka {
 namespace {
 
@@ -19,10 +17,10 @@ bool IsElementwiseOn(const Instruction& instruction, int operand) {
 
 class UnitMaker {
  public:
-  UnitMaker(const Computation& computation, int max_copies)
+  UnitMaker(const Computation& computation, FusionRules rules)
       : computation_(computation),
         uses_(computation),
-        fusions_(PartitionIntoFusions(computation, max_copies)) {}
+        fusions_(PartitionIntoFusions(computation, rules)) {}
 
   CpuOrder Make() && {
     CpuOrder out;
@@ -69,6 +67,13 @@ class UnitMaker {
     return unit;
   }
 
+  // Is the operand written for others, and not read here?
+  bool IsRepeatedBy(InstructionId reader, int operand) const {
+    const InstructionId read = instruction(reader).operands[operand].instruction;
+    return fusions_.also_repeated[read] &&
+           TakesIn(instruction(reader), operand, instruction(read).opcode);
+  }
+
   void Walk(InstructionId id, bool elementwise, std::map<Value, bool>& reads) const {
     std::map<InstructionId, bool> inside = {{id, elementwise}};
     while (!inside.empty()) {
@@ -77,7 +82,7 @@ class UnitMaker {
       for (size_t i = 0; i < instruction(at).operands.size(); ++i) {
         const Value operand = instruction(at).operands[i];
         const bool here = is_elementwise && IsElementwiseOn(instruction(at), static_cast<int>(i));
-        if (IsRoot(operand.instruction)) {
+        if (IsRoot(operand.instruction) && !IsRepeatedBy(at, static_cast<int>(i))) {
           const auto [read, added] = reads.try_emplace(operand, here);
           read->second = read->second && here;
         } else {
@@ -219,8 +224,8 @@ class DepthFirst {
 
 }  // namespace
 
-CpuOrder OrderForCpu(const Computation& computation, bool is_entry, int max_copies) {
-  CpuOrder order = UnitMaker(computation, max_copies).Make();
+CpuOrder OrderForCpu(const Computation& computation, bool is_entry, FusionRules rules) {
+  CpuOrder order = UnitMaker(computation, rules).Make();
   DepthFirst(computation, order, is_entry).Run();
   return order;
 }

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "minka/analysis/fusion_groups.h"
 #include "minka/ir/module.h"
 
 namespace minka {
@@ -31,8 +32,7 @@ struct CpuOrder {
 };
 
 // The order is that of DFSMemoryScheduler: depth first from the results, of operands the one first
-// above which values have most readers, then that with most bytes. `max_copies` as in
-// fusion_groups.h.
-CpuOrder OrderForCpu(const Computation& computation, bool is_entry, int max_copies);
+// above which values have most readers, then that with most bytes.
+CpuOrder OrderForCpu(const Computation& computation, bool is_entry, FusionRules rules);
 
 }  // namespace minka
