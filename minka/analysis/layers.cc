@@ -19,14 +19,15 @@ class LayerFinder {
 
   Layers Run() && {
     FindMarked();
-    if (boundaries_.empty()) FindCuts();
-    if (!boundaries_.empty()) layers_.count = boundaries_.rbegin()->second + 1;
-    layers_.layer.assign(entry_.instructions.size(), -1);
-    layers_.leaves_layer.assign(entry_.instructions.size(), false);
-    if (boundaries_.empty()) return std::move(layers_);
+    if (boundaries_.empty()) {
+      FindCuts();
+      FindBehindBoundaries();
+      JoinRecomputed();
+    }
     FindBehindBoundaries();
+    if (boundaries_.empty()) return std::move(layers_);
+    layers_.count = boundaries_.rbegin()->second + 1;
     MoveToReaders();
-    FindLeaving();
     return std::move(layers_);
   }
 
@@ -117,7 +118,27 @@ class LayerFinder {
            entry_.instructions[id].opcode != Opcode::kParameter;
   }
 
+  // Drops cuts within what the step's author has rematerialised. The backward pass computes all of
+  // that again and reads nothing of it but what it begins with.
+  void JoinRecomputed() {
+    std::vector<bool> is_read(boundaries_.size() + 1);
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (phases_[id] != Phase::kBackward) continue;
+      for (const Value operand : entry_.instructions[id].operands) {
+        const int layer = layers_.layer[operand.instruction];
+        if (layer < 0) continue;
+        const auto begins = boundaries_.find(operand);
+        is_read[begins != boundaries_.end() ? begins->second : layer] = true;
+      }
+    }
+    int number = 0;
+    std::erase_if(boundaries_, [&](const auto& boundary) { return !is_read[boundary.second]; });
+    for (auto& [boundary, layer] : boundaries_) layer = ++number;
+  }
+
   void FindBehindBoundaries() {
+    layers_.layer.assign(entry_.instructions.size(), -1);
+    if (boundaries_.empty()) return;
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (!InForward(id)) continue;
       int& layer = layers_.layer[id];
@@ -141,15 +162,6 @@ class LayerFinder {
       int first = std::numeric_limits<int>::max();
       VisitForwardReaders(id, [&](int layer) { first = std::min(first, layer); });
       if (first < layers_.count) layers_.layer[id] = first;
-    }
-  }
-
-  void FindLeaving() {
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (layers_.layer[id] < 0) continue;
-      bool leaves = IsBoundary(id);
-      VisitForwardReaders(id, [&](int layer) { leaves = leaves || layer != layers_.layer[id]; });
-      layers_.leaves_layer[id] = leaves;
     }
   }
 

@@ -14,8 +14,6 @@ struct Layers {
   // By instruction: the layer of a forward operation that depends on a batch input or key; -1: any
   // other, parameters included.
   std::vector<int> layer;
-  // By instruction: a boundary, or read by forward operations of another layer.
-  std::vector<bool> leaves_layer;
 };
 
 // An operation belongs to the layer behind the last boundary that it depends on. What depends on
@@ -24,7 +22,9 @@ struct Layers {
 //
 // Where the step marks no boundary but names its loss, boundaries are the values through which
 // everything goes that inputs and weights contribute to the loss (the residual stream of a
-// transformer), of several in a row the last one in front of a dot, convolution or loop.
+// transformer), of several in a row the last one in front of a dot, convolution or loop. None lies
+// within what the backward pass computes again (jax.checkpoint): the backward layers of such a
+// region could not fall.
 Layers FindLayers(const Step& step, const std::vector<Phase>& phases);
 
 // By instruction: does it depend on a parameter that is not state?

@@ -43,39 +43,55 @@ TEST(FindLayers, CutsAtForwardBoundariesAndMovesMasksToTheirReaders) {
   EXPECT_EQ(layer(second), 1);
   EXPECT_EQ(layer(loss), 1);
   EXPECT_EQ(layer(gradient), -1);
-  EXPECT_TRUE(layers.leaves_layer[shared.instruction]);
-  EXPECT_TRUE(layers.leaves_layer[first.instruction]);
-  EXPECT_FALSE(layers.leaves_layer[mask.instruction]);
-  EXPECT_FALSE(layers.leaves_layer[second.instruction]);
 }
 
-// x1 = x w, then twice x += tanh(x) w, the loss a sum of squares: the first dot, the two sums.
-TEST(FindLayers, FindsTheResidualStreamWhereNothingIsMarked) {
+// x1 = x w, then twice x += tanh(x) w, the loss a sum of squares of tanh(x) w. The gradient reads
+// the tanhs that it says.
+Step ResidualStep(const std::vector<int>& read, std::vector<Value>& stream) {
   ModuleBuilder module("step");
   ComputationBuilder b = module.Entry();
   const Value w = b.Parameter(kRows, "w");
   const Value labels = b.Parameter(kRows, "labels");
-  std::vector<Value> stream = {b.Dot(b.Parameter(kRows, "x"), w, {{1}, {0}})};
-  for (int i = 0; i < 2; ++i) {
-    const Value change = b.Dot(b.Unary(Opcode::kTanh, stream.back()), w, {{1}, {0}});
-    stream.push_back(b.Binary(Opcode::kAdd, stream.back(), change));
+  stream = {b.Dot(b.Parameter(kRows, "x"), w, {{1}, {0}})};
+  std::vector<Value> tanhs;
+  for (int i = 0; i < 3; ++i) {
+    tanhs.push_back(b.Unary(Opcode::kTanh, stream.back()));
+    const Value change = b.Dot(tanhs.back(), w, {{1}, {0}});
+    stream.push_back(i < 2 ? b.Binary(Opcode::kAdd, stream.back(), change) : change);
   }
-  const Value scores = b.Dot(b.Unary(Opcode::kTanh, stream.back()), w, {{1}, {0}});
-  const Value error = b.Binary(Opcode::kSubtract, scores, labels);
+  const Value error = b.Binary(Opcode::kSubtract, stream.back(), labels);
   const Value loss = b.Reduce(b.Binary(Opcode::kMultiply, error, error),
                               b.Scalar(ElementType::kF32, 0), {0, 1}, Opcode::kAdd);
-  b.SetResults({b.Dot(error, error, {{0}, {0}}), loss});
+  Value gradient = b.Dot(error, error, {{0}, {0}});
+  for (const int i : read) gradient = b.Dot(gradient, tanhs[i], {{0}, {0}});
+  b.SetResults({gradient, loss});
   Step step;
   step.module = *std::move(module).Finish();
   step.parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0}, {}, {}};
-  step.results = {{ResultRole::kState, "w"}, {ResultRole::kMetric, "loss"}};
-  EXPECT_EQ(FindLayers(step, ClassifyPhases(step)).count, 0) << "nothing says what the loss is";
-  step.results[1].role = ResultRole::kLoss;
+  step.results = {{ResultRole::kState, "w"}, {ResultRole::kLoss, "loss"}};
+  return step;
+}
+
+// The first dot, the two sums; the tanh in front of the last dot is a cut, too, and the last one.
+TEST(FindLayers, FindsTheResidualStreamWhereNothingIsMarked) {
+  std::vector<Value> stream;
+  Step step = ResidualStep({0, 1, 2}, stream);
   const Layers layers = FindLayers(step, ClassifyPhases(step));
   EXPECT_EQ(layers.count, 4);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(layers.layer[stream[i].instruction], i == 2 ? 2 : i) << i;
-  // The tanh in front of the last dot is a cut, too, and the last one.
-  EXPECT_EQ(layers.layer[scores.instruction], 3);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(layers.layer[stream[i].instruction], i) << i;
+  step.results[1].role = ResultRole::kMetric;
+  EXPECT_EQ(FindLayers(step, ClassifyPhases(step)).count, 0) << "nothing says what the loss is";
+}
+
+// Of the second layer the backward pass reads nothing: it is computed again with the first.
+TEST(FindLayers, DoesNotCutWhatTheBackwardPassComputesAgain) {
+  std::vector<Value> stream;
+  const Step step = ResidualStep({0, 2}, stream);
+  const Layers layers = FindLayers(step, ClassifyPhases(step));
+  EXPECT_EQ(layers.count, 3);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(layers.layer[stream[i].instruction], std::vector({0, 1, 1, 2})[i]) << i;
+  }
 }
 
 }  // namespace

@@ -22,10 +22,14 @@ class Classifier {
   std::vector<Phase> Run() {
     const std::vector<bool> gradients = Marked(MarkKind::kGradient);
     const bool is_marked = Any(gradients);
-    const std::vector<bool> apply = is_marked ? Behind(gradients) : OptimiserTail();
     const std::vector<bool> losses = Losses();
     const std::vector<bool> forward = Ancestors(losses);
+    std::vector<bool> apply = is_marked ? Behind(gradients) : OptimiserTail();
     const std::vector<bool> backward = Ancestors(is_marked ? gradients : ReadBy(apply));
+    // A gradient may lead to others: a batch norm's bias has the sum that its input's gradient
+    // reads.
+    for (size_t id = 0; is_marked && id < apply.size(); ++id)
+      apply[id] = apply[id] && !backward[id];
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (apply[id]) {
         phases_.push_back(Phase::kApply);

@@ -1,9 +1,10 @@
 // Which operations of a step compute the loss, which the gradients, and which apply them.
 //
-// With gradient marks: what depends on a gradient is `apply`. Of the rest, ancestors of the loss
-// are `forward`, ancestors of gradients `backward`. What reaches neither (metrics, running
-// statistics, step counters) has the latest phase among its operands that depend on a batch, key or
-// activation; what depends on state and constants alone is `apply` if only apply reads it.
+// With gradient marks: what depends on a gradient and leads to none is `apply`. Of the rest,
+// ancestors of the loss are `forward`, ancestors of gradients `backward`. What reaches neither
+// (metrics, running statistics, step counters) has the latest phase among its operands that depend
+// on a batch, key or activation; what depends on state and constants alone is `apply` if only apply
+// reads it.
 //
 // Without gradient marks: `apply` is what leads to new state only, through elementwise operations,
 // broadcasts, reductions to a scalar, reshapes of these and constants: the optimiser behind the

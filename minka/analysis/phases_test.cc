@@ -59,6 +59,13 @@ void ExpectTrainingPhases(const Training& t, const std::vector<Phase>& phases) {
   }
 }
 
+TEST(ClassifyPhases, AGradientThatLeadsToAnotherIsBackwardUpToThatOne) {
+  Training t;
+  t.step.marks = {{MarkKind::kGradient, t.product_gradient, 2},
+                  {MarkKind::kGradient, t.gradient, 0}};
+  ExpectTrainingPhases(t, ClassifyPhases(t.step));
+}
+
 TEST(ClassifyPhases, ByMarks) {
   Training training;
   training.step.marks = {{MarkKind::kLoss, training.loss, 0},

@@ -5,8 +5,6 @@
 #include <limits>
 #include <memory>
 
-#include "minka/analysis/layers.h"
-#include "minka/analysis/phases.h"
 #include "minka/analysis/xla_cpu_memory.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
@@ -85,7 +83,7 @@ class PreparedSteps {
 
 // What the search may rematerialise; empty: the step marks no layers, or keeps nothing of them.
 RematChoice RematCandidates(const Step& simplified) {
-  if (FindLayers(simplified, ClassifyPhases(simplified)).count == 0) return {};
+  if (simplified.num_layers == 0) return {};
   absl::StatusOr<RematChoice> all = EffectiveRemat(simplified, {RematPolicy::kAll});
   return all.ok() ? *std::move(all) : RematChoice();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "minka/analysis/structure.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/convolutions_as_dots.h"
@@ -77,7 +78,8 @@ class ConstantCloner {
       if (sizes_[id] == 0) CopyWithClones(id);
     }
     for (const Value& result : entry.results) {
-      if (sizes_[result.instruction] > 0) rewriter_.Map(result, Clone(result.instruction));
+      const InstructionId id = result.instruction;
+      if (sizes_[id] > 0) rewriter_.Map(result, Clone(id, entry.instructions[id].part));
     }
     return std::move(rewriter_).Finish();
   }
@@ -86,14 +88,17 @@ class ConstantCloner {
   void CopyWithClones(InstructionId id) {
     const Instruction& instruction = rewriter_.source().instructions[id];
     for (const Value& operand : instruction.operands) {
-      if (sizes_[operand.instruction] > 0) rewriter_.Map(operand, Clone(operand.instruction));
+      if (sizes_[operand.instruction] == 0) continue;
+      rewriter_.Map(operand, Clone(operand.instruction, instruction.part));
     }
     rewriter_.Copy(id);
   }
 
-  Value Clone(InstructionId id) {
+  // Stands where its reader does.
+  Value Clone(InstructionId id, StepPart part) {
     Instruction copy = rewriter_.source().instructions[id];
-    for (Value& operand : copy.operands) operand = Clone(operand.instruction);
+    copy.part = part;
+    for (Value& operand : copy.operands) operand = Clone(operand.instruction, part);
     copy.name += ".c" + std::to_string(num_clones_++);
     return rewriter_.AppendOne(std::move(copy));
   }
@@ -165,7 +170,8 @@ absl::StatusOr<Step> Simplify(const Step& step) {
   Module module = InlineCalls(ConvolutionsAsDots(ExpandBatchNorm(ToModule(step))));
   module = SplitBarriers(ExchangeTransposedDots(module));
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
-  return MakeStep(std::move(module), {});
+  ASSIGN_OR_RETURN(Step simplified, MakeStep(std::move(module), {}));
+  return WithStructure(std::move(simplified));
 }
 
 absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation) {
@@ -175,7 +181,8 @@ absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation
   const Computation entry = module.entry_computation();
   module.entry_computation() = ConstantCloner(entry).Run();
   module = EliminateDeadCode(module);
-  ASSIGN_OR_RETURN(const Step prepared, MakeStep(std::move(module), {}));
+  ASSIGN_OR_RETURN(Step prepared, MakeStep(std::move(module), {}));
+  prepared.num_layers = step.num_layers;
   ASSIGN_OR_RETURN(Step step_of_one, MakeMicroBatches(prepared, preparation.micro_batches));
   RETURN_IF_ERROR(CheckRanks(step_of_one.module));
   return step_of_one;

@@ -1,12 +1,17 @@
 #include "minka/driver/prepare.h"
 
+#include <map>
+#include <regex>
+#include <set>
 #include <string>
 
 #include "gtest/gtest.h"
+#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/frontend/optimizer.h"
 #include "minka/frontend/trace.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/hlo_proto.h"
 #include "minka/models/mlp.h"
 
 namespace minka {
@@ -40,6 +45,94 @@ TEST(Prepare, ValuesOfTooManyDimensionsAreRefused) {
   EXPECT_TRUE(Prepare(step_of_rank(30)).ok());
   const std::string message = Message(Prepare(step_of_rank(31)).status());
   EXPECT_TRUE(message.ends_with("of m has 31 dimensions; at most 30 can be planned")) << message;
+}
+
+// The number of the block of the network, or -1: "jit(step)/jvp(Gpt)/attention_1/out/dot" is 1.
+int BlockOf(const std::string& op_name) {
+  static const std::regex kBlock("jvp\\([^/]*\\)/(?:[a-z_]+/)*[a-z_]+_([0-9]+)/.*");
+  std::smatch match;
+  return std::regex_search(op_name, match, kBlock) ? std::stoi(match[1]) : -1;
+}
+
+Step ImportedStep(const std::string& name) {
+  const auto bytes = ReadFile(fmt::format("{}/{}.pb", JAX_MODULES, name));
+  EXPECT_TRUE(bytes.ok()) << Message(bytes.status());
+  auto module = ImportHlo(*bytes);
+  EXPECT_TRUE(module.ok()) << Message(module.status());
+  // The state, then the loss.
+  StepFlags flags{.batch_inputs = {"batch*"}};
+  flags.loss = static_cast<int64_t>(module->entry_computation().results.size()) - 1;
+  for (int i = 0; i < *flags.loss; ++i) flags.states.push_back(fmt::format("{}:{}", i, i));
+  auto step = MakeStep(*std::move(module), flags);
+  EXPECT_TRUE(step.ok()) << Message(step.status());
+  return *std::move(step);
+}
+
+// By boundary between layers: the values that cross it for backward operations' sake, apart from
+// those that cross it anyway for forward ones.
+std::vector<std::vector<Shape>> CrossingShapes(const Step& step) {
+  const Computation& entry = step.module.entry_computation();
+  std::vector<std::vector<Shape>> crossing(*step.num_layers - 1);
+  const UseTable uses(entry);
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& producer = entry.instructions[id];
+    for (int32_t i = 0; i < static_cast<int32_t>(producer.results.size()); ++i) {
+      std::set<int> forward, all;
+      const auto add = [&](StepPart part) {
+        if (part.layer >= 0) all.insert(part.layer);
+        if (part.layer >= 0 && part.phase == Phase::kForward) forward.insert(part.layer);
+      };
+      add(producer.part);
+      for (const Use& use : uses.uses({id, i})) add(entry.instructions[use.user].part);
+      if (producer.part.layer < 0) continue;
+      for (int layer = *all.begin(); layer < *all.rbegin(); ++layer) {
+        const bool crosses_anyway =
+            !forward.empty() && *forward.begin() <= layer && layer < *forward.rbegin();
+        if (!crosses_anyway) crossing[layer].push_back(producer.results[i]);
+      }
+    }
+  }
+  return crossing;
+}
+
+// Every backward operation stands in a layer of its block, recomputed ones too. One cotangent
+// crosses each boundary, or something smaller: gradients of embeddings where their tables are
+// small.
+TEST(Prepare, LayersOfFlaxModulesAgreeWithTheNamesOfOperations) {
+  struct Case {
+    const char* module;
+    int num_layers, num_backward;
+    Shape stream;
+    int num_cotangents;
+  };
+  const auto f32 = [](std::vector<int64_t> dims) { return Shape{ElementType::kF32, dims}; };
+  for (const Case& c : {Case{"small_gpt_adamw", 6, 228, f32({8, 16, 32}), 4},
+                        Case{"small_bert_mlm_two_layers", 7, 252, f32({8, 8, 16}), 6},
+                        Case{"small_bert_mlm_two_layers_remat", 5, 618, f32({8, 8, 16}), 4}}) {
+    const Step step = *Simplify(ImportedStep(c.module));
+    EXPECT_EQ(*step.num_layers, c.num_layers) << c.module;
+    std::map<int, std::set<int>> layers_of_block;
+    int num_backward = 0;
+    for (const Instruction& instruction : step.module.entry_computation().instructions) {
+      const int block = BlockOf(instruction.op_name);
+      const auto [phase, layer] = instruction.part;
+      if (block < 0 || layer < 0) continue;
+      if (phase == Phase::kForward) layers_of_block[block].insert(layer);
+      if (phase != Phase::kBackward) continue;
+      ++num_backward;
+      EXPECT_TRUE(layers_of_block[block].contains(layer))
+          << c.module << ": " << instruction.op_name << " in layer " << layer;
+    }
+    EXPECT_EQ(num_backward, c.num_backward) << c.module;
+    int num_cotangents = 0;
+    for (const std::vector<Shape>& shapes : CrossingShapes(step)) {
+      int64_t bytes = 0;
+      for (const Shape& shape : shapes) bytes += shape.num_bytes();
+      EXPECT_LE(bytes, c.stream.num_bytes()) << c.module;
+      num_cotangents += shapes == std::vector{c.stream};
+    }
+    EXPECT_EQ(num_cotangents, c.num_cotangents) << c.module;
+  }
 }
 
 }  // namespace

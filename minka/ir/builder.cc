@@ -113,6 +113,7 @@ Value ComputationBuilder::Append(Instruction instruction) {
     status = RecordParameter(computation, instruction);
   }
   if (instruction.op_name.empty()) instruction.op_name = module_->op_names_[index_];
+  instruction.part = module_->parts_[index_];
   if (!status.ok()) {
     const std::string place = instruction.op_name.empty() ? "" : ", " + instruction.op_name;
     module_->Fail(WithContext(status, "in '" + computation.name + "'" + place));
@@ -333,6 +334,8 @@ void ComputationBuilder::SetOpName(std::string_view op_name) {
   module_->op_names_[index_] = std::string(op_name);
 }
 
+void ComputationBuilder::SetPart(StepPart part) { module_->parts_[index_] = part; }
+
 void ComputationBuilder::SetResults(std::vector<Value> results) {
   Computation& computation = module_->module_.computations[index_];
   for (size_t i = 0; i < results.size(); ++i) {
@@ -364,6 +367,7 @@ ComputationBuilder ModuleBuilder::Entry() { return {this, module_.entry}; }
 ComputationBuilder ModuleBuilder::AddComputation(std::string_view name) {
   module_.computations.push_back({.name = std::string(name)});
   op_names_.emplace_back();
+  parts_.emplace_back();
   return {this, static_cast<int>(module_.computations.size()) - 1};
 }
 
@@ -403,6 +407,7 @@ ComputationId ModuleBuilder::Import(const Module& source, ComputationId computat
   std::map<ComputationId, ComputationId> imported;
   const ComputationId id = ImportOnce(module_, source, computation, imported);
   op_names_.resize(module_.computations.size());
+  parts_.resize(module_.computations.size());
   return id;
 }
 

@@ -84,6 +84,8 @@ class ComputationBuilder {
 
   // Metadata for what is built from now on.
   void SetOpName(std::string_view op_name);
+  // What is built from now on stands there in the step.
+  void SetPart(StepPart part);
   void SetResults(std::vector<Value> results);
   const Shape& shape(Value value) const;
   const Computation& computation() const;
@@ -120,7 +122,9 @@ class ModuleBuilder {
   void Fail(absl::Status status);
   Module module_;
   absl::Status status_;
-  std::vector<std::string> op_names_;  // per computation, for what is appended next
+  // Per computation, for what is appended next.
+  std::vector<std::string> op_names_;
+  std::vector<StepPart> parts_;
   std::map<std::pair<Opcode, ElementType>, ComputationId> reducers_;
 };
 

@@ -174,6 +174,18 @@ using Attributes =
                  ScatterAttributes, CompareAttributes, ReducePrecisionAttributes, TopKAttributes,
                  RngAttributes, CollectiveAttributes, PermuteAttributes, OpaqueAttributes>;
 
+// What part of a step an operation belongs to: from the inputs to the loss, from there to the
+// gradients, from the gradients to the new state.
+enum class Phase : uint8_t { kForward, kBackward, kApply };
+
+// Where an operation stands in a step: found once, on the simplified step (analysis/structure.h),
+// and kept by whatever copies or rewrites it.
+struct StepPart {
+  Phase phase = Phase::kForward;
+  int32_t layer = -1;  // -1: none, see analysis/structure.h
+  bool operator==(const StepPart&) const = default;
+};
+
 struct Instruction {
   Opcode opcode = Opcode::kOther;
   std::string name;  // unique within the computation; may be empty while building
@@ -183,6 +195,7 @@ struct Instruction {
   std::vector<ComputationId> called;
   std::string op_name;  // the frontend's name of the operation (metadata)
   std::map<std::string, std::string> frontend_attributes;
+  StepPart part;  // of the entry computation's
   // Fields of the HLO proto that nothing here decodes (precision, layouts of custom calls ...),
   // serialised; null: none.
   std::shared_ptr<const std::string> undecoded;

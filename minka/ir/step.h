@@ -43,10 +43,6 @@ struct Mark {
   bool operator==(const Mark&) const = default;
 };
 
-// The part of a step that an operation belongs to: from the inputs to the loss, from there to the
-// gradients, from the gradients to the new state.
-enum class Phase : uint8_t { kForward, kBackward, kApply };
-
 // What the backward pass finds of a layer's forward pass: all that it reads (kNone), results of
 // dots, convolutions, sorts and control flow only (kDots), or nothing but the values that enter the
 // layer (kAll). What it does not find it computes again.
@@ -64,6 +60,9 @@ struct Step {
   std::vector<ParameterInfo> parameters;  // by parameter number
   std::vector<ResultInfo> results;        // by result number
   std::vector<Mark> marks;                // sorted by value
+  // How many layers its operations stand in (Instruction::part); 0: no boundary between any is
+  // known; nullopt: analysis/structure.h has not looked.
+  std::optional<int> num_layers;
 };
 
 // What a module file does not say by itself. PARAM is a number or a glob on parameter names in

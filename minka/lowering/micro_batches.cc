@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "minka/analysis/phases.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
@@ -80,7 +79,6 @@ class Analyser {
         entry_(step.module.entry_computation()),
         options_(options),
         mesh_(mesh),
-        phases_(ClassifyPhases(step)),
         feeds_state_(FeedsState()) {}
 
   absl::StatusOr<Analysis> Run() {
@@ -157,7 +155,8 @@ class Analyser {
     const bool reads_slices = AnyOperand(id, Place::Kind::kSplit);
     const bool reads_loop =
         reads_slices || AnyOperand(id, Place::Kind::kPartial) || AnyOperand(id, Place::Kind::kSame);
-    if (phases_[id] == Phase::kApply || (!reads_slices && AnyOperand(id, Place::Kind::kAfter))) {
+    if (entry_.instructions[id].part.phase == Phase::kApply ||
+        (!reads_slices && AnyOperand(id, Place::Kind::kAfter))) {
       PlaceAll(id, Place::Kind::kAfter);
       return absl::OkStatus();
     }
@@ -240,7 +239,7 @@ class Analyser {
     if (instruction.opcode == Opcode::kParameter) {
       return out_.places[id][0].kind == Place::Kind::kInvariant;
     }
-    if (phases_[id] == Phase::kApply) return false;
+    if (instruction.part.phase == Phase::kApply) return false;
     if (out_.places[id].size() != 1) return false;
     if (out_.places[id][0].kind == Place::Kind::kPartial) return true;
     return std::ranges::all_of(instruction.operands,
@@ -268,7 +267,6 @@ class Analyser {
   const Computation& entry_;
   const MicroBatchOptions& options_;
   const Mesh& mesh_;
-  const std::vector<Phase> phases_;
   const std::vector<bool> feeds_state_;
   Analysis out_;
 };
@@ -326,6 +324,7 @@ class LoopWriter {
       const Place& place = analysis_.places[id][0];
       if (place.kind == Place::Kind::kSplit)
         parameter.results = {Cut(parameter.shape(), place.dim)};
+      builder().SetPart(parameter.part);
       parameters_[id] = builder().Append(std::move(parameter));
     }
     Label(LoopRole::kOutside);
@@ -340,6 +339,7 @@ class LoopWriter {
 
   // The literal is not the number of any micro-batch, so nothing takes it for one.
   void WriteIndex() {
+    builder().SetPart({});
     index_ = builder().Scalar(ElementType::kS32, static_cast<double>(options_.num_micro_batches));
     Label(LoopRole::kIndex);
     position_.SetCoordinate(kMicroAxis, index_);
@@ -361,6 +361,7 @@ class LoopWriter {
   }
 
   void WriteInside(InstructionId id) {
+    builder().SetPart(entry_.instructions[id].part);
     const OpRule rule = RuleFor(step_.module, entry_, id);
     const Strategy& strategy = analysis_.strategies[id];
     inside_[id] = WriteLocal(id, rule, strategy);
@@ -374,6 +375,7 @@ class LoopWriter {
       operands.push_back(Inside(instruction.operands[i], wanted));
     }
     builder().SetOpName(instruction.op_name);
+    builder().SetPart(instruction.part);
     const std::vector<CalledPlan> plans =
         PlanCalledBy(step_.module, entry_, id, rule, strategy, position_.mesh(), kTrialPrices);
     std::vector<Value> results = EmitLocalOperation(
@@ -488,6 +490,7 @@ class LoopWriter {
     copy.operands = std::move(operands);
     for (ComputationId& computation : copy.called) computation = called_.Import(computation);
     builder().SetOpName(copy.op_name);
+    builder().SetPart(copy.part);
     const size_t num_results = copy.results.size();
     const Value first = builder().Append(std::move(copy));
     std::vector<Value> results;
@@ -511,6 +514,7 @@ class LoopWriter {
   Value MakeFull(Value value) {
     const InstructionId id = value.instruction;
     const Instruction& instruction = entry_.instructions[id];
+    builder().SetPart(instruction.part);
     if (instruction.opcode == Opcode::kParameter) {
       if (analysis_.at(value).kind != Place::Kind::kSplit) return parameters_.at(id);
       const Value whole = builder().Reshape(parameters_.at(id), instruction.shape().dims);
@@ -581,7 +585,8 @@ class LoopWriter {
     }
     target_.SetFrontendAttribute(kNumMicroBatchesAttribute,
                                  fmt::to_string(options_.num_micro_batches));
-    Step out{.parameters = step_.parameters, .results = step_.results};
+    Step out{
+        .parameters = step_.parameters, .results = step_.results, .num_layers = step_.num_layers};
     for (const Mark& mark : step_.marks) {
       const std::optional<Value> marked = Marked(mark);
       if (marked) out.marks.push_back({mark.kind, *marked, mark.index});

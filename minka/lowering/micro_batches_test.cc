@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/analysis/structure.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/micro_loop.h"
@@ -39,7 +40,7 @@ class StepBuilder {
     step.results = {{ResultRole::kState, "params/w"}, {ResultRole::kLoss, "loss"}};
     step.marks = {
         {MarkKind::kGradient, {step.module.entry_computation().num_instructions() - 2, 0}}};
-    return step;
+    return WithStructure(std::move(step));
   }
 
  private:

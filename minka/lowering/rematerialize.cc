@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "minka/analysis/layers.h"
-#include "minka/analysis/phases.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/call_graph.h"
@@ -27,21 +26,27 @@ class Structure {
       : step_(step),
         entry_(step.module.entry_computation()),
         uses_(entry_),
-        phases_(ClassifyPhases(step)),
-        layers_(FindLayers(step, phases_)),
         varies_(DependsOnInputs(step)) {
-    if (layers_.count == 0) return;
+    MINKA_CHECK(step.num_layers.has_value(), "a step without its structure");
+    if (num_layers() == 0) return;
+    FindLeaving();
     FindRepeatable();
     FindLevels();
     FindArriving();
   }
 
   const Computation& entry() const { return entry_; }
-  int num_layers() const { return layers_.count; }
-  int layer(InstructionId id) const { return layers_.layer[id]; }
+  int num_layers() const { return *step_.num_layers; }
+  // Of forward operations that depend on inputs; -1: any other.
+  int layer(InstructionId id) const {
+    const StepPart part = entry_.instructions[id].part;
+    return part.phase == Phase::kForward && varies_[id] ? part.layer : -1;
+  }
   bool varies(Value value) const { return varies_[value.instruction]; }
   const std::vector<Use>& uses(Value value) const { return uses_.uses(value); }
-  bool IsBackward(InstructionId id) const { return phases_[id] == Phase::kBackward; }
+  bool IsBackward(InstructionId id) const {
+    return entry_.instructions[id].part.phase == Phase::kBackward;
+  }
 
   // The layer whose backward pass the backward operation is part of. Falls along every edge.
   int level(InstructionId id) const { return levels_[id]; }
@@ -91,10 +96,20 @@ class Structure {
            });
   }
 
+  void FindLeaving() {
+    leaves_layer_.assign(entry_.instructions.size(), false);
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (layer(id) < 0) continue;
+      for (const Value operand : entry_.instructions[id].operands) {
+        if (layer(operand.instruction) != layer(id)) leaves_layer_[operand.instruction] = true;
+      }
+    }
+  }
+
   void FindRepeatable() {
     const std::vector<bool> computations = FindRepeatableComputations();
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      repeatable_.push_back(layer(id) >= 0 && !layers_.leaves_layer[id] && !IsResult(id) &&
+      repeatable_.push_back(layer(id) >= 0 && !leaves_layer_[id] && !IsResult(id) &&
                             GivesTheSame(entry_.instructions[id], computations));
     }
   }
@@ -112,7 +127,7 @@ class Structure {
                                [&](Value value) { return InsideLayer(value); });
   }
   bool InsideLayer(Value value) const {
-    return layer(value.instruction) >= 0 && !layers_.leaves_layer[value.instruction];
+    return layer(value.instruction) >= 0 && !leaves_layer_[value.instruction];
   }
 
   void FindLevels() {
@@ -173,7 +188,7 @@ class Structure {
   }
 
   void FindArriving() {
-    arriving_.resize(layers_.count);
+    arriving_.resize(num_layers());
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (!IsBackward(id) || levels_[id] == kAboveAll) continue;
       for (const Value operand : entry_.instructions[id].operands) {
@@ -187,10 +202,10 @@ class Structure {
   const Step& step_;
   const Computation& entry_;
   const UseTable uses_;
-  const std::vector<Phase> phases_;
-  const Layers layers_;
+  // By instruction:
   const std::vector<bool> varies_;
-  std::vector<bool> repeatable_;  // by instruction
+  std::vector<bool> leaves_layer_;  // read by forward operations of another layer
+  std::vector<bool> repeatable_;
   // By instruction, of backward operations: the lowest layer whose forward values it depends on,
   // and the same after MoveDown.
   std::vector<int> first_levels_, levels_;
@@ -354,7 +369,8 @@ class RematWriter {
            .operands = {rewriter_.Now(value)},
            .results = {entry_.shape(value)},
            .op_name = "recompute/" + producer.op_name,
-           .frontend_attributes = {{kBarrierAttribute, fmt::format("remat {}", layer)}}});
+           .frontend_attributes = {{kBarrierAttribute, fmt::format("remat {}", layer)}},
+           .part = {Phase::kBackward, layer}});
     }
     regions_.push_back(
         {.kind = MarkKind::kRematRegion, .value = lanes_[layer].begin()->second, .index = layer});
@@ -377,6 +393,7 @@ class RematWriter {
     }
     copy.name = rewriter_.NewName(copy.name);
     copy.op_name = "recompute/" + copy.op_name;
+    copy.part.phase = Phase::kBackward;
     return (copies_[value.instruction] = rewriter_.Append(std::move(copy)))[value.result];
   }
 

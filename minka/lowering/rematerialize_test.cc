@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/analysis/structure.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/verifier.h"
@@ -78,7 +79,7 @@ Step TwoLayers(bool shuffled = false) {
                 {MarkKind::kGradient, g0, 0},
                 {MarkKind::kGradient, g1, 1}};
   std::ranges::sort(step.marks, {}, &Mark::value);
-  return step;
+  return WithStructure(std::move(step));
 }
 
 Step MustRematerialize(const Step& step, const RematChoice& choice) {
@@ -171,7 +172,8 @@ TEST(Rematerialize, WeightsGradientsComeAsSoonAsTheGradientsThatTheyRead) {
 TEST(EffectiveRemat, FindsLayersThatNobodyMarked) {
   Step unmarked = TwoLayers();
   std::erase_if(unmarked.marks, [](const Mark& mark) { return mark.kind != MarkKind::kGradient; });
-  EXPECT_THAT(*EffectiveRemat(unmarked, {kAll}), ElementsAre(kAll, kNone)) << "behind x1: the rest";
+  EXPECT_THAT(*EffectiveRemat(WithStructure(unmarked), {kAll}), ElementsAre(kAll, kNone))
+      << "behind x1: the rest";
 }
 
 TEST(EffectiveRemat, LeavesOutLayersThatKeepNothing) {
@@ -189,7 +191,7 @@ TEST(EffectiveRemat, RefusesByName) {
   Step without_loss = TwoLayers();
   without_loss.marks.clear();
   without_loss.results.back().role = ResultRole::kMetric;
-  EXPECT_THAT(Message(EffectiveRemat(without_loss, {kDots}).status()),
+  EXPECT_THAT(Message(EffectiveRemat(WithStructure(without_loss), {kDots}).status()),
               HasSubstr("the step does not say which result is its loss"));
 }
 

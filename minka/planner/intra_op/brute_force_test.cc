@@ -9,6 +9,7 @@
 #include <set>
 
 #include "gtest/gtest.h"
+#include "minka/analysis/structure.h"
 #include "minka/base/status.h"
 #include "minka/cluster/cluster.h"
 #include "minka/ir/builder.h"
@@ -62,7 +63,7 @@ Step RandomStep(Random& random, const Shape& shape, int num_operations) {
   step.parameters = {{.role = ParameterRole::kState, .name = "state", .state_result = 0},
                      {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
   step.results = {{ResultRole::kState, "state"}, {ResultRole::kLoss, "loss"}};
-  return step;
+  return WithStructure(std::move(step));
 }
 
 // One step on one mesh as the search sees it.
@@ -438,11 +439,12 @@ TEST(BruteForce, TheKeptValueDiesWhereTheLastPhaseMakesAFreshCopy) {
   const Value fourth = dot(dot(second, third), first);
   b.SetResults({dot(h, fourth), loss});
   module.AddAlias({.result = 0, .parameter = 0});
-  const Step step = {.module = *std::move(module).Finish(),
+  const Step step =
+      WithStructure({.module = *std::move(module).Finish(),
                      .parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0},
                                     {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0},
                                     {.name = "v"}},
-                     .results = {{ResultRole::kState, "w"}, {ResultRole::kLoss, "loss"}}};
+                     .results = {{ResultRole::kState, "w"}, {ResultRole::kLoss, "loss"}}});
   const Mesh mesh = *Mesh::Parse("2");
   const auto cost = Roofline(mesh);
   const Problem problem(step, mesh, *cost, {.search = {.memory_limit_bytes = 1 << 30}});

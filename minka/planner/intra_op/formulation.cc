@@ -6,7 +6,6 @@
 #include <set>
 #include <tuple>
 
-#include "minka/analysis/phases.h"
 #include "minka/base/check.h"
 #include "minka/planner/intra_op/op_costs.h"
 
@@ -422,14 +421,11 @@ std::vector<bool> LeadToApplyOnly(const Computation& entry, const UseTable& uses
   return leads;
 }
 
-// What runs once per micro-batch comes before the apply phase.
-std::vector<Phase> PhasesWithLoop(const Step& step) {
-  std::vector<Phase> phases = ClassifyPhases(step);
-  const MicroLoop loop = FindMicroLoop(step.module);
-  for (size_t id = 0; id < phases.size(); ++id) {
-    if (loop.IsInside(static_cast<InstructionId>(id)) && phases[id] == Phase::kApply) {
-      phases[id] = Phase::kBackward;
-    }
+std::vector<Phase> PhasesOf(const Step& step) {
+  MINKA_CHECK(step.num_layers.has_value(), "a step without its structure");
+  std::vector<Phase> phases;
+  for (const Instruction& instruction : step.module.entry_computation().instructions) {
+    phases.push_back(instruction.part.phase);
   }
   return phases;
 }
@@ -440,7 +436,7 @@ StepFacts::StepFacts(const Step& step_in)
     : step(step_in),
       entry(step_in.module.entry_computation()),
       uses(entry),
-      phases(PhasesWithLoop(step_in)),
+      phases(PhasesOf(step_in)),
       fusions(PartitionIntoFusions(entry)),
       last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/analysis/structure.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/cluster/cluster.h"
@@ -50,7 +51,7 @@ Step TwoLayerStep(int64_t batch, int64_t width) {
                      {.role = ParameterRole::kState, .name = "params/w2", .state_result = 1},
                      {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
   step.results = {{ResultRole::kState, "params/w1"}, {ResultRole::kState, "params/w2"}};
-  return step;
+  return WithStructure(std::move(step));
 }
 
 std::unique_ptr<CostModel> AlpaModel(const Mesh& mesh) {
@@ -65,7 +66,7 @@ absl::StatusOr<IntraOpResult> PlanOn(const Step& step, const Mesh& mesh,
                                      IntraOpOptions options = {}) {
   options.search.gap = 0;
   options.search.num_threads = 1;
-  return PlanMesh(step, mesh, *AlpaModel(mesh), options);
+  return PlanMesh(WithStructure(step), mesh, *AlpaModel(mesh), options);
 }
 
 TEST(PlanMesh, LargeBatchesAreSplitAndGradientsReduced) {

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "fmt/ranges.h"
-#include "minka/analysis/phases.h"
 #include "minka/base/status.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/names.h"
@@ -49,14 +48,13 @@ int64_t NumDevices(const Sharding& sharding, const Mesh& mesh) {
 
 std::vector<bool> FindOptimizerState(const Step& step) {
   const Computation& entry = step.module.entry_computation();
-  const std::vector<Phase> phases = ClassifyPhases(step);
   std::vector<bool> found;
   const UseTable uses(entry);
   for (size_t i = 0; i < step.parameters.size(); ++i) {
     const std::vector<Use>& readers = uses.uses({entry.parameters[i], 0});
     found.push_back(step.parameters[i].role == ParameterRole::kState &&
                     std::ranges::all_of(readers, [&](const Use& use) {
-                      return phases[use.user] == Phase::kApply;
+                      return entry.instructions[use.user].part.phase == Phase::kApply;
                     }));
   }
   return found;

@@ -85,6 +85,7 @@ class BertMaskedLanguageModel(nn.Module):
     num_layers: int
     vocabulary: int
     sequence: int
+    remat: bool = False
 
     @nn.compact
     def __call__(self, input_ids, mask, type_ids, position_ids):
@@ -98,7 +99,8 @@ class BertMaskedLanguageModel(nn.Module):
                 for ids, t in ((input_ids, words), (position_ids, positions), (type_ids, types)))
         x = nn.LayerNorm(name="embedding_norm")(x)
         x = nn.Dropout(0.1, deterministic=False)(x)
-        x = BertLayers(self.hidden, self.num_heads, self.num_layers, name="encoder")(x, mask)
+        x = BertLayers(self.hidden, self.num_heads, self.num_layers, self.remat,
+                       name="encoder")(x, mask)
         x = nn.gelu(nn.Dense(self.hidden, name="head")(x), approximate=False)
         x = nn.LayerNorm(name="head_norm")(x)
         return x @ words.T + self.param("head_bias", nn.initializers.zeros, (self.vocabulary,))
@@ -278,8 +280,9 @@ def bert_layers(batch, sequence, hidden, num_heads, num_layers, remat=False, row
                     {"x": x, "mask": mask, "y": x}, KEY, rows)
 
 
-def bert_mlm(batch, sequence, hidden, num_heads, num_layers, vocabulary, returns_loss, rows=()):
-    model = BertMaskedLanguageModel(hidden, num_heads, num_layers, vocabulary, sequence)
+def bert_mlm(batch, sequence, hidden, num_heads, num_layers, vocabulary, returns_loss, remat=False,
+             rows=()):
+    model = BertMaskedLanguageModel(hidden, num_heads, num_layers, vocabulary, sequence, remat)
     optimizer = optax.adam(1e-2)
     ids = shaped(batch, sequence, dtype=jnp.int32)
 
@@ -429,6 +432,9 @@ def modules():
             256, 32, 6, optax.adafactor(1e-2, min_dim_size_to_factor=4),
             rows=("mlp/data_parallel_adafactor",)),
         "mlp_hidden16_initial_values": initial_values(64, 16, 2),
+        "small_bert_mlm_two_layers": bert_mlm(8, 8, 16, 4, 2, 32, returns_loss=True),
+        "small_bert_mlm_two_layers_remat": bert_mlm(8, 8, 16, 4, 2, 32, returns_loss=True,
+                                                    remat=True),
     }
 
 

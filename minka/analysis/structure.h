@@ -1,0 +1,25 @@
+// Where every operation of a step stands: its phase, and the layer that it belongs to.
+//
+// The forward pass is parted into layers by boundaries (layers.h). All other operations get theirs
+// from it, so that a step that is cut between layers sends as few bytes as can be:
+//
+//   backward  the layer may only fall along an edge between two of them; least is the sum, over all
+//             values, of bytes * (highest - lowest layer among the value's producer and readers);
+//             where that is equal, gradients cross rather than forward values
+//   apply     the layer of the weights that are updated, which is that of their forward use
+//   others    what depends on weights alone stands with their forward use, what depends on
+//             constants, keys and integer inputs alone is made wherever it is read
+//
+// No layer (-1) have: what several layers share (tied weights, a global norm) and what is made
+// wherever it is read.
+#pragma once
+
+#include "minka/ir/step.h"
+
+namespace minka {
+
+// The step with Instruction::part of its entry computation and Step::num_layers. Precondition:
+// calls inlined, barriers single-valued. Everything that rewrites a step keeps what this found.
+Step WithStructure(Step step);
+
+}  // namespace minka
