@@ -48,7 +48,7 @@ class Decoder {
       }
     }
     SortReshards();
-    CombineAtTheApplyBorder();
+    CombineCollectives();
     if (options_.combine_gathers_bytes > 0) CombineGathers();
     plan_.step_time_us = StepTime();
     return std::move(plan_);
@@ -202,8 +202,10 @@ class Decoder {
   }
 
   // Collectives that carry gradients into the apply phase, or new state out of it, of equal kind,
-  // axes and type. The value may be cut before and behind one, and nothing else.
-  void CombineAtTheApplyBorder() {
+  // axes and type. The value may be cut before and behind one, and nothing else. All-reduces
+  // elsewhere join those that are there when they are, if they pay for latency most of all: the two
+  // sums of a batch norm. The search pays for each of these by itself.
+  void CombineCollectives() {
     std::vector<bool> read_early(plan_.reshards.size() + 1, false);
     const std::vector<bool>& is_late = facts_.leads_to_apply_only;
     for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
@@ -220,8 +222,9 @@ class Decoder {
     for (size_t i = 0; i < plan_.reshards.size(); ++i) {
       const Reshard& reshard = plan_.reshards[i];
       const std::optional<int> only = OnlyCollective(reshard);
-      if (!only || read_early[i + 1]) continue;
+      if (!only) continue;
       const ReshardStep& step = reshard.steps[*only];
+      if (read_early[i + 1] && !IsMostlyLatency(reshard, step)) continue;
       if (step.kind == ReshardKind::kAllToAll) continue;
       if (options_.save_memory && step.kind != ReshardKind::kAllReduce) continue;
       const bool leaves_step = reshard.before == facts_.entry.num_instructions();
@@ -230,6 +233,12 @@ class Decoder {
           .push_back(static_cast<int>(i));
     }
     for (const auto& [key, members] : groups) MakeGroup(members);
+  }
+
+  bool IsMostlyLatency(const Reshard& reshard, const ReshardStep& step) const {
+    const auto runs = static_cast<double>(RunsOf(reshard.value, reshard.before));
+    return step.kind == ReshardKind::kAllReduce && cost_.shares_latency() &&
+           reshard.cost_us <= 2 * runs * cost_.Latency(step.kind, step.axes.axes());
   }
 
   void MakeGroup(const std::vector<int>& members) {

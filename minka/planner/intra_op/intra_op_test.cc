@@ -241,6 +241,32 @@ TEST(PlanMesh, TransposedGradientsAreCombined) {
   EXPECT_EQ(collectives[0].num_values, 2);
 }
 
+// The mean and the mean square of the batch, which one rendezvous serves; what is made of them
+// waits for both.
+TEST(PlanMesh, SmallSumsThatAreThereTogetherAreCombined) {
+  ModuleBuilder module("moments");
+  ComputationBuilder b = module.Entry();
+  const Value w = b.Parameter({ElementType::kF32, {32}}, "w");
+  const Value x = b.Parameter({ElementType::kF32, {4096, 32}}, "x");
+  const Value zero = b.Scalar(ElementType::kF32, 0);
+  const auto sum = [&](Value v) { return b.Reduce(v, zero, {0}, Opcode::kAdd); };
+  const Value first = sum(x), second = sum(b.Binary(Opcode::kMultiply, x, x));
+  const Value scale = b.Binary(Opcode::kDivide, b.Unary(Opcode::kTanh, first), second);
+  const Value scaled = b.Binary(Opcode::kMultiply, x, b.Broadcast(scale, {4096, 32}, {1}));
+  b.SetResults({b.Binary(Opcode::kSubtract, w, sum(scaled))});
+  const Step step =
+      WithStructure({.module = *std::move(module).Finish(),
+                     .parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0},
+                                    {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}},
+                     .results = {{ResultRole::kState, "w"}}});
+  const IntraOpResult result = PlanLocally(step, *Mesh::Parse("data=4"), Method::kData);
+  std::vector<int> num_values;
+  for (const PlannedCollective& collective : ListCollectives(step.module, result.stage)) {
+    num_values.push_back(collective.num_values);
+  }
+  EXPECT_THAT(num_values, testing::UnorderedElementsAre(2, 1));
+}
+
 TEST(PlanMesh, PinsHold) {
   const Mesh mesh = *Mesh::Parse("model=4");
   const Step step = TwoLayerStep(32, 256);
