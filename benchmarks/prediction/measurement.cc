@@ -10,9 +10,9 @@
 #include "minka/base/status.h"
 #include "minka/driver/compile.h"
 #include "minka/driver/inputs.h"
-#include "minka/driver/local_devices.h"
 #include "minka/driver/plan_step.h"
-#include "minka/driver/step_runner.h"
+#include "minka/runtime/mesh/local_devices.h"
+#include "minka/runtime/mesh/step_runner.h"
 
 namespace minka {
 namespace {

@@ -20,8 +20,8 @@
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
-#include "minka/driver/local_devices.h"
-#include "minka/driver/profile.h"
+#include "minka/profiler/profile.h"
+#include "minka/runtime/mesh/local_devices.h"
 
 namespace minka {
 namespace {

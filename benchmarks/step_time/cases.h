@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "minka/driver/step_runner.h"
 #include "minka/ir/step.h"
+#include "minka/runtime/mesh/step_runner.h"
 
 namespace minka {
 

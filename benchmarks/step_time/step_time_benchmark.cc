@@ -18,7 +18,7 @@
 #include "benchmarks/support/table.h"
 #include "fmt/format.h"
 #include "minka/base/status.h"
-#include "minka/driver/profile.h"
+#include "minka/profiler/profile.h"
 
 namespace minka {
 namespace {

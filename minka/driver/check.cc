@@ -3,9 +3,27 @@
 #include <utility>
 
 #include "minka/base/status.h"
-#include "minka/driver/first_difference.h"
+#include "minka/driver/plan_step.h"
+#include "minka/driver/prepare.h"
+#include "minka/lowering/spmd.h"
+#include "minka/oracle/first_difference.h"
 
 namespace minka {
+
+absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan) {
+  if (!plan.per_micro_batch) return step;
+  ASSIGN_OR_RETURN(const PlanResult planned,
+                   PlanStep(step, {.cluster = Cluster::Local(1),
+                                   .micro_batches = PreparationOf(plan).micro_batches,
+                                   .remat = RematChoice{},
+                                   .methods = {Method::kData}}));
+  ASSIGN_OR_RETURN(
+      SpmdProgram program,
+      LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stages.front()));
+  return Step{.module = std::move(program.module),
+              .parameters = planned.prepared.parameters,
+              .results = planned.prepared.results};
+}
 
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
                                                    int num_steps) {

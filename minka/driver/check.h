@@ -2,10 +2,15 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "minka/driver/oracle.h"
 #include "minka/driver/parallelize.h"
+#include "minka/oracle/oracle.h"
 
 namespace minka {
+
+// The step that one device runs to say what the plan must compute: `step` itself, or, where the
+// plan takes sums over the batch over each micro-batch instead, the step rewritten so, loop and
+// all.
+absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan);
 
 // Where results differ, the report says where that begins (first_difference.h), and it is ok where
 // only decisions that lie within rounding of their threshold are made otherwise.

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "minka/driver/step_runner.h"
 #include "minka/ir/step.h"
+#include "minka/runtime/mesh/step_runner.h"
 #include "minka/tensors/checkpoint.h"
 
 namespace minka {

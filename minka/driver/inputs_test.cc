@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
-#include "minka/driver/text_data.h"
+#include "minka/data/text_data.h"
 #include "minka/ir/builder.h"
 #include "minka/models/registry.h"
 

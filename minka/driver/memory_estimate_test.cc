@@ -9,10 +9,10 @@
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/compile.h"
-#include "minka/driver/local_devices.h"
 #include "minka/driver/plan_step.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/models/registry.h"
+#include "minka/runtime/mesh/local_devices.h"
 
 namespace minka {
 namespace {

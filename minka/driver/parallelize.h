@@ -23,13 +23,13 @@
 #include "absl/status/statusor.h"
 #include "minka/cluster/cluster.h"
 #include "minka/driver/compile.h"
-#include "minka/driver/local_devices.h"
-#include "minka/driver/oracle.h"
 #include "minka/driver/plan_step.h"
-#include "minka/driver/step_runner.h"
 #include "minka/frontend/trace.h"
 #include "minka/ir/step.h"
+#include "minka/oracle/oracle.h"
 #include "minka/plan/plan.h"
+#include "minka/runtime/mesh/local_devices.h"
+#include "minka/runtime/mesh/step_runner.h"
 
 namespace minka {
 

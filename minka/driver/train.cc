@@ -12,15 +12,15 @@
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/data/digits_data.h"
+#include "minka/data/text_data.h"
 #include "minka/driver/check.h"
 #include "minka/driver/checkpoint.h"
-#include "minka/driver/digits_data.h"
 #include "minka/driver/evaluation.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
-#include "minka/driver/profile.h"
-#include "minka/driver/text_data.h"
 #include "minka/frontend/random.h"
+#include "minka/profiler/profile.h"
 
 namespace minka {
 namespace {

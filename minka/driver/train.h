@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "minka/driver/mesh_executor.h"
-#include "minka/driver/oracle.h"
 #include "minka/driver/plan_step.h"
 #include "minka/models/registry.h"
+#include "minka/oracle/oracle.h"
 #include "minka/plan/plan.h"
+#include "minka/runtime/mesh/mesh_executor.h"
 
 namespace minka {
 

@@ -359,6 +359,10 @@ class Lowering {
 
 }  // namespace
 
+MeshSignature SignatureOf(const Module& module, const SpmdProgram& program) {
+  return SignatureOf(module, program.parameters, program.results);
+}
+
 absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage) {
   return Lowering(module, stage).Run();
 }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "minka/ir/module.h"
 #include "minka/plan/plan.h"
+#include "minka/program/signature.h"
 
 namespace minka {
 
@@ -17,6 +18,9 @@ struct SpmdProgram {
   std::vector<Sharding> results;
   std::vector<std::string> notes;  // barriers that could not be put together again
 };
+
+// `module` is what was lowered.
+MeshSignature SignatureOf(const Module& module, const SpmdProgram& program);
 
 // Precondition: CheckPlan. `module` is the prepared module that the plan names.
 absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage);

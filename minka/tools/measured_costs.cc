@@ -2,7 +2,7 @@
 
 #include "fmt/format.h"
 #include "minka/base/status.h"
-#include "minka/driver/profile.h"
+#include "minka/profiler/profile.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
 

@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
-#include "minka/driver/profile.h"
+#include "minka/profiler/profile.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
 #include "minka/tools/child_process.h"

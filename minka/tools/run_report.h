@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "minka/driver/mesh_executor.h"
-#include "minka/driver/oracle.h"
 #include "minka/driver/plan_step.h"
+#include "minka/oracle/oracle.h"
+#include "minka/runtime/mesh/mesh_executor.h"
 #include "nlohmann/json.hpp"
 
 namespace minka {

@@ -8,9 +8,9 @@
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
 #include "minka/driver/inputs.h"
-#include "minka/driver/local_devices.h"
-#include "minka/driver/oracle.h"
 #include "minka/driver/parallelize.h"
+#include "minka/oracle/oracle.h"
+#include "minka/runtime/mesh/local_devices.h"
 #include "tests/acceptance/small_programs.h"
 #include "tests/support/temporary_folder.h"
 

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "minka/driver/local_devices.h"
-#include "minka/driver/oracle.h"
+#include "minka/driver/check.h"
+#include "minka/driver/compile.h"
+#include "minka/oracle/oracle.h"
+#include "minka/runtime/mesh/local_devices.h"
 #include "tests/oracle/breaks.h"
 #include "tests/oracle/subjects.h"
 

@@ -1,5 +1,5 @@
 // Decisions within rounding of their threshold, and the place where a wrong plan goes wrong.
-#include "minka/driver/first_difference.h"
+#include "minka/oracle/first_difference.h"
 
 #include <cstring>
 #include <memory>
@@ -13,9 +13,9 @@
 #include "minka/base/status.h"
 #include "minka/driver/check.h"
 #include "minka/driver/inputs.h"
-#include "minka/driver/local_devices.h"
 #include "minka/driver/parallelize.h"
 #include "minka/ir/hlo_proto.h"
+#include "minka/runtime/mesh/local_devices.h"
 
 namespace minka {
 namespace {

@@ -16,7 +16,7 @@
 #include "fmt/format.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
-#include "minka/driver/local_devices.h"
+#include "minka/runtime/mesh/local_devices.h"
 #include "tests/oracle/subjects.h"
 
 namespace minka {

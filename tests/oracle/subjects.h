@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "minka/driver/oracle.h"
 #include "minka/driver/parallelize.h"
 #include "minka/frontend/trace.h"
+#include "minka/oracle/oracle.h"
 
 namespace minka {
 

@@ -1,4 +1,4 @@
-#include "minka/driver/split_array.h"
+#include "minka/runtime/mesh/split_array.h"
 
 #include <cstring>
 #include <numeric>

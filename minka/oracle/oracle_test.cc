@@ -1,4 +1,4 @@
-#include "minka/driver/oracle.h"
+#include "minka/oracle/oracle.h"
 
 #include "gtest/gtest.h"
 #include "minka/ir/builder.h"

@@ -15,10 +15,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "minka/driver/comparison.h"
-#include "minka/driver/compile.h"
-#include "minka/driver/rounding.h"
-#include "minka/driver/step_runner.h"
+#include "minka/oracle/comparison.h"
+#include "minka/oracle/rounding.h"
+#include "minka/runtime/mesh/step_runner.h"
 
 namespace minka {
 
@@ -41,11 +40,6 @@ std::string Describe(const OutputComparison& output);
 // The values of all parameters for a step, by parameter number; state is read for step 0 only and
 // fed back from then on, in each run its own.
 using StepInputs = std::function<absl::StatusOr<ParameterValues>(int step)>;
-
-// The step that one device runs to say what the plan must compute: `step` itself, or, where the
-// plan takes sums over the batch over each micro-batch instead, the step rewritten so, loop and
-// all.
-absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan);
 
 // Results of the last step on one device, by result number: as it is, from nudged inputs (each
 // draw), and widened to f64. And the state that the first step read, as it is and nudged, by the

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "minka/ir/literal.h"
-#include "minka/lowering/spmd.h"
+#include "minka/program/signature.h"
 #include "minka/runtime/pjrt/client.h"
 #include "minka/runtime/pjrt/executable.h"
 #include "minka/sharding/mesh.h"
@@ -40,16 +40,6 @@ struct RunTimes {
   // Without the first `num_warm_up` runs, in which memory is touched for the first time.
   RunStatistics Warm(int num_warm_up) const;
 };
-
-// What a program takes and gives: whole shapes with their shardings.
-struct MeshSignature {
-  std::vector<Shape> parameters, results;
-  std::vector<Sharding> parameter_shardings, result_shardings;
-};
-
-// The signature of a plan's program; of a module that runs whole on one device.
-MeshSignature SignatureOf(const Module& module, const SpmdProgram& program);
-MeshSignature SignatureOf(const Module& module);
 
 class MeshExecutor {
  public:

@@ -1,4 +1,4 @@
-#include "minka/driver/microprograms.h"
+#include "minka/profiler/microprograms.h"
 
 #include <algorithm>
 #include <vector>

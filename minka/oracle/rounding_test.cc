@@ -1,4 +1,4 @@
-#include "minka/driver/rounding.h"
+#include "minka/oracle/rounding.h"
 
 #include <cmath>
 #include <utility>

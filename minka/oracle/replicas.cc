@@ -1,4 +1,4 @@
-#include "minka/driver/replicas.h"
+#include "minka/oracle/replicas.h"
 
 #include <string_view>
 

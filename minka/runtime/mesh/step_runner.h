@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "minka/driver/mesh_executor.h"
 #include "minka/ir/step.h"
+#include "minka/runtime/mesh/mesh_executor.h"
 
 namespace minka {
 

@@ -1,4 +1,4 @@
-#include "minka/driver/rounding.h"
+#include "minka/oracle/rounding.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "minka/driver/local_devices.h"
+#include "minka/runtime/mesh/local_devices.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "minka/driver/step_runner.h"
+#include "minka/runtime/mesh/step_runner.h"
 
 #include "minka/base/status.h"
 

@@ -1,4 +1,4 @@
-#include "minka/driver/comparison.h"
+#include "minka/oracle/comparison.h"
 
 #include <cmath>
 #include <cstring>

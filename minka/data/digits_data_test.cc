@@ -1,4 +1,4 @@
-#include "minka/driver/digits_data.h"
+#include "minka/data/digits_data.h"
 
 #include <cmath>
 #include <cstring>

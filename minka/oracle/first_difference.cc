@@ -1,4 +1,4 @@
-#include "minka/driver/first_difference.h"
+#include "minka/oracle/first_difference.h"
 
 #include <algorithm>
 #include <cmath>

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "minka/driver/oracle.h"
 #include "minka/ir/step.h"
+#include "minka/oracle/oracle.h"
 #include "minka/plan/plan.h"
 #include "minka/runtime/pjrt/client.h"
 

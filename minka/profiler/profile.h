@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "minka/cost/calibration.h"
-#include "minka/driver/local_devices.h"
+#include "minka/runtime/mesh/local_devices.h"
 
 namespace minka {
 

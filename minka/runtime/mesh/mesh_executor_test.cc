@@ -1,4 +1,4 @@
-#include "minka/driver/mesh_executor.h"
+#include "minka/runtime/mesh/mesh_executor.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "minka/driver/mesh_executor.h"
+#include "minka/runtime/mesh/mesh_executor.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,9 +8,9 @@
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
-#include "minka/driver/split_array.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
+#include "minka/runtime/mesh/split_array.h"
 
 namespace minka {
 namespace {
@@ -21,14 +21,6 @@ double Quantile(const std::vector<double>& values, double fraction) {
   const auto below = static_cast<size_t>(place);
   const size_t above = std::min(below + 1, values.size() - 1);
   return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
-}
-
-void AddShapes(const Module& module, MeshSignature& signature) {
-  const Computation& entry = module.entry_computation();
-  for (const InstructionId id : entry.parameters) {
-    signature.parameters.push_back(entry.instructions[id].shape());
-  }
-  for (const Value result : entry.results) signature.results.push_back(entry.shape(result));
 }
 
 // Is `cut` the shape with one dimension written as two? The bytes are the same.
@@ -63,25 +55,6 @@ RunStatistics StatisticsOf(std::span<const double> us) {
 
 RunStatistics RunTimes::Warm(int num_warm_up) const {
   return StatisticsOf(std::span(us).subspan(std::min<size_t>(num_warm_up, us.size())));
-}
-
-MeshSignature SignatureOf(const Module& module, const SpmdProgram& program) {
-  MeshSignature signature{.parameter_shardings = program.parameters,
-                          .result_shardings = program.results};
-  AddShapes(module, signature);
-  return signature;
-}
-
-MeshSignature SignatureOf(const Module& module) {
-  MeshSignature signature;
-  AddShapes(module, signature);
-  for (const Shape& shape : signature.parameters) {
-    signature.parameter_shardings.push_back(Sharding::Replicated(shape.rank()));
-  }
-  for (const Shape& shape : signature.results) {
-    signature.result_shardings.push_back(Sharding::Replicated(shape.rank()));
-  }
-  return signature;
 }
 
 MeshExecutor::MeshExecutor(pjrt::Client client, pjrt::Executable executable, Mesh mesh,

@@ -1,4 +1,4 @@
-#include "minka/driver/text_data.h"
+#include "minka/data/text_data.h"
 
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "minka/driver/profile.h"
+#include "minka/profiler/profile.h"
 
 #include <algorithm>
 #include <chrono>
@@ -16,9 +16,9 @@
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
-#include "minka/driver/microprograms.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/lowering/compiled_forms.h"
+#include "minka/profiler/microprograms.h"
 #include "minka/runtime/pjrt/executable.h"
 
 namespace minka {

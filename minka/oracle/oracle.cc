@@ -1,4 +1,4 @@
-#include "minka/driver/oracle.h"
+#include "minka/oracle/oracle.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,11 +7,8 @@
 
 #include "minka/analysis/widen.h"
 #include "minka/base/status.h"
-#include "minka/driver/plan_step.h"
-#include "minka/driver/prepare.h"
-#include "minka/driver/replicas.h"
-#include "minka/driver/split_array.h"
-#include "minka/lowering/spmd.h"
+#include "minka/oracle/replicas.h"
+#include "minka/runtime/mesh/split_array.h"
 
 namespace minka {
 namespace {
@@ -215,21 +212,6 @@ OracleReport CompareResults(const Step& step, const MeshResults& minka,
     report.outputs.push_back(std::move(output));
   }
   return report;
-}
-
-absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan) {
-  if (!plan.per_micro_batch) return step;
-  ASSIGN_OR_RETURN(const PlanResult planned,
-                   PlanStep(step, {.cluster = Cluster::Local(1),
-                                   .micro_batches = PreparationOf(plan).micro_batches,
-                                   .remat = RematChoice{},
-                                   .methods = {Method::kData}}));
-  ASSIGN_OR_RETURN(
-      SpmdProgram program,
-      LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stages.front()));
-  return Step{.module = std::move(program.module),
-              .parameters = planned.prepared.parameters,
-              .results = planned.prepared.results};
 }
 
 OneDevice::OneDevice(const Step& step, MeshExecutor single, MeshExecutor reference)
