@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/driver/check.h"
 #include "minka/driver/inputs.h"
-#include "minka/driver/oracle.h"
 #include "minka/driver/parallelize.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/models/bert.h"
@@ -22,6 +22,7 @@
 #include "minka/models/mlp.h"
 #include "minka/models/unet.h"
 #include "minka/models/wresnet.h"
+#include "minka/oracle/oracle.h"
 #include "tests/support/collectives.h"
 #include "tests/support/rotation.h"
 
@@ -156,9 +157,15 @@ TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
                                              micro_batches, RematChoice{*ParseRematPolicy(remat)});
   auto run = Parallelize(subject.traced, Cluster::Local(8), parallel, {.devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
-  const auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs,
-                                           kSteps, subject.one_device);
+  auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs, kSteps,
+                                     subject.one_device);
   ASSERT_TRUE(report.ok()) << Message(report.status());
+  // A relu whose input lies within rounding of zero may go either way, by the order of a sum.
+  if (!report->ok() && num_micro_batches == 1) {
+    report = CheckAgainstOneDevice(*run, subject.inputs, kSteps);
+    ASSERT_TRUE(report.ok()) << Message(report.status());
+    for (const std::string& decision : report->turned) std::printf("%s\n", decision.c_str());
+  }
   EXPECT_EQ(report->Failures(), "");
   EXPECT_THAT(run->plan().unsupported_ops, testing::IsEmpty());
 
