@@ -1,6 +1,7 @@
 #include "minka/analysis/fusion_groups.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "minka/analysis/flops.h"

@@ -1,5 +1,7 @@
 #include "minka/analysis/layer_cut.h"
 
+#include <algorithm>
+#include <limits>
 #include <random>
 
 #include "gmock/gmock.h"

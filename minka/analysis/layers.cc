@@ -121,6 +121,7 @@ class LayerFinder {
   // Drops cuts within what the step's author has rematerialised. The backward pass computes all of
   // that again and reads nothing of it but what it begins with.
   void JoinRecomputed() {
+    if (std::ranges::find(phases_, Phase::kBackward) == phases_.end()) return;
     std::vector<bool> is_read(boundaries_.size() + 1);
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (phases_[id] != Phase::kBackward) continue;

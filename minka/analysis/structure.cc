@@ -1,7 +1,6 @@
 #include "minka/analysis/structure.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "minka/analysis/layer_cut.h"
 #include "minka/analysis/layers.h"
 #include "minka/analysis/phases.h"
+#include "minka/ir/call_graph.h"
 
 namespace minka {
 namespace {
@@ -62,11 +62,14 @@ class LayerSpreader {
   // step counter: sent nowhere, but made again.
   void FindMadeAnywhere() {
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      bool is_made_anywhere = std::ranges::all_of(
-          instruction(id).operands, [&](Value value) { return made_anywhere_[value.instruction]; });
+      bool is_made_anywhere = GivesTheSameAgain(step_.module, instruction(id)) &&
+                              std::ranges::all_of(instruction(id).operands, [&](Value value) {
+                                return made_anywhere_[value.instruction];
+                              });
       if (instruction(id).opcode == Opcode::kParameter) {
         const auto number = static_cast<size_t>(instruction(id).As<ParameterAttributes>().number);
-        const ParameterRole role = step_.parameters[number].role;
+        const ParameterRole role = number < step_.parameters.size() ? step_.parameters[number].role
+                                                                    : ParameterRole::kConstant;
         is_made_anywhere =
             role == ParameterRole::kKey ||
             (!IsFloat(instruction(id).shape().type) &&
@@ -76,10 +79,13 @@ class LayerSpreader {
     }
   }
 
-  // Of what depends on state and constants: the layer of its forward readers, else of the state.
+  // Of parameters, and of what depends on state and constants: the layer of its forward readers,
+  // else of the state.
   void FindHomes() {
     const auto is_of_state = [&](InstructionId id) {
-      return !depends_on_inputs_[id] && !made_anywhere_[id] && phases_[id] != Phase::kApply;
+      const bool is_parameter = instruction(id).opcode == Opcode::kParameter;
+      return (is_parameter || !depends_on_inputs_[id]) && !made_anywhere_[id] &&
+             phases_[id] != Phase::kApply;
     };
     for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
       if (!is_of_state(id)) continue;

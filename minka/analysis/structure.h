@@ -7,8 +7,8 @@
 //             values, of bytes * (highest - lowest layer among the value's producer and readers);
 //             where that is equal, gradients cross rather than forward values
 //   apply     the layer of the weights that are updated, which is that of their forward use
-//   others    what depends on weights alone stands with their forward use, what depends on
-//             constants, keys and integer inputs alone is made wherever it is read
+//   others    parameters, and what depends on weights alone, stand with their forward use; what
+//             depends on constants, keys and integer inputs alone is made wherever it is read
 //
 // No layer (-1) have: what several layers share (tied weights, a global norm) and what is made
 // wherever it is read.
@@ -19,7 +19,8 @@
 namespace minka {
 
 // The step with Instruction::part of its entry computation and Step::num_layers. Precondition:
-// calls inlined, barriers single-valued. Everything that rewrites a step keeps what this found.
+// calls inlined, barriers single-valued. Everything that rewrites a step keeps what this found;
+// only ToModule and MakeStep, between them, lose num_layers.
 Step WithStructure(Step step);
 
 }  // namespace minka

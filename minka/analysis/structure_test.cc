@@ -1,5 +1,7 @@
 #include "minka/analysis/structure.h"
 
+#include <optional>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/ir/builder.h"
@@ -78,6 +80,7 @@ TEST_F(Structure, EveryOperationStandsWhereItSendsLeast) {
   EXPECT_THAT(part(change), is(Phase::kForward, 1));
   EXPECT_THAT(part(scores), is(Phase::kForward, 2));
   EXPECT_THAT(part(wide), is(Phase::kForward, 1)) << "where its reader stands";
+  EXPECT_THAT(part(x), is(Phase::kForward, 0));
   EXPECT_THAT(part(w0), is(Phase::kForward, -1)) << "two layers read it";
   EXPECT_THAT(part(d_scores), is(Phase::kBackward, 2));
   EXPECT_THAT(part(d_x2), is(Phase::kBackward, 1)) << "as many bytes as d_scores";
@@ -89,6 +92,11 @@ TEST_F(Structure, EveryOperationStandsWhereItSendsLeast) {
   EXPECT_THAT(part(trace), is(Phase::kApply, 1)) << "state of the optimiser of w1";
   EXPECT_THAT(part(new_w0), is(Phase::kApply, -1));
   EXPECT_THAT(part(norm), is(Phase::kApply, -1)) << "of both weights";
+}
+
+TEST_F(Structure, WhereNothingIsSaidOfParametersNoLayersAreFound) {
+  step.parameters.clear();
+  EXPECT_EQ(WithStructure(step).num_layers, 0);
 }
 
 TEST_F(Structure, WithoutBoundariesNothingHasALayer) {

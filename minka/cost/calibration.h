@@ -75,9 +75,9 @@ struct Calibration {
   double half_elementwise_per_us = 1;  // both on bf16
   double bytes_per_us = 1;             // streamed through memory per device
   double cached_bytes_per_us = 1;      // through the caches
-  int64_t cache_bytes = 0;             // the largest cache, which all cores share; 0: not known
-  double synchronise_us = 0;           // a collective between other work, beyond its own time
-  double drift = 1;                    // time of a program at the end over that at the beginning
+  int64_t cache_bytes = 0;    // that all cores together read faster than memory; 0: not known
+  double synchronise_us = 0;  // a collective between other work, beyond its own time
+  double drift = 1;           // time of a program at the end over that at the beginning
   std::vector<DotPoint> dots;
   std::vector<DotPoint> cached_dots;   // whose operands and result are in the caches
   std::vector<DotPoint> convolutions;  // as the dots that they are, per group of features

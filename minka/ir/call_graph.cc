@@ -151,4 +151,14 @@ bool HasSideEffect(const Module& module, const Instruction& instruction) {
   });
 }
 
+bool GivesTheSameAgain(const Module& module, const Instruction& instruction) {
+  return instruction.opcode != Opcode::kRng && instruction.opcode != Opcode::kCustomCall &&
+         !HasSideEffect(module, instruction) &&
+         std::ranges::all_of(instruction.called, [&](ComputationId called) {
+           return std::ranges::all_of(
+               module.computations[called].instructions,
+               [&](const Instruction& inner) { return GivesTheSameAgain(module, inner); });
+         });
+}
+
 }  // namespace minka

@@ -23,4 +23,8 @@ Module KeepComputations(Module module, std::span<const ComputationId> kept);
 // custom calls that say so, and calls of computations that have such an instruction.
 bool HasSideEffect(const Module& module, const Instruction& instruction);
 
+// Does another run of it give the same? Not with stateful random bits, custom calls or side
+// effects, in what it calls neither.
+bool GivesTheSameAgain(const Module& module, const Instruction& instruction);
+
 }  // namespace minka

@@ -81,7 +81,7 @@ absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
                               std::vector<std::string>* inferred = nullptr);
 
 // The module with the description in `minka.step` and the marks as barriers again:
-// MakeStep(ToModule(s), {}) equals s.
+// MakeStep(ToModule(s), {}) equals s but for num_layers.
 Module ToModule(const Step& step);
 
 // Does `name` match the glob (`*` any run of characters, `?` one)?

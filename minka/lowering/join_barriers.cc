@@ -181,8 +181,7 @@ std::vector<std::string> NotesOnBarriers(const std::vector<BarrierApart>& apart)
   for (const BarrierApart& barrier : apart) {
     notes.push_back(
         fmt::format("of barrier \"{}\", {} of {} lanes stay apart, because some wait for others: "
-                    "what is behind "
-                    "one need not wait for all, so memory may be held for longer",
+                    "what is behind one need not wait for all, so memory may be held for longer",
                     barrier.barrier, barrier.num_apart, barrier.num_lanes));
   }
   return notes;

@@ -361,7 +361,6 @@ class LoopWriter {
   }
 
   void WriteInside(InstructionId id) {
-    builder().SetPart(entry_.instructions[id].part);
     const OpRule rule = RuleFor(step_.module, entry_, id);
     const Strategy& strategy = analysis_.strategies[id];
     inside_[id] = WriteLocal(id, rule, strategy);
@@ -372,6 +371,7 @@ class LoopWriter {
     std::vector<Value> operands;
     for (size_t i = 0; i < instruction.operands.size(); ++i) {
       const Place wanted = PlaceOf(OperandSharding(rule, strategy, static_cast<int>(i)));
+      builder().SetPart(instruction.part);  // of what is made for it
       operands.push_back(Inside(instruction.operands[i], wanted));
     }
     builder().SetOpName(instruction.op_name);
@@ -514,9 +514,9 @@ class LoopWriter {
   Value MakeFull(Value value) {
     const InstructionId id = value.instruction;
     const Instruction& instruction = entry_.instructions[id];
-    builder().SetPart(instruction.part);
     if (instruction.opcode == Opcode::kParameter) {
       if (analysis_.at(value).kind != Place::Kind::kSplit) return parameters_.at(id);
+      builder().SetPart(instruction.part);
       const Value whole = builder().Reshape(parameters_.at(id), instruction.shape().dims);
       Label(LoopRole::kOutside);
       return whole;
@@ -531,6 +531,7 @@ class LoopWriter {
       full_[id] = results;
       return results[value.result];
     }
+    builder().SetPart(instruction.part);
     switch (analysis_.at(value).kind) {
       case Place::Kind::kSplit:
         return Stack(value);
@@ -723,6 +724,7 @@ absl::StatusOr<Step> MakeMicroBatches(const Step& step, const MicroBatchOptions&
         "{} micro-batches of what? No parameter is known to be a batch input (--batch-input)",
         options.num_micro_batches);
   }
+  MINKA_CHECK(step.num_layers.has_value(), "a step without its structure");
   const Mesh mesh({{"micro", options.num_micro_batches}});
   ASSIGN_OR_RETURN(const Analysis analysis, Analyser(step, options, mesh).Run());
   ASSIGN_OR_RETURN(Step written, LoopWriter(step, analysis, options, mesh).Run());

@@ -24,7 +24,8 @@ struct MicroBatchOptions {
 
 // Batch inputs of shape [.., B, ..] become [.., m, B / m, ..]: the same bytes. A sum over the batch
 // that operations on slices need is computed in front of the loop if it depends on inputs only (the
-// count of a mask); InvalidArgument names the operation otherwise. Precondition: prepared.
+// count of a mask); InvalidArgument names the operation otherwise. Precondition: prepared, with its
+// structure (analysis/structure.h).
 absl::StatusOr<Step> MakeMicroBatches(const Step& step, const MicroBatchOptions& options);
 
 }  // namespace minka

@@ -78,6 +78,27 @@ TEST(MakeMicroBatches, GradientsAndLossAreSummedInOneLoop) {
   EXPECT_TRUE(loop.LeavesLoop(micro->marks[0].value.instruction));
 }
 
+TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
+  StepBuilder s;
+  const Value squared = s.b.Binary(Opcode::kMultiply, s.y, s.y);
+  const Value loss = s.Sum(squared, {0, 1});
+  const Value error = s.b.Binary(Opcode::kAdd, s.y, s.y);
+  const Step step = std::move(s).Finish(error, loss);
+  const auto micro = MakeMicroBatches(step, {.num_micro_batches = 4});
+  ASSERT_TRUE(micro.ok()) << Message(micro.status());
+  EXPECT_EQ(micro->num_layers, step.num_layers);
+  const Computation& entry = micro->module.entry_computation();
+  const MicroLoop loop = FindMicroLoop(micro->module);
+  std::vector<Phase> phases;
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (loop.roles[id] != LoopRole::kSum) continue;
+    phases.push_back(instruction.part.phase);
+    EXPECT_EQ(instruction.part, entry.instruction(instruction.operands[0]).part);
+  }
+  EXPECT_THAT(phases, testing::UnorderedElementsAre(Phase::kForward, Phase::kBackward));
+}
+
 TEST(MakeMicroBatches, AMaskCountIsTakenInFrontOfTheLoop) {
   StepBuilder s;
   const Value mask = s.b.Convert(

@@ -39,8 +39,9 @@ class Structure {
   int num_layers() const { return *step_.num_layers; }
   // Of forward operations that depend on inputs; -1: any other.
   int layer(InstructionId id) const {
-    const StepPart part = entry_.instructions[id].part;
-    return part.phase == Phase::kForward && varies_[id] ? part.layer : -1;
+    const Instruction& instruction = entry_.instructions[id];
+    const bool is_operation = instruction.opcode != Opcode::kParameter && varies_[id];
+    return is_operation && instruction.part.phase == Phase::kForward ? instruction.part.layer : -1;
   }
   bool varies(Value value) const { return varies_[value.instruction]; }
   const std::vector<Use>& uses(Value value) const { return uses_.uses(value); }
@@ -78,24 +79,6 @@ class Structure {
     }
   }
 
-  // Another run of the computation gives the same.
-  std::vector<bool> FindRepeatableComputations() const {
-    std::vector<bool> repeatable;
-    for (const Computation& computation : step_.module.computations) {
-      repeatable.push_back(std::ranges::all_of(
-          computation.instructions,
-          [&](const Instruction& instruction) { return GivesTheSame(instruction, repeatable); }));
-    }
-    return repeatable;
-  }
-  bool GivesTheSame(const Instruction& instruction, const std::vector<bool>& repeatable) const {
-    return instruction.opcode != Opcode::kRng && instruction.opcode != Opcode::kCustomCall &&
-           !HasSideEffect(step_.module, instruction) &&
-           std::ranges::all_of(instruction.called, [&](ComputationId called) {
-             return called < static_cast<ComputationId>(repeatable.size()) && repeatable[called];
-           });
-  }
-
   void FindLeaving() {
     leaves_layer_.assign(entry_.instructions.size(), false);
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
@@ -107,10 +90,9 @@ class Structure {
   }
 
   void FindRepeatable() {
-    const std::vector<bool> computations = FindRepeatableComputations();
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       repeatable_.push_back(layer(id) >= 0 && !leaves_layer_[id] && !IsResult(id) &&
-                            GivesTheSame(entry_.instructions[id], computations));
+                            GivesTheSameAgain(step_.module, entry_.instructions[id]));
     }
   }
   bool IsResult(InstructionId id) const {

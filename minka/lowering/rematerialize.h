@@ -6,9 +6,9 @@
 
 namespace minka {
 
-// The choice with one entry per layer (analysis/layers.h): none for layers of which nothing would
-// be computed again, such as what lies behind the last boundary: its backward pass begins at once.
-// Empty if nothing is chosen for any layer.
+// The choice with one entry per layer (analysis/structure.h): none for layers of which nothing
+// would be computed again, such as what lies behind the last boundary: its backward pass begins at
+// once. Empty if nothing is chosen for any layer.
 //
 // InvalidArgument for a choice with another number of layers than the step has, for a step without
 // a loss or boundaries, and for one of which no layer can be rematerialised. Precondition: as

@@ -94,6 +94,10 @@ std::vector<std::string> Copies(const Step& step) {
   std::vector<std::string> copies;
   for (const Instruction& instruction : step.module.entry_computation().instructions) {
     const bool is_copy = instruction.op_name.starts_with("recompute/");
+    if (is_copy) {
+      EXPECT_EQ(instruction.part.phase, Phase::kBackward);
+      EXPECT_GE(instruction.part.layer, 0);
+    }
     if (is_copy && instruction.opcode != Opcode::kOptBarrier) copies.push_back(instruction.op_name);
   }
   return copies;

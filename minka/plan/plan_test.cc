@@ -358,6 +358,8 @@ TEST(PlanJson, NamesThePlaceOfAMistake) {
   EXPECT_EQ(error("\"gap\": 0.0,", ""), "plan: the document: lacks the field 'gap'");
   EXPECT_EQ(error("\"gap\": 0.0,", "\"gap\": 0.0, \"gaps\": 1,"),
             "plan: the document: unknown field 'gaps'");
+  EXPECT_EQ(error("\"gap\": 0.0,", "\"gap\": 0.0, \"\": 1,"),
+            "plan: the document: unknown field ''");
   EXPECT_EQ(error("\"gap\": 0.0", "\"gap\": \"0\""), "plan: gap: should be a number, is string");
   EXPECT_EQ(error("\"remat\": []", "\"remat\": [\"all\", \"some\"]"),
             "plan: remat[1]: unknown rematerialisation \"some\"; there are none, dots and all");

@@ -34,7 +34,7 @@ class Node {
 
   // OK if the value is an object with exactly these keys, `optional` or not.
   absl::Status ExpectKeys(std::initializer_list<std::string_view> keys,
-                          std::string_view optional = "") const {
+                          std::optional<std::string_view> optional = std::nullopt) const {
     if (!value_->is_object()) return Error("should be an object, is {}", value_->type_name());
     for (const std::string_view key : keys) {
       if (!value_->contains(key)) return Error("lacks the field '{}'", key);

@@ -1,12 +1,14 @@
 #include "minka/profiler/profile.h"
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -133,14 +135,41 @@ std::string ProcessorName() {
   return "unknown processor";
 }
 
-// What all cores share, as Linux says ("32768K"); 0 where it does not. (sysconf says ten times as
-// much in virtual machines.)
-int64_t LargestCacheBytes() {
-  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
-  int64_t size = 0;
-  char unit = 0;
-  if (!(file >> size >> unit) || size < 0) return 0;
-  return size << (unit == 'M' ? 20 : unit == 'K' ? 10 : 0);
+// Bytes per microsecond at which all cores together read what they have just read.
+double RereadRate(int64_t bytes, int cores) {
+  constexpr int64_t kBytesRead = int64_t{256} << 20;
+  const int64_t passes = std::max<int64_t>(2, kBytesRead / bytes);
+  std::barrier all_begin(cores);
+  std::vector<double> us(cores);
+  std::vector<uint64_t> sums(cores);  // or nothing is read
+  std::vector<std::thread> threads;
+  for (int core = 0; core < cores; ++core) {
+    threads.emplace_back([&, core] {
+      const std::vector<uint64_t> data(bytes / cores / sizeof(uint64_t), 1);
+      const auto read = [&] { sums[core] = std::accumulate(data.begin(), data.end(), sums[core]); };
+      for (int pass = 0; pass < 2; ++pass) read();
+      all_begin.arrive_and_wait();
+      const auto start = std::chrono::steady_clock::now();
+      for (int64_t pass = 0; pass < passes; ++pass) read();
+      us[core] = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+                     .count();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return static_cast<double>(passes * bytes) / std::ranges::max(us);
+}
+
+// The most bytes that are read again half as fast again as what no cache holds. Measured, because a
+// virtual machine says what its host has: 480 MiB where it keeps 64.
+int64_t MeasuredCacheBytes(int cores) {
+  constexpr int64_t kUncached = int64_t{512} << 20;
+  const double uncached = RereadRate(kUncached, cores);
+  int64_t cached = 0;
+  for (int64_t bytes = int64_t{1} << 20; bytes < kUncached; bytes *= 2) {
+    if (RereadRate(bytes, cores) < 1.5 * uncached) break;
+    cached = bytes;
+  }
+  return cached;
 }
 
 class Profiler {
@@ -152,8 +181,8 @@ class Profiler {
     Calibration out{.processor = ProcessorName(),
                     .cores = static_cast<int>(std::thread::hardware_concurrency()),
                     .plugin = devices_.version(),
-                    .num_devices = options_.num_devices,
-                    .cache_bytes = LargestCacheBytes()};
+                    .num_devices = options_.num_devices};
+    out.cache_bytes = MeasuredCacheBytes(out.cores);
     const std::vector<DotShape> grid = DotGrid(), cached_grid = CachedDotGrid();
     total_ = static_cast<int>(grid.size() + cached_grid.size() + 2 * std::size(kConvolutions) +
                               std::size(kReductions)) +

@@ -1,11 +1,8 @@
 #include "minka/sharding/called_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
-
-#include "minka/base/check.h"
 
 namespace minka {
 namespace {

@@ -52,8 +52,10 @@ struct CalledPrices {
   double per_collective = 0;
 };
 
-// By which rules try what a factor does to a loop. No cost model's: which factors a rule offers,
-// and what they leave owed, is part of what the strategies of a saved plan mean.
+// By which rules try what a factor does to a loop, and loops within micro-batches are written
+// (lowering/micro_batches.cc). No cost model's: which factors a rule offers, and what they leave
+// owed, is part of what the strategies of a saved plan mean, and the written loop of its module's
+// hash.
 inline constexpr CalledPrices kTrialPrices = {.per_byte = 8, .per_collective = 4096};
 
 // Without `results` every result stays as it was made. Parameters by number, rules by instruction.

@@ -295,8 +295,7 @@ TEST(OpRule, ElementwiseLoopSplitsAllDims) {
   EXPECT_THAT(loop.rule.result_dims, ElementsAre(IsEmpty(), ElementsAre(0, 1), ElementsAre(0, 1)));
 }
 
-// A bias is whole where it is broadcast; all that reads it is split.
-// x + broadcast(bias), with x's rows split over mesh axis x of `size` devices.
+// x * b + b, where b is a broadcast bias, with x's rows split over mesh axis x of `size` devices.
 struct SlicedBias {
   CalledPlan plan;
   Sharding made;  // the broadcast bias

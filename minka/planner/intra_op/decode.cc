@@ -202,9 +202,11 @@ class Decoder {
   }
 
   // Collectives that carry gradients into the apply phase, or new state out of it, of equal kind,
-  // axes and type. The value may be cut before and behind one, and nothing else. All-reduces
-  // elsewhere join those that are there when they are, if they pay for latency most of all: the two
-  // sums of a batch norm. The search pays for each of these by itself.
+  // axes and type. The value may be cut before and behind one, and nothing else.
+  //
+  // All-reduces elsewhere are combined, too, where they pay for latency most of all, as the two
+  // sums of a batch norm: with each other, and with such gradients that do not depend on them. The
+  // search pays for each of these by itself.
   void CombineCollectives() {
     std::vector<bool> read_early(plan_.reshards.size() + 1, false);
     const std::vector<bool>& is_late = facts_.leads_to_apply_only;
@@ -217,22 +219,32 @@ class Decoder {
         read_early[reshard.from_version] = true;
       }
     }
-    std::map<std::tuple<LoopPart, ReshardKind, AxisList, ElementType, bool>, std::vector<int>>
-        groups;
+    struct Group {
+      std::vector<int> late, small, early;  // small ones are late, early ones are small
+    };
+    std::map<std::tuple<LoopPart, ReshardKind, AxisList, ElementType, bool>, Group> groups;
     for (size_t i = 0; i < plan_.reshards.size(); ++i) {
       const Reshard& reshard = plan_.reshards[i];
       const std::optional<int> only = OnlyCollective(reshard);
       if (!only) continue;
       const ReshardStep& step = reshard.steps[*only];
-      if (read_early[i + 1] && !IsMostlyLatency(reshard, step)) continue;
+      const bool is_early = read_early[i + 1], is_small = IsMostlyLatency(reshard, step);
+      if (is_early && !is_small) continue;
       if (step.kind == ReshardKind::kAllToAll) continue;
       if (options_.save_memory && step.kind != ReshardKind::kAllReduce) continue;
       const bool leaves_step = reshard.before == facts_.entry.num_instructions();
-      groups[{PartOf(facts_.loop, reshard), step.kind, step.axes,
-              facts_.entry.shape(reshard.value).type, leaves_step}]
-          .push_back(static_cast<int>(i));
+      Group& group = groups[{PartOf(facts_.loop, reshard), step.kind, step.axes,
+                             facts_.entry.shape(reshard.value).type, leaves_step}];
+      (is_early ? group.early : is_small ? group.small : group.late).push_back(static_cast<int>(i));
     }
-    for (const auto& [key, members] : groups) MakeGroup(members);
+    for (auto& [key, group] : groups) {
+      std::vector<int>& with = group.early.empty() ? group.late : group.early;
+      with.insert(with.end(), group.small.begin(), group.small.end());
+      for (std::vector<int>* members : {&group.late, &group.early}) {
+        std::ranges::sort(*members);
+        MakeGroup(*members);
+      }
+    }
   }
 
   bool IsMostlyLatency(const Reshard& reshard, const ReshardStep& step) const {

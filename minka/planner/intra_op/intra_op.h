@@ -110,7 +110,8 @@ struct IntraOpResult {
   std::vector<std::string> notes;
 };
 
-// Precondition: the step is prepared (calls inlined, simplified). Errors name a pin that matches
+// Precondition: the step is prepared (driver/prepare.h), with its structure
+// (analysis/structure.h). Errors name a pin that matches
 // nothing or does not fit, or the smallest memory limit known to work.
 absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
                                        const IntraOpOptions& options);

@@ -242,8 +242,8 @@ TEST(PlanMesh, TransposedGradientsAreCombined) {
 }
 
 // The mean and the mean square of the batch, which one rendezvous serves; what is made of them
-// waits for both.
-TEST(PlanMesh, SmallSumsThatAreThereTogetherAreCombined) {
+// waits for both. A large gradient, which could meet them, does not make them wait.
+TEST(PlanMesh, SmallSumsThatDoNotDependOnEachOtherAreCombined) {
   ModuleBuilder module("moments");
   ComputationBuilder b = module.Entry();
   const Value w = b.Parameter({ElementType::kF32, {32}}, "w");
@@ -253,18 +253,24 @@ TEST(PlanMesh, SmallSumsThatAreThereTogetherAreCombined) {
   const Value first = sum(x), second = sum(b.Binary(Opcode::kMultiply, x, x));
   const Value scale = b.Binary(Opcode::kDivide, b.Unary(Opcode::kTanh, first), second);
   const Value scaled = b.Binary(Opcode::kMultiply, x, b.Broadcast(scale, {4096, 32}, {1}));
-  b.SetResults({b.Binary(Opcode::kSubtract, w, sum(scaled))});
-  const Step step =
-      WithStructure({.module = *std::move(module).Finish(),
-                     .parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0},
-                                    {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}},
-                     .results = {{ResultRole::kState, "w"}}});
+  const Value large = b.Parameter({ElementType::kF32, {1024, 1024}}, "large");
+  const Value rows = b.Parameter({ElementType::kF32, {4096, 1024}}, "rows");
+  const Value gradient = b.Dot(rows, rows, {.lhs_contracting = {0}, .rhs_contracting = {0}});
+  b.SetResults(
+      {b.Binary(Opcode::kSubtract, w, sum(scaled)), b.Binary(Opcode::kSubtract, large, gradient)});
+  const Step step = WithStructure(
+      {.module = *std::move(module).Finish(),
+       .parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = 0},
+                      {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0},
+                      {.role = ParameterRole::kState, .name = "large", .state_result = 1},
+                      {.role = ParameterRole::kBatch, .name = "rows", .batch_dim = 0}},
+       .results = {{ResultRole::kState, "w"}, {ResultRole::kState, "large"}}});
   const IntraOpResult result = PlanLocally(step, *Mesh::Parse("data=4"), Method::kData);
   std::vector<int> num_values;
   for (const PlannedCollective& collective : ListCollectives(step.module, result.stage)) {
     num_values.push_back(collective.num_values);
   }
-  EXPECT_THAT(num_values, testing::UnorderedElementsAre(2, 1));
+  EXPECT_THAT(num_values, testing::UnorderedElementsAre(2, 1, 1));
 }
 
 TEST(PlanMesh, PinsHold) {
