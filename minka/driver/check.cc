@@ -31,12 +31,12 @@ absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const Step
   ASSIGN_OR_RETURN(const Step step, OneDeviceStep(run.step(), run.plan()));
   ASSIGN_OR_RETURN(const OneDeviceResults one_device,
                    RunOnOneDevice(step, client, inputs, num_steps));
-  ASSIGN_OR_RETURN(const MeshResults results,
-                   RunOnMesh(run.step(), run.runner(), inputs, num_steps));
+  ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(run.runner(), inputs, num_steps));
   OracleReport report = CompareResults(run.step(), results, one_device);
   report.num_steps = num_steps;
   if (report.ok()) return report;
-  absl::StatusOr<FirstDifference> found = FindFirstDifference({.prepared = run.prepared(),
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(run.step(), {.remat = run.plan().remat}));
+  absl::StatusOr<FirstDifference> found = FindFirstDifference({.prepared = prepared,
                                                                .plan = run.plan(),
                                                                .client = client,
                                                                .inputs = inputs,

@@ -183,9 +183,9 @@ absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation
   module = EliminateDeadCode(module);
   ASSIGN_OR_RETURN(Step prepared, MakeStep(std::move(module), {}));
   prepared.num_layers = step.num_layers;
-  ASSIGN_OR_RETURN(Step step_of_one, MakeMicroBatches(prepared, preparation.micro_batches));
-  RETURN_IF_ERROR(CheckRanks(step_of_one.module));
-  return step_of_one;
+  ASSIGN_OR_RETURN(MicroBatchedStep of_one, MakeMicroBatches(prepared, preparation.micro_batches));
+  RETURN_IF_ERROR(CheckRanks(of_one.step.module));
+  return std::move(of_one.step);
 }
 
 absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation) {

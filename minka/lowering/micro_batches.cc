@@ -300,7 +300,7 @@ class LoopWriter {
         full_(entry_.instructions.size()),
         inside_(entry_.instructions.size()) {}
 
-  absl::StatusOr<Step> Run() && {
+  absl::StatusOr<MicroBatchedStep> Run() && {
     WriteParameters();
     WriteIndex();
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
@@ -579,7 +579,7 @@ class LoopWriter {
     return joined;
   }
 
-  absl::StatusOr<Step> Finish() && {
+  absl::StatusOr<MicroBatchedStep> Finish() && {
     for (const Alias& alias : step_.module.aliases) target_.AddAlias(alias);
     for (const auto& [key, text] : step_.module.frontend_attributes) {
       target_.SetFrontendAttribute(key, text);
@@ -600,7 +600,35 @@ class LoopWriter {
     if (!finished.ok()) return WithContext(finished.status(), "micro-batches");
     out.module = *std::move(finished);
     WriteRoles(out.module.entry_computation());
-    return out;
+    return MicroBatchedStep{std::move(out), Became()};
+  }
+
+  std::vector<std::vector<MicroBatchedValue>> Became() const {
+    std::vector<std::vector<MicroBatchedValue>> became;
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      std::vector<MicroBatchedValue>& results = became.emplace_back();
+      for (int r = 0; r < static_cast<int>(entry_.instructions[id].results.size()); ++r) {
+        results.push_back(BecameOf({id, r}));
+      }
+    }
+    return became;
+  }
+
+  MicroBatchedValue BecameOf(Value value) const {
+    const Place& place = analysis_.at(value);
+    const std::vector<Value>& inside = inside_[value.instruction];
+    if (place.kind == Place::Kind::kSplit) return {inside[value.result], place.dim};
+    if (place.kind == Place::Kind::kSame) return {inside[value.result]};
+    const std::vector<Value>& full = full_[value.instruction];
+    if (!full.empty() && full[value.result].instruction >= 0) return {full[value.result]};
+    if (const auto found = repeated_.find(value.instruction); found != repeated_.end()) {
+      return {found->second};
+    }
+    for (int dim = 0; dim < entry_.shape(value).rank(); ++dim) {
+      const auto found = slices_.find({value, dim});
+      if (found != slices_.end()) return {found->second, dim};
+    }
+    return {};
   }
 
   // Losses and gradients once they are complete; other marks where the value is used most.
@@ -658,9 +686,12 @@ class LoopWriter {
 // Drops what nothing reads and puts the loop in one piece: what it reads, the loop, the rest.
 class Arranger {
  public:
-  explicit Arranger(Step step) : step_(std::move(step)), entry_(step_.module.entry_computation()) {}
+  explicit Arranger(MicroBatchedStep written)
+      : written_(std::move(written)),
+        step_(written_.step),
+        entry_(step_.module.entry_computation()) {}
 
-  Step Run() && {
+  MicroBatchedStep Run() && {
     const std::vector<LoopRole> roles = FindMicroLoop(step_.module).roles;
     std::vector<bool> is_live(roles.size()), feeds_loop(roles.size());
     for (const Value result : entry_.results) is_live[result.instruction] = true;
@@ -685,7 +716,7 @@ class Arranger {
     }
     std::ranges::stable_sort(order, {}, part_of);
     Rearrange(order);
-    return std::move(step_);
+    return std::move(written_);
   }
 
  private:
@@ -703,19 +734,39 @@ class Arranger {
     std::erase_if(step_.marks, [&](const Mark& mark) { return now[mark.value.instruction] < 0; });
     for (Mark& mark : step_.marks) mark.value.instruction = now[mark.value.instruction];
     std::ranges::sort(step_.marks, {}, &Mark::value);
+    for (std::vector<MicroBatchedValue>& results : written_.became) {
+      for (MicroBatchedValue& result : results) {
+        InstructionId& id = result.value.instruction;
+        if (id >= 0) id = now[id];
+      }
+    }
   }
 
-  Step step_;
+  MicroBatchedStep written_;
+  Step& step_;
   Computation& entry_;
 };
 
+std::vector<std::vector<MicroBatchedValue>> Unchanged(const Step& step) {
+  const Computation& entry = step.module.entry_computation();
+  std::vector<std::vector<MicroBatchedValue>> same;
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    std::vector<MicroBatchedValue>& results = same.emplace_back();
+    for (int r = 0; r < static_cast<int>(entry.instructions[id].results.size()); ++r) {
+      results.push_back({{id, r}});
+    }
+  }
+  return same;
+}
+
 }  // namespace
 
-absl::StatusOr<Step> MakeMicroBatches(const Step& step, const MicroBatchOptions& options) {
+absl::StatusOr<MicroBatchedStep> MakeMicroBatches(const Step& step,
+                                                  const MicroBatchOptions& options) {
   if (options.num_micro_batches < 1) {
     return InvalidArgument("{} micro-batches; there is at least one", options.num_micro_batches);
   }
-  if (options.num_micro_batches == 1) return step;
+  if (options.num_micro_batches == 1) return MicroBatchedStep{step, Unchanged(step)};
   const bool has_batch = std::ranges::any_of(step.parameters, [](const ParameterInfo& info) {
     return info.role == ParameterRole::kBatch && info.batch_dim >= 0;
   });
@@ -727,7 +778,7 @@ absl::StatusOr<Step> MakeMicroBatches(const Step& step, const MicroBatchOptions&
   MINKA_CHECK(step.num_layers.has_value(), "a step without its structure");
   const Mesh mesh({{"micro", options.num_micro_batches}});
   ASSIGN_OR_RETURN(const Analysis analysis, Analyser(step, options, mesh).Run());
-  ASSIGN_OR_RETURN(Step written, LoopWriter(step, analysis, options, mesh).Run());
+  ASSIGN_OR_RETURN(MicroBatchedStep written, LoopWriter(step, analysis, options, mesh).Run());
   return Arranger(std::move(written)).Run();
 }
 

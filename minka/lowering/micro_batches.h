@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "minka/ir/step.h"
@@ -22,10 +23,24 @@ struct MicroBatchOptions {
   bool operator==(const MicroBatchOptions&) const = default;
 };
 
+// What a value of a step has become in the step of one micro-batch.
+struct MicroBatchedValue {
+  Value value;   // instruction -1: nothing
+  int dim = -1;  // inside the loop a slice along it, -1: the same for all micro-batches
+};
+
+struct MicroBatchedStep {
+  Step step;
+  // By instruction of the step before and result. A value that exists both inside the loop and
+  // complete is given as it is inside, one whose parts are summed as the sum.
+  std::vector<std::vector<MicroBatchedValue>> became;
+};
+
 // Batch inputs of shape [.., B, ..] become [.., m, B / m, ..]: the same bytes. A sum over the batch
 // that operations on slices need is computed in front of the loop if it depends on inputs only (the
 // count of a mask); InvalidArgument names the operation otherwise. Precondition: prepared, with its
 // structure (analysis/structure.h).
-absl::StatusOr<Step> MakeMicroBatches(const Step& step, const MicroBatchOptions& options);
+absl::StatusOr<MicroBatchedStep> MakeMicroBatches(const Step& step,
+                                                  const MicroBatchOptions& options);
 
 }  // namespace minka

@@ -64,18 +64,18 @@ TEST(MakeMicroBatches, GradientsAndLossAreSummedInOneLoop) {
   const Value error = s.b.Binary(Opcode::kAdd, s.y, s.y);
   const auto micro = MakeMicroBatches(std::move(s).Finish(error, loss), {.num_micro_batches = 4});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
-  EXPECT_TRUE(Verify(micro->module).ok());
-  EXPECT_EQ(CountRoles(*micro)[LoopRole::kSum], 2);
-  EXPECT_EQ(CountRoles(*micro)[LoopRole::kStack], 0);
-  const Computation& entry = micro->module.entry_computation();
+  EXPECT_TRUE(Verify(micro->step.module).ok());
+  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kSum], 2);
+  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kStack], 0);
+  const Computation& entry = micro->step.module.entry_computation();
   EXPECT_EQ(entry.instructions[entry.parameters[1]].shape().dims, (std::vector<int64_t>{4, 2, 4}));
-  const MicroLoop loop = FindMicroLoop(micro->module);
+  const MicroLoop loop = FindMicroLoop(micro->step.module);
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     if (entry.instructions[id].opcode != Opcode::kDot) continue;
     EXPECT_TRUE(loop.IsInside(id));
   }
-  ASSERT_EQ(micro->marks.size(), 1);
-  EXPECT_TRUE(loop.LeavesLoop(micro->marks[0].value.instruction));
+  ASSERT_EQ(micro->step.marks.size(), 1);
+  EXPECT_TRUE(loop.LeavesLoop(micro->step.marks[0].value.instruction));
 }
 
 TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
@@ -86,9 +86,9 @@ TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
   const Step step = std::move(s).Finish(error, loss);
   const auto micro = MakeMicroBatches(step, {.num_micro_batches = 4});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
-  EXPECT_EQ(micro->num_layers, step.num_layers);
-  const Computation& entry = micro->module.entry_computation();
-  const MicroLoop loop = FindMicroLoop(micro->module);
+  EXPECT_EQ(micro->step.num_layers, step.num_layers);
+  const Computation& entry = micro->step.module.entry_computation();
+  const MicroLoop loop = FindMicroLoop(micro->step.module);
   std::vector<Phase> phases;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     const Instruction& instruction = entry.instructions[id];
@@ -109,9 +109,9 @@ TEST(MakeMicroBatches, AMaskCountIsTakenInFrontOfTheLoop) {
   const Value loss = s.Sum(scaled, {0, 1});
   const auto micro = MakeMicroBatches(std::move(s).Finish(scaled, loss), {.num_micro_batches = 2});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
-  EXPECT_EQ(CountRoles(*micro)[LoopRole::kSum], 2);
-  const MicroLoop loop = FindMicroLoop(micro->module);
-  const Computation& entry = micro->module.entry_computation();
+  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kSum], 2);
+  const MicroLoop loop = FindMicroLoop(micro->step.module);
+  const Computation& entry = micro->step.module.entry_computation();
   bool found = false;
   for (InstructionId id = 0; id < loop.begin; ++id) {
     found = found || (entry.instructions[id].opcode == Opcode::kReduce &&
@@ -142,8 +142,8 @@ TEST(MakeMicroBatches, AMeanOverTheMicroBatchIsTakenWhereAllowed) {
   const auto micro =
       MakeMicroBatches(NormalisedStep(), {.num_micro_batches = 4, .per_micro_batch = true});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
-  EXPECT_TRUE(Verify(micro->module).ok());
-  EXPECT_EQ(CountRoles(*micro)[LoopRole::kSum], 2);
+  EXPECT_TRUE(Verify(micro->step.module).ok());
+  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kSum], 2);
 }
 
 TEST(MakeMicroBatches, ABatchThatTheyDoNotDivideIsRefused) {
@@ -158,8 +158,8 @@ TEST(MakeMicroBatches, AResultPerExampleIsStacked) {
   const Value error = s.y, loss = s.Sum(s.y, {1});
   const auto micro = MakeMicroBatches(std::move(s).Finish(error, loss), {.num_micro_batches = 4});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
-  EXPECT_EQ(CountRoles(*micro)[LoopRole::kStack], 1);
-  const Computation& entry = micro->module.entry_computation();
+  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kStack], 1);
+  const Computation& entry = micro->step.module.entry_computation();
   EXPECT_EQ(entry.shape(entry.results[1]).dims, (std::vector<int64_t>{8}));
 }
 

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <utility>
 
@@ -44,10 +45,12 @@ struct Carried {
 // and accumulates.
 class Lowering {
  public:
-  Lowering(const Module& module, const StagePlan& stage)
+  Lowering(const Module& module, const StagePlan& stage, const std::vector<ValueVersion>& kept)
       : module_(module),
         computation_(module.entry_computation()),
         stage_(stage),
+        kept_(kept),
+        kept_slots_(kept.size()),
         target_(module.name),
         loop_(FindMicroLoop(module)),
         entry_(target_.Entry(), stage.mesh, computation_.instructions.size(),
@@ -126,6 +129,9 @@ class Lowering {
 
   // Counts, closes the body and writes the loop.
   void EndLoop() {
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      if (loop_.IsTransient(kept_[i].value.instruction)) kept_slots_[i] = StackKept(kept_[i]);
+    }
     ComputationBuilder& body = position().builder();
     carried_[0].next = body.Binary(Opcode::kAdd, index_, body.Scalar(ElementType::kS32, 1));
     std::vector<Value> results, operands;
@@ -150,10 +156,32 @@ class Lowering {
                                           .results = std::move(shapes),
                                           .called = {target_.id(body), target_.id(condition)}});
     scope_ = &entry_;
+    loop_instruction_ = loop.instruction;
     for (size_t i = 0; i < carried_.size(); ++i) {
       if (carried_[i].id < 0) continue;
       entry_.originals[carried_[i].id] = {{loop.instruction, static_cast<int32_t>(i)}};
     }
+  }
+
+  // Each micro-batch writes its own at its number. Returns the place among the carried.
+  size_t StackKept(const ValueVersion& kept) {
+    const Value value = Read(kept.value, kept.version);
+    Shape shape = position().builder().shape(value);
+    shape.dims.insert(shape.dims.begin(), 1);
+    const Value slice = position().builder().Reshape(value, shape.dims);
+    std::vector<Value> starts(shape.rank(), position().Number(0));
+    starts[0] = index_;
+    shape.dims[0] = loop_.num_micro_batches;
+    Carried& carried = Carry(Zeros(shape));
+    carried.next = position().builder().DynamicUpdateSlice(carried.current, slice, starts);
+    return carried_.size() - 1;
+  }
+
+  // In front of the loop.
+  Value Zeros(const Shape& shape) {
+    ComputationBuilder& outside = entry_.position.builder();
+    const Value zero = outside.Scalar(shape.type, 0);
+    return shape.rank() > 0 ? outside.Broadcast(zero, shape.dims, {}) : zero;
   }
 
   // In order of their numbers, whatever their place in the source.
@@ -255,11 +283,7 @@ class Lowering {
 
   // Accumulators begin with zero on every device, partial ones too.
   void AddToSum(InstructionId id, Value part) {
-    ComputationBuilder& outside = entry_.position.builder();
-    const Shape shape = position().builder().shape(part);
-    Value zero = outside.Scalar(shape.type, 0);
-    if (shape.rank() > 0) zero = outside.Broadcast(zero, shape.dims, {});
-    Carried& carried = Carry(zero);
+    Carried& carried = Carry(Zeros(position().builder().shape(part)));
     carried.id = id;
     carried.next = position().builder().Binary(Opcode::kAdd, carried.current, part);
   }
@@ -317,6 +341,12 @@ class Lowering {
     }
   }
 
+  Sharding ShardingOf(Value value, int version) const {
+    if (version > 0) return stage_.reshards[version - 1].to;
+    const InstructionId id = value.instruction;
+    return ResultSharding(rules_[id], stage_.ops[id].strategy, value.result);
+  }
+
   absl::StatusOr<SpmdProgram> Finish() && {
     SpmdProgram program;
     program.parameters = std::move(parameters_);
@@ -325,10 +355,17 @@ class Lowering {
       const Value value = computation_.results[i];
       const int version = stage_.result_versions[i];
       results.push_back(Read(value, version));
-      program.results.push_back(
-          version == 0 ? ResultSharding(rules_[value.instruction],
-                                        stage_.ops[value.instruction].strategy, value.result)
-                       : stage_.reshards[version - 1].to);
+      program.results.push_back(ShardingOf(value, version));
+    }
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      const auto& [value, version] = kept_[i];
+      Sharding& sharding = program.results.emplace_back(ShardingOf(value, version));
+      if (kept_slots_[i]) {
+        sharding.dims.emplace(sharding.dims.begin());
+        results.push_back({loop_instruction_, static_cast<int32_t>(*kept_slots_[i])});
+      } else {
+        results.push_back(Read(value, version));
+      }
     }
     entry_.position.builder().SetResults(std::move(results));
     for (const Alias& alias : module_.aliases) target_.AddAlias(alias);
@@ -344,12 +381,15 @@ class Lowering {
   const Module& module_;
   const Computation& computation_;
   const StagePlan& stage_;
+  const std::vector<ValueVersion>& kept_;
+  std::vector<std::optional<size_t>> kept_slots_;  // among the carried, of stacks
   ModuleBuilder target_;
   const MicroLoop loop_;
   Scope entry_;
-  std::unique_ptr<Scope> body_;  // of the loop over micro-batches, once it has begun
-  Scope* scope_;                 // what is written now
-  Value index_;                  // of the micro-batch, in the body
+  std::unique_ptr<Scope> body_;          // of the loop over micro-batches, once it has begun
+  Scope* scope_;                         // what is written now
+  Value index_;                          // of the micro-batch, in the body
+  InstructionId loop_instruction_ = -1;  // in the entry, once it is closed
   std::vector<Carried> carried_;
   CalledComputations called_;
   std::vector<std::vector<int>> lists_;  // of reshards, each one collective
@@ -363,8 +403,9 @@ MeshSignature SignatureOf(const Module& module, const SpmdProgram& program) {
   return SignatureOf(module, program.parameters, program.results);
 }
 
-absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage) {
-  return Lowering(module, stage).Run();
+absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage,
+                                      const std::vector<ValueVersion>& kept) {
+  return Lowering(module, stage, kept).Run();
 }
 
 }  // namespace minka

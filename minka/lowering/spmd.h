@@ -19,10 +19,20 @@ struct SpmdProgram {
   std::vector<std::string> notes;  // barriers that could not be put together again
 };
 
-// `module` is what was lowered.
+// `module` is what was lowered, with nothing kept.
 MeshSignature SignatureOf(const Module& module, const SpmdProgram& program);
 
+// A value as the plan first has it (0) or as one of its reshards makes it.
+struct ValueVersion {
+  Value value;
+  int version = 0;  // see Reshard::from_version
+};
+
 // Precondition: CheckPlan. `module` is the prepared module that the plan names.
-absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage);
+//
+// What is `kept` becomes a result behind those of the module: [..] in its version's sharding; of a
+// value that exists during one micro-batch only, [m, ..], all of them one behind the other.
+absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage,
+                                      const std::vector<ValueVersion>& kept = {});
 
 }  // namespace minka

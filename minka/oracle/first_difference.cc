@@ -5,12 +5,15 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/hlo_proto.h"
+#include "minka/ir/micro_loop.h"
+#include "minka/lowering/micro_batches.h"
 #include "minka/lowering/spmd.h"
 
 namespace minka {
@@ -18,10 +21,12 @@ namespace {
 
 constexpr int kMaxTurned = 16;
 
-// A value of the prepared module as the plan first has it complete.
+// A value of the prepared step and where the plan first has it complete.
 struct Point {
   Value value;
-  int version = 0;
+  // Nothing: made of constants alone, the plan makes it again where it needs it.
+  std::optional<ValueVersion> kept;
+  int dim = -1;  // of which micro-batches have slices
   Sharding sharding;
 };
 
@@ -96,12 +101,40 @@ std::string ElementName(const Shape& shape, int64_t element) {
   return fmt::format("[{}]", fmt::join(index, ","));
 }
 
+// [m, .., b, ..] -> [.., m b, ..]: slices along `dim` of `whole` put together; those of what is the
+// same for all (-1): the first.
+template <typename T>
+std::vector<T> JoinSlices(std::span<const T> slices, const Shape& whole, int64_t num_slices,
+                          int dim, int64_t units_per_element) {
+  const auto block_of = [&](int first, int last) {
+    int64_t size = 1;
+    for (int i = first; i < last; ++i) size *= whole.dims[i];
+    return size;
+  };
+  const int64_t num_units = whole.num_elements() * units_per_element;
+  if (dim < 0) return {slices.begin(), slices.begin() + num_units};
+  const int64_t num_rows = block_of(0, dim);
+  const int64_t row = num_units / (num_slices * std::max<int64_t>(num_rows, 1));
+  std::vector<T> joined;
+  joined.reserve(num_units);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    for (int64_t slice = 0; slice < num_slices; ++slice) {
+      const auto begin = slices.begin() + (slice * num_rows + i) * row;
+      joined.insert(joined.end(), begin, begin + row);
+    }
+  }
+  return joined;
+}
+
 class DifferenceSearch {
  public:
-  DifferenceSearch(const SearchedRun& run, int64_t max_bytes_at_once)
+  DifferenceSearch(const SearchedRun& run, MicroBatchedStep micro_batched,
+                   int64_t max_bytes_at_once)
       : run_(run),
         stage_(run.plan.stages.front()),
         entry_(run.prepared.module.entry_computation()),
+        micro_batched_(std::move(micro_batched)),
+        loop_(FindMicroLoop(micro_batched_.step.module)),
         max_bytes_at_once_(max_bytes_at_once),
         points_(FindPoints()),
         groups_(MakeGroups()),
@@ -137,29 +170,50 @@ class DifferenceSearch {
 
   // Both programs with the values of a group as more results.
   struct Program {
-    Step step;
+    Step step;  // for one device
+    std::vector<Point> points;
     std::optional<StepRunner> mesh;
     std::map<int, MeshResults> results;  // of the mesh, by number of steps
   };
 
   std::vector<Point> FindPoints() const {
+    std::vector<bool> is_constant;
     std::vector<Point> points;
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       const Instruction& instruction = entry_.instructions[id];
+      is_constant.push_back(instruction.opcode != Opcode::kParameter &&
+                            instruction.opcode != Opcode::kRng &&
+                            std::ranges::all_of(instruction.operands, [&](Value operand) {
+                              return is_constant[operand.instruction];
+                            }));
       for (int r = 0; r < static_cast<int>(instruction.results.size()); ++r) {
         const ElementType type = instruction.results[r].type;
         if (!IsFloat(type) && !IsInteger(type) && type != ElementType::kPred) continue;
-        const Value value{id, r};
-        for (int version = 0; version <= static_cast<int>(stage_.reshards.size()); ++version) {
-          if (version > 0 && stage_.reshards[version - 1].value != value) continue;
-          const Sharding sharding = VersionSharding(run_.prepared.module, stage_, value, version);
-          if (!sharding.partial.empty()) continue;
-          points.push_back({value, version, sharding});
-          break;
+        if (std::optional<Point> point = FindPoint({id, r})) {
+          points.push_back(*std::move(point));
+        } else if (is_constant.back()) {
+          points.push_back({.value = {id, r}});
         }
       }
     }
     return points;
+  }
+
+  // nullopt: the plan never has it complete.
+  std::optional<Point> FindPoint(Value value) const {
+    const MicroBatchedValue& became = micro_batched_.became[value.instruction][value.result];
+    if (became.value.instruction < 0) return std::nullopt;
+    const Module& module = micro_batched_.step.module;
+    for (int version = 0; version <= static_cast<int>(stage_.reshards.size()); ++version) {
+      if (version > 0 && stage_.reshards[version - 1].value != became.value) continue;
+      Sharding sharding = VersionSharding(module, stage_, became.value, version);
+      if (!sharding.partial.empty()) continue;
+      return Point{.value = value,
+                   .kept = ValueVersion{became.value, version},
+                   .dim = became.dim,
+                   .sharding = std::move(sharding)};
+    }
+    return std::nullopt;
   }
 
   std::vector<std::vector<int>> MakeGroups() const {
@@ -167,7 +221,7 @@ class DifferenceSearch {
     int64_t bytes = 0;
     for (int i = 0; i < static_cast<int>(points_.size()); ++i) {
       const Opcode opcode = entry_.instruction(points_[i].value).opcode;
-      if (opcode == Opcode::kParameter || IsPlain(opcode)) continue;
+      if (!points_[i].kept || opcode == Opcode::kParameter || IsPlain(opcode)) continue;
       const int64_t more = entry_.shape(points_[i].value).num_bytes();
       if (bytes + more > max_bytes_at_once_ && !groups.back().empty()) {
         groups.emplace_back();
@@ -207,27 +261,79 @@ class DifferenceSearch {
     std::optional<Program>& program = programs_[group];
     if (program) return &*program;
     const std::vector<Point> points = PointsOf(group);
-    Program made{.step = WithResults(run_.prepared, points)};
-    StagePlan stage = stage_;
-    for (const Point& point : points) stage.result_versions.push_back(point.version);
-    ASSIGN_OR_RETURN(const SpmdProgram lowered, LowerSpmd(made.step.module, stage));
+    Program made{.step = WithResults(run_.prepared, points), .points = points};
+    const Module& module = micro_batched_.step.module;
+    std::vector<ValueVersion> kept;
+    for (const Point& point : points) {
+      if (point.kept) kept.push_back(*point.kept);
+    }
+    ASSIGN_OR_RETURN(SpmdProgram lowered, LowerSpmd(module, stage_, kept));
     ASSIGN_OR_RETURN(
         pjrt::Executable executable,
         pjrt::Executable::Compile(run_.client, ExportHlo(lowered.module),
-                                  {.num_replicas = static_cast<int>(stage.mesh.num_devices())}));
-    made.mesh.emplace(made.step, MeshExecutor(run_.client, std::move(executable), stage.mesh,
-                                              SignatureOf(made.step.module, lowered)));
+                                  {.num_replicas = static_cast<int>(stage_.mesh.num_devices())}));
+    Step step = micro_batched_.step;
+    MeshSignature signature = SignatureOf(module, std::move(lowered.parameters), lowered.results);
+    for (const ValueVersion& value : kept) {
+      const Computation& entry = module.entry_computation();
+      step.results.push_back({.name = entry.instruction(value.value).name});
+      Shape& shape = signature.results.emplace_back(entry.shape(value.value));
+      if (!loop_.IsTransient(value.value.instruction)) continue;
+      shape.dims.insert(shape.dims.begin(), loop_.num_micro_batches);
+    }
+    made.mesh.emplace(
+        step, MeshExecutor(run_.client, std::move(executable), stage_.mesh, std::move(signature)));
     program = std::move(made);
     return &*program;
   }
 
-  absl::StatusOr<const MeshResults*> RunMesh(size_t group, int num_steps) {
+  // What is made of constants alone has no bytes.
+  absl::StatusOr<MeshResults*> RunMesh(size_t group, int num_steps) {
     ASSIGN_OR_RETURN(Program * program, ProgramOf(group));
     const auto found = program->results.find(num_steps);
     if (found != program->results.end()) return &found->second;
-    ASSIGN_OR_RETURN(MeshResults results,
-                     RunOnMesh(program->step, *program->mesh, run_.inputs, num_steps));
-    return &program->results.emplace(num_steps, std::move(results)).first->second;
+    ASSIGN_OR_RETURN(MeshResults kept, RunOnMesh(*program->mesh, run_.inputs, num_steps));
+    return &program->results.emplace(num_steps, WholeResults(*program, kept)).first->second;
+  }
+
+  // By result of the program for one device.
+  MeshResults WholeResults(const Program& program, const MeshResults& kept) const {
+    MeshResults whole = kept;
+    const size_t num_results = entry_.results.size();
+    whole.values.resize(num_results);
+    whole.parts.resize(num_results);
+    whole.replica_faults.resize(num_results);
+    size_t next = num_results;
+    for (const Point& point : program.points) {
+      if (!point.kept) {
+        whole.values.emplace_back();
+        whole.parts.emplace_back();
+        whole.replica_faults.emplace_back();
+        continue;
+      }
+      whole.values.push_back(kept.values[next]);
+      whole.parts.push_back(kept.parts[next]);
+      whole.replica_faults.push_back(kept.replica_faults[next]);
+      ++next;
+      if (!loop_.IsTransient(point.kept->value.instruction)) continue;
+      const Shape& shape = entry_.shape(point.value);
+      const auto join = [&]<typename T>(std::span<const T> slices, int64_t units_per_element) {
+        return JoinSlices(slices, shape, loop_.num_micro_batches, point.dim, units_per_element);
+      };
+      Literal& value = whole.values.back();
+      const std::vector<char> bytes =
+          join(std::span<const char>(*value.bytes), ElementBytes(shape.type));
+      value = {shape, std::make_shared<const std::string>(bytes.begin(), bytes.end())};
+      std::vector<int32_t>& parts = whole.parts.back().of_elements;
+      if (!parts.empty()) parts = join(std::span<const int32_t>(parts), 1);
+    }
+    return whole;
+  }
+
+  static void FillConstants(const OneDeviceResults& one_device, MeshResults& mesh) {
+    for (size_t i = 0; i < mesh.values.size(); ++i) {
+      if (!mesh.values[i].bytes) mesh.values[i] = one_device.single[i];
+    }
   }
 
   // What the plan decided in a step (from 1).
@@ -279,19 +385,21 @@ class DifferenceSearch {
     return report;
   }
 
-  // In order of steps, then of operations; nullopt: everything agrees.
+  // In order of steps, then of operations, from where the last one was found: what is turned over
+  // since agrees with the plan in front of it, too. nullopt: everything agrees.
   absl::StatusOr<std::optional<Difference>> FindDifference() {
-    for (int num_steps = 1; num_steps <= run_.num_steps; ++num_steps) {
-      for (size_t group = 0; group < groups_.size(); ++group) {
-        ASSIGN_OR_RETURN(const MeshResults* mesh, RunMesh(group, num_steps));
-        const Step step = Turned(programs_[group]->step);
-        ASSIGN_OR_RETURN(OneDevice compiled, OneDevice::Compile(step, run_.client));
+    for (; num_steps_ <= run_.num_steps; ++num_steps_, group_ = 0) {
+      for (; group_ < groups_.size(); ++group_) {
+        const size_t group = group_;
+        ASSIGN_OR_RETURN(MeshResults * mesh, RunMesh(group, num_steps_));
         ASSIGN_OR_RETURN(const OneDeviceResults one_device,
-                         compiled.Run(TurnedInputs(), num_steps));
+                         RunOnOneDevice(Turned(programs_[group]->step), run_.client, TurnedInputs(),
+                                        num_steps_));
+        FillConstants(one_device, *mesh);
         const OracleReport report = CompareResults(programs_[group]->step, *mesh, one_device);
         ASSIGN_OR_RETURN(const std::optional<size_t> first,
                          FirstUnexplained(programs_[group]->step, report, *mesh));
-        if (first) return At(*programs_[group], *first, report, *mesh, one_device, num_steps);
+        if (first) return At(*programs_[group], *first, report, *mesh, one_device);
       }
     }
     return std::nullopt;
@@ -343,13 +451,13 @@ class DifferenceSearch {
   }
 
   Difference At(const Program& program, size_t at, const OracleReport& report,
-                const MeshResults& mesh, const OneDeviceResults& one_device, int num_steps) const {
+                const MeshResults& mesh, const OneDeviceResults& one_device) const {
     const Value value = program.step.module.entry_computation().results[at];
     const Instruction& instruction = entry_.instruction(value);
     const auto point = std::ranges::find(points_, value, &Point::value);
     Difference difference{.instruction = value.instruction};
     difference.text =
-        fmt::format("in step {} the first operation that differs is {} {} {}{} in {}", num_steps,
+        fmt::format("in step {} the first operation that differs is {} {} {}{} in {}", num_steps_,
                     OpcodeName(instruction.opcode), instruction.name, ToString(entry_.shape(value)),
                     instruction.op_name.empty() ? "" : fmt::format(" ({})", instruction.op_name),
                     ToString(point->sharding, stage_.mesh));
@@ -415,23 +523,31 @@ class DifferenceSearch {
   const SearchedRun& run_;
   const StagePlan& stage_;
   const Computation& entry_;
+  const MicroBatchedStep micro_batched_;
+  const MicroLoop loop_;
   const int64_t max_bytes_at_once_;
   const std::vector<Point> points_;
   const std::vector<std::vector<int>> groups_;
   std::vector<std::optional<Program>> programs_;
   std::vector<InstructionId> turned_;
+  // Where the search goes on.
+  int num_steps_ = 1;
+  size_t group_ = 0;
 };
 
 }  // namespace
 
 absl::StatusOr<FirstDifference> FindFirstDifference(const SearchedRun& run,
                                                     int64_t max_bytes_at_once) {
-  if (run.plan.num_micro_batches > 1) {
+  if (run.plan.per_micro_batch) {
     return Unimplemented(
-        "where it differs is searched for without micro-batches only; check the plan with "
-        "--micro-batches 1");
+        "where it differs is not searched for where each micro-batch stands for the whole batch "
+        "(--per-micro-batch); check the plan with --micro-batches 1");
   }
-  return DifferenceSearch(run, max_bytes_at_once).Run();
+  ASSIGN_OR_RETURN(
+      MicroBatchedStep micro_batched,
+      MakeMicroBatches(run.prepared, {.num_micro_batches = run.plan.num_micro_batches}));
+  return DifferenceSearch(run, std::move(micro_batched), max_bytes_at_once).Run();
 }
 
 }  // namespace minka

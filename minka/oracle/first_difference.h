@@ -32,7 +32,9 @@ struct FirstDifference {
 };
 
 struct SearchedRun {
-  const Step& prepared;  // of the plan
+  // Prepared as the plan's, but for micro-batches: operations on the whole batch, as one device
+  // runs them.
+  const Step& prepared;
   const Plan& plan;
   const pjrt::Client& client;
   const StepInputs& inputs;
@@ -40,7 +42,8 @@ struct SearchedRun {
   const MeshResults& results;  // of the plan's program as it is
 };
 
-// Unimplemented for plans with micro-batches, whose values exist for one of them at a time.
+// Of micro-batches, the values of all are put together. Unimplemented where each of them stands for
+// the whole batch (MicroBatchOptions::per_micro_batch), so that one device has no such values.
 absl::StatusOr<FirstDifference> FindFirstDifference(const SearchedRun& run,
                                                     int64_t max_bytes_at_once = int64_t{1} << 28);
 

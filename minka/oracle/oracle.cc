@@ -250,12 +250,11 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Cl
   return one_device.Run(inputs, num_steps);
 }
 
-absl::StatusOr<MeshResults> RunOnMesh(const Step& step, StepRunner& minka, const StepInputs& inputs,
-                                      int num_steps) {
+absl::StatusOr<MeshResults> RunOnMesh(StepRunner& minka, const StepInputs& inputs, int num_steps) {
   const MeshExecutor& executor = minka.executor();
   const MeshSignature& signature = executor.signature();
   MeshResults out;
-  out.replica_faults.resize(step.results.size());
+  out.replica_faults.resize(signature.results.size());
   const auto read = [&](int i, int step_number, const MeshArray& array) -> absl::Status {
     const Shape& shape = signature.results[i];
     const Sharding& sharding = signature.result_shardings[i];
@@ -289,7 +288,7 @@ absl::StatusOr<MeshResults> RunOnMesh(const Step& step, StepRunner& minka, const
 absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,
                                                   const StepInputs& inputs, int num_steps,
                                                   const OneDeviceResults& one_device) {
-  ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(step, minka, inputs, num_steps));
+  ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(minka, inputs, num_steps));
   OracleReport report = CompareResults(step, results, one_device);
   report.num_steps = num_steps;
   return report;

@@ -75,9 +75,8 @@ struct MeshResults {
   std::vector<std::string> replica_faults;  // "": equal after every step
 };
 
-// Runs `minka`, which runs `step` by some plan.
-absl::StatusOr<MeshResults> RunOnMesh(const Step& step, StepRunner& minka, const StepInputs& inputs,
-                                      int num_steps);
+// Runs `minka`, which runs a step by some plan.
+absl::StatusOr<MeshResults> RunOnMesh(StepRunner& minka, const StepInputs& inputs, int num_steps);
 
 // RunOnMesh and CompareResults.
 absl::StatusOr<OracleReport> CompareWithOneDevice(const Step& step, StepRunner& minka,

@@ -66,7 +66,7 @@ MeshResults BreakRuns::RunProgram(const Program& program, const Module& module) 
   const Step& prepared = program.compiled.prepared;
   StepRunner runner(prepared, MeshExecutor(devices_.client, std::move(executable), mesh,
                                            SignatureOf(prepared.module, program.compiled.program)));
-  return Must(RunOnMesh(prepared, runner, inputs_, kSteps));
+  return Must(RunOnMesh(runner, inputs_, kSteps));
 }
 
 Outcome BreakRuns::Run(const Break& fault) {

@@ -14,6 +14,7 @@
 #include "minka/driver/check.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
+#include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/runtime/mesh/local_devices.h"
 
@@ -62,14 +63,43 @@ ENTRY main {
 }
 )";
 
+// A dense layer in front of a relu, and the step of its weight. With weights of one, sums lie at
+// the threshold where inputs lie at this mean.
+constexpr float kDenseMean = 25166016.0F / 64;
+constexpr char kDense[] = R"(HloModule dense
+
+ENTRY main {
+  x = f32[8,64] parameter(0)
+  target = f32[8,4] parameter(1)
+  weight = f32[64,4] parameter(2)
+  threshold = f32[] constant(25166016)
+  sums = f32[8,4] dot(x, weight), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  thresholds = f32[8,4] broadcast(threshold), dimensions={}
+  mask = pred[8,4] compare(sums, thresholds), direction=GT, metadata={op_name="relu"}
+  passed = f32[8,4] select(mask, target, thresholds)
+  gradient = f32[64,4] dot(x, passed), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  updated = f32[64,4] subtract(weight, gradient)
+  ROOT results = (f32[64,4]) tuple(updated)
+}
+)";
+
 // Whole numbers, which no draw nudges, so large that sums over the batch round, and around the mean
 // so close that many lie at it: on which side depends on the order of the sum.
-Literal NearTheirMean(const Shape& shape, uint64_t seed) {
+Literal NearTheirMean(const Shape& shape, float mean, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string bytes(shape.num_elements() * sizeof(float), '\0');
   for (int64_t i = 0; i < shape.num_elements(); ++i) {
-    const float value = 1048576.0F * 3 + static_cast<float>(random() % 7);
+    const float value = mean - 3 + static_cast<float>(random() % 7);
     std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(float));
+  }
+  return {shape, std::make_shared<const std::string>(std::move(bytes))};
+}
+
+Literal Ones(const Shape& shape) {
+  std::string bytes(shape.num_elements() * sizeof(float), '\0');
+  const float one = 1;
+  for (size_t i = 0; i < bytes.size(); i += sizeof(float)) {
+    std::memcpy(bytes.data() + i, &one, sizeof(float));
   }
   return {shape, std::make_shared<const std::string>(std::move(bytes))};
 }
@@ -79,10 +109,10 @@ Step BatchNormStep() {
       MakeStep(Must(ParseHloText(kBatchNorm)), {.batch_inputs = {"0", "1"}, .states = {"2:0"}}));
 }
 
-StepInputs InputsNearTheirMean(const Step& step, uint64_t seed) {
-  return [&step, seed](int number) -> absl::StatusOr<ParameterValues> {
+StepInputs InputsNearTheirMean(const Step& step, float mean, uint64_t seed) {
+  return [&step, mean, seed](int number) -> absl::StatusOr<ParameterValues> {
     ASSIGN_OR_RETURN(ParameterValues values, RandomInputs(step, seed + number));
-    values[0] = NearTheirMean(values[0].shape, seed + number);
+    values[0] = NearTheirMean(values[0].shape, mean, seed + number);
     return values;
   };
 }
@@ -94,7 +124,7 @@ TEST(FindFirstDifference, ValuesWithinRoundingOfAThresholdMayGoEitherWay) {
   OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
   int num_refused = 0;
   for (uint64_t seed = 1; seed <= 200 && num_refused < 3; ++seed) {
-    const StepInputs inputs = InputsNearTheirMean(step, seed);
+    const StepInputs inputs = InputsNearTheirMean(step, 3145731.0F, seed);
     const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
     if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
       continue;
@@ -112,6 +142,63 @@ TEST(FindFirstDifference, ValuesWithinRoundingOfAThresholdMayGoEitherWay) {
   EXPECT_GT(num_refused, 0) << "no sum went the other way";
 }
 
+// Every device has a part of each sum, of one micro-batch after another.
+Parallelized SumOverDevices(const Step& step) {
+  return Must(
+      Parallelize(step, Cluster::Local(4),
+                  Shard{.mesh = "4",
+                        .search = {.pins = {"parameter.0=[-,-,x]", "parameter.2=[x,-]"},
+                                   .limits = {.no_all_gather = true, .no_all_to_all = true}},
+                        .num_micro_batches = 4},
+                  {.devices = Devices()}));
+}
+
+TEST(FindFirstDifference, MicroBatchesAreSeenTogether) {
+  const Step step =
+      Must(MakeStep(Must(ParseHloText(kDense)), {.batch_inputs = {"0", "1"}, .states = {"2:0"}}));
+  Parallelized run = SumOverDevices(step);
+  OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
+  int num_refused = 0;
+  for (uint64_t seed = 1; seed <= 200 && num_refused == 0; ++seed) {
+    const StepInputs inputs = [&](int number) -> absl::StatusOr<ParameterValues> {
+      ASSIGN_OR_RETURN(ParameterValues values, InputsNearTheirMean(step, kDenseMean, seed)(number));
+      values[2] = Ones(values[2].shape);
+      return values;
+    };
+    const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
+    if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
+      continue;
+    }
+    ++num_refused;
+    const OracleReport report = Must(CheckAgainstOneDevice(run, inputs, /*num_steps=*/1));
+    EXPECT_EQ(report.Failures(), "") << "seed " << seed;
+    ASSERT_EQ(report.turned.size(), 1u);
+    EXPECT_THAT(report.turned[0], HasSubstr("compare mask pred[8,4] (relu)"));
+  }
+  EXPECT_GT(num_refused, 0) << "no sum went the other way";
+}
+
+TEST(FindFirstDifference, NamesTheMicroBatchesOperationWhoseSumIsMissing) {
+  const Step step =
+      Must(MakeStep(Must(ParseHloText(kDense)), {.batch_inputs = {"0", "1"}, .states = {"2:0"}}));
+  Parallelized run = SumOverDevices(step);
+  Plan wrong = run.plan();
+  const Computation& entry = run.prepared().module.entry_computation();
+  for (Reshard& reshard : wrong.stages.front().reshards) {
+    if (entry.instruction(reshard.value).name == "sums") reshard.steps.clear();
+  }
+  const StepInputs inputs = [&](int number) { return RandomInputs(step, 3 + number); };
+  const MeshResults results = Must(RunOnMesh(run.runner(), inputs, /*num_steps=*/1));
+  const FirstDifference found = Must(FindFirstDifference({.prepared = Must(Prepare(step)),
+                                                          .plan = wrong,
+                                                          .client = Devices().client,
+                                                          .inputs = inputs,
+                                                          .num_steps = 1,
+                                                          .results = results}));
+  EXPECT_EQ(found.turned, std::vector<std::string>());
+  EXPECT_THAT(found.text, HasSubstr("in step 1 the first operation that differs is dot sums "));
+}
+
 TEST(FindFirstDifference, NamesTheOperationWhoseSumIsMissing) {
   const Step step = BatchNormStep();
   Parallelized run =
@@ -123,7 +210,7 @@ TEST(FindFirstDifference, NamesTheOperationWhoseSumIsMissing) {
     if (name == "sum" || name == "mean") reshard.steps.clear();
   }
   const StepInputs inputs = [&](int number) { return RandomInputs(step, 3 + number); };
-  const MeshResults results = Must(RunOnMesh(step, run.runner(), inputs, /*num_steps=*/1));
+  const MeshResults results = Must(RunOnMesh(run.runner(), inputs, /*num_steps=*/1));
   const FirstDifference found = Must(FindFirstDifference({.prepared = run.prepared(),
                                                           .plan = wrong,
                                                           .client = Devices().client,
