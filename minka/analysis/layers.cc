@@ -15,7 +15,7 @@ class LayerFinder {
         entry_(step.module.entry_computation()),
         uses_(entry_),
         phases_(phases),
-        depends_on_inputs_(DependsOnInputs(step)) {}
+        depends_on_inputs_(DependsOnMoreThanState(step)) {}
 
   Layers Run() && {
     FindMarked();
@@ -187,7 +187,7 @@ class LayerFinder {
 
 }  // namespace
 
-std::vector<bool> DependsOnInputs(const Step& step) {
+std::vector<bool> DependsOnMoreThanState(const Step& step) {
   const Computation& entry = step.module.entry_computation();
   std::vector<bool> depends(entry.instructions.size());
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {

@@ -27,7 +27,7 @@ struct Layers {
 // region could not fall.
 Layers FindLayers(const Step& step, const std::vector<Phase>& phases);
 
-// By instruction: does it depend on a parameter that is not state?
-std::vector<bool> DependsOnInputs(const Step& step);
+// By instruction: does it depend on a parameter that is not state (batch, key or constant)?
+std::vector<bool> DependsOnMoreThanState(const Step& step);
 
 }  // namespace minka

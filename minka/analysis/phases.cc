@@ -144,18 +144,18 @@ class Classifier {
   // Drops from `wide` what is made of anything else than what the tail reads, too: a gradient's own
   // last reduction, in contrast to the means of a gradient.
   void KeepWhatReadsGradients(const std::vector<bool>& tail, std::vector<bool>& wide) const {
-    const std::vector<bool> depends_on_inputs = DependsOnInputs();
+    const std::vector<bool> depends_on_batch_or_key = DependsOnBatchOrKey();
     const std::vector<bool> read_by_tail = ReadBy(tail);
     const auto is_gradient = [&](Value value) {
       const InstructionId id = value.instruction;
-      return wide[id] || read_by_tail[id] || !depends_on_inputs[id];
+      return wide[id] || read_by_tail[id] || !depends_on_batch_or_key[id];
     };
     for (bool changed = true; changed;) {
       changed = false;
       for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
         if (!wide[id]) continue;
         const std::vector<Value>& operands = entry_.instructions[id].operands;
-        const bool is_input = operands.empty() && depends_on_inputs[id];
+        const bool is_input = operands.empty() && depends_on_batch_or_key[id];
         wide[id] =
             !is_input && IsReadOnlyBy(id, tail, wide) && std::ranges::all_of(operands, is_gradient);
         changed = changed || !wide[id];
@@ -185,7 +185,7 @@ class Classifier {
   }
 
   // Does it depend on a batch or key, and so on the forward pass?
-  std::vector<bool> DependsOnInputs() const {
+  std::vector<bool> DependsOnBatchOrKey() const {
     std::vector<bool> depends(entry_.instructions.size());
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       const Instruction& instruction = entry_.instructions[id];
@@ -203,10 +203,10 @@ class Classifier {
   }
 
   void MoveBehindTheGradients() {
-    const std::vector<bool> depends_on_inputs = DependsOnInputs();
+    const std::vector<bool> depends_on_batch_or_key = DependsOnBatchOrKey();
     for (auto id = undecided_.rbegin(); id != undecided_.rend(); ++id) {
       const Instruction& instruction = entry_.instructions[*id];
-      if (depends_on_inputs[*id] || is_other_result_[*id]) continue;
+      if (depends_on_batch_or_key[*id] || is_other_result_[*id]) continue;
       bool is_read = is_state_result_[*id];
       bool only_by_apply = true;
       for (size_t result = 0; result < instruction.results.size(); ++result) {

@@ -14,6 +14,7 @@
 namespace minka {
 namespace {
 
+// Layers of what stands in none (StepPart::layer) and of what several contribute to.
 constexpr int kNone = -1;
 constexpr int kSeveral = -2;
 
@@ -30,7 +31,7 @@ class LayerSpreader {
         entry_(step.module.entry_computation()),
         uses_(entry_),
         phases_(phases),
-        depends_on_inputs_(DependsOnInputs(step)),
+        depends_on_inputs_(DependsOnMoreThanState(step)),
         num_layers_(forward.count),
         layers_(forward.layer) {
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {

@@ -45,8 +45,8 @@ class CostModel {
   // What one turn of a loop may read and write and find in the caches in the next; 0: not known.
   virtual double cache_bytes() const { return 0; }
   // By which the one pass that plans the inside of a loop or branch compares moving with computing
-  // (called_plan.h); what it makes is priced as everything else.
-  virtual CalledPrices called_prices() const { return {.per_byte = 8, .per_collective = 4096}; }
+  // (called_plan.h); what it makes is priced as everything else. All models' so far.
+  CalledPrices called_prices() const { return kTrialPrices; }
   // Whether collectives that run as one instruction pay one latency: alpa prices each by itself.
   virtual bool shares_latency() const = 0;
   // Whether compute may be repeated on an axis: alpa forbids undivided dots.

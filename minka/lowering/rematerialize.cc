@@ -20,13 +20,13 @@ namespace {
 constexpr int kAboveAll = std::numeric_limits<int>::max();
 
 // What does not depend on the choice.
-class Structure {
+class LayerFacts {
  public:
-  explicit Structure(const Step& step)
+  explicit LayerFacts(const Step& step)
       : step_(step),
         entry_(step.module.entry_computation()),
         uses_(entry_),
-        varies_(DependsOnInputs(step)) {
+        varies_(DependsOnMoreThanState(step)) {
     MINKA_CHECK(step.num_layers.has_value(), "a step without its structure");
     if (num_layers() == 0) return;
     FindLeaving();
@@ -198,14 +198,14 @@ class Structure {
 // What a choice makes of each layer.
 class Repetitions {
  public:
-  Repetitions(const Structure& structure, RematChoice policies)
-      : structure_(structure), policies_(std::move(policies)), entering_(policies_.size()) {
-    for (int layer = 0; layer < structure.num_layers(); ++layer) {
-      if (structure.arriving(layer).empty()) policies_[layer] = RematPolicy::kNone;
+  Repetitions(const LayerFacts& facts, RematChoice policies)
+      : facts_(facts), policies_(std::move(policies)), entering_(policies_.size()) {
+    for (int layer = 0; layer < facts.num_layers(); ++layer) {
+      if (facts.arriving(layer).empty()) policies_[layer] = RematPolicy::kNone;
     }
-    for (InstructionId id = 0; id < structure.entry().num_instructions(); ++id) {
-      if (!structure.IsBackward(id)) continue;
-      for (const Value operand : structure.entry().instructions[id].operands) Need(operand);
+    for (InstructionId id = 0; id < facts.entry().num_instructions(); ++id) {
+      if (!facts.IsBackward(id)) continue;
+      for (const Value operand : facts.entry().instructions[id].operands) Need(operand);
     }
   }
 
@@ -217,16 +217,16 @@ class Repetitions {
 
  private:
   void Need(Value value) {
-    const int layer = structure_.layer(value.instruction);
-    if (layer < 0 || !structure_.IsRepeated(value, policies_[layer])) return;
+    const int layer = facts_.layer(value.instruction);
+    if (layer < 0 || !facts_.IsRepeated(value, policies_[layer])) return;
     if (!repeated_.insert(value.instruction).second) return;
-    for (const Value operand : structure_.entry().instruction(value).operands) {
+    for (const Value operand : facts_.entry().instruction(value).operands) {
       Need(operand);
-      if (structure_.varies(operand) && !IsRepeated(operand)) entering_[layer].insert(operand);
+      if (facts_.varies(operand) && !IsRepeated(operand)) entering_[layer].insert(operand);
     }
   }
 
-  const Structure& structure_;
+  const LayerFacts& facts_;
   RematChoice policies_;
   std::set<InstructionId> repeated_;
   std::vector<std::set<Value>> entering_;  // by layer
@@ -235,12 +235,12 @@ class Repetitions {
 // Writes the step anew, every instruction behind what it reads now.
 class RematWriter {
  public:
-  RematWriter(const Step& step, const Structure& structure, const Repetitions& repetitions)
-      : structure_(structure),
+  RematWriter(const Step& step, const LayerFacts& facts, const Repetitions& repetitions)
+      : facts_(facts),
         repetitions_(repetitions),
-        entry_(structure.entry()),
+        entry_(facts.entry()),
         rewriter_(entry_),
-        lanes_(structure.num_layers()),
+        lanes_(facts.num_layers()),
         out_(step) {
     FindWaiting();
   }
@@ -263,20 +263,20 @@ class RematWriter {
   // Some frontends put what the backward pass makes of forward values alone into the forward pass.
   // Where it reads copies it is written when it is needed, behind what the copies wait for.
   void FindWaiting() {
-    std::vector<InstructionId> last_arriving(structure_.num_layers(), -1);
-    for (int layer = 0; layer < structure_.num_layers(); ++layer) {
-      for (const Value value : structure_.arriving(layer)) {
+    std::vector<InstructionId> last_arriving(facts_.num_layers(), -1);
+    for (int layer = 0; layer < facts_.num_layers(); ++layer) {
+      for (const Value value : facts_.arriving(layer)) {
         last_arriving[layer] = std::max(last_arriving[layer], value.instruction);
       }
     }
     waits_until_.assign(entry_.instructions.size(), -1);
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (!structure_.IsBackward(id)) continue;
+      if (!facts_.IsBackward(id)) continue;
       InstructionId& until = waits_until_[id];
       for (const Value operand : entry_.instructions[id].operands) {
         until = std::max(until, waits_until_[operand.instruction]);
         if (!repetitions_.IsRepeated(operand)) continue;
-        until = std::max(until, last_arriving[structure_.layer(operand.instruction)]);
+        until = std::max(until, last_arriving[facts_.layer(operand.instruction)]);
       }
     }
   }
@@ -299,28 +299,28 @@ class RematWriter {
     while (!written_.empty()) {
       const InstructionId id = written_.back();
       written_.pop_back();
-      if (!structure_.IsBackward(id)) continue;
+      if (!facts_.IsBackward(id)) continue;
       const auto num_results = static_cast<int32_t>(entry_.instructions[id].results.size());
       for (int32_t i = 0; i < num_results; ++i) {
-        for (const Use& use : structure_.uses({id, i})) {
+        for (const Use& use : facts_.uses({id, i})) {
           if (IsReady(use.user)) Write(use.user);
         }
       }
     }
   }
   bool IsReady(InstructionId id) const {
-    return structure_.EndsHere(id) &&
+    return facts_.EndsHere(id) &&
            std::ranges::all_of(entry_.instructions[id].operands, [&](Value operand) {
-             return !structure_.IsBackward(operand.instruction) ||
+             return !facts_.IsBackward(operand.instruction) ||
                     rewriter_.IsMapped(operand.instruction);
            });
   }
 
   Value ReadBy(InstructionId reader, Value value) {
-    if (structure_.IsBackward(reader)) {
+    if (facts_.IsBackward(reader)) {
       if (repetitions_.IsRepeated(value)) return Copy(value);
-      const int level = structure_.level(reader);
-      if (level >= 0 && level < structure_.num_layers() && IsLane(level, value)) {
+      const int level = facts_.level(reader);
+      if (level >= 0 && level < facts_.num_layers() && IsLane(level, value)) {
         return Lane(level, value);
       }
     }
@@ -329,8 +329,8 @@ class RematWriter {
   }
 
   bool IsLane(int layer, Value value) const {
-    return repetitions_.RepeatsAnythingOf(layer) && (repetitions_.entering(layer).contains(value) ||
-                                                     structure_.arriving(layer).contains(value));
+    return repetitions_.RepeatsAnythingOf(layer) &&
+           (repetitions_.entering(layer).contains(value) || facts_.arriving(layer).contains(value));
   }
 
   // The value behind the layer's barrier.
@@ -341,7 +341,7 @@ class RematWriter {
 
   void WriteBarrier(int layer) {
     std::set<Value> values = repetitions_.entering(layer);
-    values.insert(structure_.arriving(layer).begin(), structure_.arriving(layer).end());
+    values.insert(facts_.arriving(layer).begin(), facts_.arriving(layer).end());
     for (const Value value : values) Write(value.instruction);
     for (const Value value : values) {
       const Instruction& producer = entry_.instruction(value);
@@ -361,12 +361,12 @@ class RematWriter {
   Value Copy(Value value) {
     const auto found = copies_.find(value.instruction);
     if (found != copies_.end()) return found->second[value.result];
-    const int layer = structure_.layer(value.instruction);
+    const int layer = facts_.layer(value.instruction);
     Instruction copy = entry_.instruction(value);
     for (Value& operand : copy.operands) {
       if (repetitions_.IsRepeated(operand)) {
         operand = Copy(operand);
-      } else if (structure_.varies(operand)) {
+      } else if (facts_.varies(operand)) {
         operand = Lane(layer, operand);
       } else {
         Write(operand.instruction);
@@ -379,7 +379,7 @@ class RematWriter {
     return (copies_[value.instruction] = rewriter_.Append(std::move(copy)))[value.result];
   }
 
-  const Structure& structure_;
+  const LayerFacts& facts_;
   const Repetitions& repetitions_;
   const Computation& entry_;
   std::vector<InstructionId> waits_until_;  // by instruction; -1: nothing
@@ -428,10 +428,10 @@ absl::StatusOr<RematChoice> ByLayer(const Step& step, const RematChoice& choice,
 
 absl::StatusOr<RematChoice> EffectiveRemat(const Step& step, const RematChoice& choice) {
   if (ChoosesNothing(choice)) return RematChoice();
-  const Structure structure(step);
-  ASSIGN_OR_RETURN(RematChoice policies, ByLayer(step, choice, structure.num_layers()));
-  const Repetitions all(structure, RematChoice(policies.size(), RematPolicy::kAll));
-  for (int layer = 0; layer < structure.num_layers(); ++layer) {
+  const LayerFacts facts(step);
+  ASSIGN_OR_RETURN(RematChoice policies, ByLayer(step, choice, facts.num_layers()));
+  const Repetitions all(facts, RematChoice(policies.size(), RematPolicy::kAll));
+  for (int layer = 0; layer < facts.num_layers(); ++layer) {
     if (!all.RepeatsAnythingOf(layer)) policies[layer] = RematPolicy::kNone;
   }
   if (!ChoosesNothing(policies)) return policies;
@@ -443,9 +443,9 @@ absl::StatusOr<RematChoice> EffectiveRemat(const Step& step, const RematChoice& 
 absl::StatusOr<Step> Rematerialize(const Step& step, const RematChoice& choice) {
   ASSIGN_OR_RETURN(RematChoice policies, EffectiveRemat(step, choice));
   if (policies.empty()) return step;
-  const Structure structure(step);
-  const Repetitions repetitions(structure, std::move(policies));
-  return RematWriter(step, structure, repetitions).Run();
+  const LayerFacts facts(step);
+  const Repetitions repetitions(facts, std::move(policies));
+  return RematWriter(step, facts, repetitions).Run();
 }
 
 }  // namespace minka
