@@ -24,7 +24,12 @@ class DevicePosition {
   Value Number(int64_t value);
   Value Coordinate(int axis);
   // What Coordinate gives from now on: for axes that are no devices.
-  void SetCoordinate(int axis, Value coordinate) { coordinates_[axis] = coordinate; }
+  void SetCoordinate(int axis, Value coordinate) {
+    coordinates_[axis] = coordinate;
+    given_[axis] = coordinate;
+  }
+  // Coordinates that were set, by axis: a computation that is called has to be handed them.
+  const std::map<int, Value>& given() const { return given_; }
   // Which of the parts along the axes (major to minor) the device holds.
   Value Part(const AxisList& axes);
   // Part times the size of a part.
@@ -38,7 +43,7 @@ class DevicePosition {
   const Mesh& mesh_;
   Value replica_;
   std::map<int64_t, Value> numbers_;
-  std::map<int, Value> coordinates_;
+  std::map<int, Value> coordinates_, given_;
   std::map<AxisSet, Value> is_first_;
 };
 

@@ -192,6 +192,8 @@ class Analyser {
     for (Strategy& strategy : EnumerateStrategies(rule, mesh_)) {
       if (strategy.axes[kMicroAxis].kind == AxisUse::Kind::kIdle && !may_repeat) continue;
       if (!CombineAxes(rule, strategy).empty()) continue;
+      if (IsControlFlow(entry_.instructions[id].opcode) && Communicates(id, rule, strategy))
+        continue;
       const std::optional<int> ado = AdoOf(id, rule, strategy);
       if (!ado || (best && *ado >= least)) continue;
       least = *ado;
@@ -200,25 +202,36 @@ class Analyser {
     return best;
   }
 
+  // Would one micro-batch need something of another inside the loop or branch?
+  bool Communicates(InstructionId id, const OpRule& rule, const Strategy& strategy) const {
+    const std::vector<CalledPlan> called =
+        PlanCalledBy(step_.module, entry_, id, rule, strategy, mesh_, kTrialPrices);
+    const Trips once = [](const Computation&, InstructionId) { return 1.0; };
+    return !CollectivesOf(step_.module, entry_, id, rule, strategy, called, mesh_, once).empty();
+  }
+
   std::optional<int> AdoOf(InstructionId id, const OpRule& rule, const Strategy& strategy) const {
     int total = 0;
     const std::vector<Value>& operands = entry_.instructions[id].operands;
     for (size_t i = 0; i < operands.size(); ++i) {
       const Place wanted = PlaceOf(OperandSharding(rule, strategy, static_cast<int>(i)));
-      const std::optional<int> ado = AdoOfOperand(operands[i], wanted);
+      const std::optional<int> ado = AdoOfOperand(id, operands[i], wanted);
       if (!ado) return std::nullopt;
       total += *ado;
     }
     return total;
   }
 
-  std::optional<int> AdoOfOperand(Value operand, const Place& wanted) const {
+  std::optional<int> AdoOfOperand(InstructionId id, Value operand, const Place& wanted) const {
     const Place& place = out_.at(operand);
     const bool wants_whole = wanted.kind == Place::Kind::kSame;
     switch (place.kind) {
       case Place::Kind::kInvariant:
       case Place::Kind::kSame:
-        if (wanted.kind == Place::Kind::kPartial) return std::nullopt;
+        // What a loop adds its sums to counts once.
+        if (wanted.kind == Place::Kind::kPartial) {
+          return entry_.instructions[id].opcode == Opcode::kWhile ? std::optional(1) : std::nullopt;
+        }
         return wants_whole ? 0 : 1;
       case Place::Kind::kSplit:
         return place == wanted ? std::optional(0) : std::nullopt;
@@ -394,14 +407,25 @@ class LoopWriter {
         if (wanted.kind == Place::Kind::kPartial) return inside_[value.instruction][value.result];
         break;
       case Place::Kind::kSame:
+        if (wanted.kind == Place::Kind::kPartial) return CountedOnce(value);
         if (wanted.kind != Place::Kind::kSplit) return inside_[value.instruction][value.result];
         return OwnSlice(inside_[value.instruction][value.result], wanted.dim);
       case Place::Kind::kInvariant:
+        if (wanted.kind == Place::Kind::kPartial) return CountedOnce(value);
         return wanted.kind == Place::Kind::kSplit ? Slice(value, wanted.dim) : Repeat(value);
       case Place::Kind::kAfter:
         break;
     }
     return wanted.kind == Place::Kind::kSplit ? Slice(value, wanted.dim) : Whole(value);
+  }
+
+  // A part of a sum that is the value.
+  Value CountedOnce(Value value) {
+    const Value whole = Inside(value, {Place::Kind::kSame});
+    if (IsZero(entry_, value)) return whole;
+    const Value part = KeepOnFirst(position_, whole, AxisSet::Of(kMicroAxis));
+    Label(LoopRole::kBody);
+    return part;
   }
 
   // Of all micro-batches, or what one of them estimates.

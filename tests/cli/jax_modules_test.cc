@@ -15,16 +15,17 @@ struct Subject {
   const char* module;
   const char* mesh;
   const char* method;
+  int num_micro_batches = 1;
 };
 
 class JaxModules : public CommandTest, public testing::WithParamInterface<Subject> {};
 
 TEST_P(JaxModules, ComputeOnEightDevicesWhatOneComputes) {
   const Subject& subject = GetParam();
-  const Outcome outcome =
-      Run(fmt::format("run {}/{}.pb --mesh {} --method {} --batch-input 'batch*' --random-inputs 1 "
-                      "--time-limit 5s --check --json",
-                      JAX_MODULES, subject.module, subject.mesh, subject.method));
+  const Outcome outcome = Run(fmt::format(
+      "run {}/{}.pb --mesh {} --method {} --batch-input 'batch*' --random-inputs 1 "
+      "--micro-batches {} --time-limit 5s --check --json",
+      JAX_MODULES, subject.module, subject.mesh, subject.method, subject.num_micro_batches));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
   const double share = json["unsupported_flops_share"];
@@ -39,11 +40,14 @@ std::vector<Subject> Subjects() {
     subjects.push_back({module, "8", "data"});
     for (const char* mesh : {"2x4", "2x2x2"}) subjects.push_back({module, mesh, "shard"});
   }
+  subjects.push_back({"small_lstm", "2x2", "shard", 2});
+  subjects.push_back({"small_lstm", "2", "zero3", 4});
   return subjects;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, JaxModules, testing::ValuesIn(Subjects()), [](const auto& info) {
-  return fmt::format("{}_{}_{}", info.param.module, info.param.mesh, info.param.method);
+  return fmt::format("{}_{}_{}{}", info.param.module, info.param.mesh, info.param.method,
+                     info.param.num_micro_batches > 1 ? "_micro" : "");
 });
 
 }  // namespace

@@ -328,6 +328,85 @@ TEST(BatchStatistics, OfEachMicroBatchAreComparedWithOneDeviceThatTakesThemSo) {
   EXPECT_NE(failures(traced.step), "") << "statistics of the full batch are others";
 }
 
+// A loop and a branch over examples that know their places in the batch, and a sum over both.
+constexpr char kLoopOverExamples[] = R"(HloModule loop
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT s = f32[] add(p, q)
+}
+
+shifted {
+  a = f32[32,8] parameter(0)
+  places = f32[32,8] iota(), iota_dimension=0
+  ROOT sum = f32[32,8] add(a, places)
+}
+
+same {
+  ROOT a = f32[32,8] parameter(0)
+}
+
+body {
+  i = s32[] parameter(0)
+  x = f32[32,8] parameter(1)
+  total = f32[8] parameter(2)
+  w = f32[8] parameter(3)
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  zero = f32[] constant(0)
+  places = f32[32,8] iota(), iota_dimension=0
+  hundredth = f32[] constant(0.01)
+  hundredths = f32[32,8] broadcast(hundredth), dimensions={}
+  small = f32[32,8] multiply(places, hundredths)
+  weights = f32[32,8] broadcast(w), dimensions={1}
+  weighted = f32[32,8] multiply(x, weights)
+  y = f32[32,8] add(weighted, small)
+  is_second = pred[] compare(i, one), direction=EQ
+  chosen = f32[32,8] conditional(is_second, y, y), true_computation=shifted, false_computation=same
+  part = f32[8] reduce(chosen, zero), dimensions={0}, to_apply=add
+  sum = f32[8] add(total, part)
+  ROOT carried = (s32[], f32[32,8], f32[8], f32[8]) tuple(next, chosen, sum, w)
+}
+
+condition {
+  i = s32[] parameter(0)
+  x = f32[32,8] parameter(1)
+  total = f32[8] parameter(2)
+  w = f32[8] parameter(3)
+  three = s32[] constant(3)
+  ROOT less = pred[] compare(i, three), direction=LT
+}
+
+ENTRY main {
+  x = f32[32,8] parameter(0)
+  w = f32[8] parameter(1)
+  zero = s32[] constant(0)
+  begin = (s32[], f32[32,8], f32[8], f32[8]) tuple(zero, x, w, w)
+  loop = (s32[], f32[32,8], f32[8], f32[8]) while(begin), condition=condition, body=body
+  y = f32[32,8] get-tuple-element(loop), index=1
+  total = f32[8] get-tuple-element(loop), index=2
+  new_w = f32[8] subtract(w, total)
+  ROOT results = (f32[8], f32[32,8]) tuple(new_w, y)
+}
+)";
+
+TEST(MicroBatches, LoopsAndBranchesKnowThePlacesOfTheirExamples) {
+  const Step step =
+      MakeStep(*ParseHloText(kLoopOverExamples), {.batch_inputs = {"0"}, .states = {"1:0"}})
+          .value();
+  for (const ParallelMethod& method :
+       {ParallelMethod(DataParallel{.mesh = "8", .num_micro_batches = 4}),
+        ParallelMethod(Shard{.mesh = "2x4", .num_micro_batches = 2})}) {
+    auto run = Parallelize(step, Cluster::Local(8), method, {.devices = Devices()});
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    const auto report = CheckAgainstOneDevice(
+        *run, [&](int number) { return RandomInputs(step, kSeed + number); }, kSteps);
+    ASSERT_TRUE(report.ok()) << Message(report.status());
+    EXPECT_EQ(report->Failures(), "");
+  }
+}
+
 // State and temporary bytes of one device, with every weight and moment divided by 8.
 struct DeviceBytes {
   int64_t state = 0, temporary = 0;
