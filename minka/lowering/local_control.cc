@@ -117,8 +117,9 @@ std::vector<Value> WithGiven(const SourceOperation& source, const std::vector<Va
 
 }  // namespace
 
-std::vector<Value> EmitLocalControl(const SourceOperation& source, std::vector<Value> operands,
-                                    DevicePosition& position, CalledComputations& called) {
+std::vector<Value> EmitLocalControl(const SourceOperation& source,
+                                    const std::vector<Value>& operands, DevicePosition& position,
+                                    CalledComputations& called) {
   const Instruction& instruction = source.instruction();
   const bool is_loop = instruction.opcode == Opcode::kWhile;
   Instruction local = instruction;

@@ -298,7 +298,7 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
       return EmitRandom(source, std::move(operands), position);
     case Opcode::kWhile:
     case Opcode::kConditional:
-      return EmitLocalControl(source, std::move(operands), position, called);
+      return EmitLocalControl(source, operands, position, called);
     case Opcode::kSelect:
     case Opcode::kClamp:
       return AppendLocal(source, SpreadScalars(source, std::move(operands), position), position,

@@ -55,8 +55,9 @@ Attributes LocalAttributes(const Instruction& instruction, std::span<const Shape
 
 // A `while` or `conditional` whose called computations run on local shapes, with the collectives
 // that their plans ask for.
-std::vector<Value> EmitLocalControl(const SourceOperation& source, std::vector<Value> operands,
-                                    DevicePosition& position, CalledComputations& called);
+std::vector<Value> EmitLocalControl(const SourceOperation& source,
+                                    const std::vector<Value>& operands, DevicePosition& position,
+                                    CalledComputations& called);
 
 // A gather whose table is split along looked-up dimensions, and a scatter into such a table (of
 // one operand).
