@@ -1,0 +1,74 @@
+#include "minka/schedule/generate.h"
+
+#include <algorithm>
+#include <string>
+
+#include "fmt/ranges.h"
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/schedule/kinds.h"
+
+namespace minka {
+
+std::vector<Task> OfAllMicroBatches(TaskKind kind, int stage, const PipelineShape& shape) {
+  std::vector<Task> tasks;
+  for (int i = 0; i < shape.num_micro_batches; ++i) tasks.push_back({kind, stage, i});
+  return tasks;
+}
+
+std::vector<Task> Alternate(const std::vector<Task>& forward, const std::vector<Task>& backward,
+                            int num_first) {
+  const size_t first = std::min(forward.size(), static_cast<size_t>(num_first));
+  std::vector<Task> tasks(forward.begin(), forward.begin() + static_cast<std::ptrdiff_t>(first));
+  for (size_t i = 0; i < backward.size(); ++i) {
+    if (first + i < forward.size()) tasks.push_back(forward[first + i]);
+    tasks.push_back(backward[i]);
+  }
+  return tasks;
+}
+
+absl::Status NeedsOneStagePerMesh(const PipelineShape& shape) {
+  if (shape.stages_per_mesh == 1) return absl::OkStatus();
+  return InvalidArgument("{} stages on each mesh: only interleaved-1f1b has more than one",
+                         shape.stages_per_mesh);
+}
+
+std::span<const ScheduleKind> ScheduleKinds() {
+  static const ScheduleKind kinds[] = {kGpipe,       kOneFOneB,     kEagerOneFOneB,
+                                       kInterleaved, kZeroBubbleH1, kInference};
+  return kinds;
+}
+
+absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape) {
+  const auto kind = std::ranges::find(ScheduleKinds(), name, &ScheduleKind::name);
+  if (kind == ScheduleKinds().end()) {
+    std::vector<std::string_view> names;
+    for (const ScheduleKind& known : ScheduleKinds()) names.push_back(known.name);
+    return InvalidArgument("unknown schedule \"{}\"; known: {}", name, fmt::join(names, ", "));
+  }
+  if (shape.num_meshes < 1 || shape.num_micro_batches < 1 || shape.stages_per_mesh < 1) {
+    return InvalidArgument(
+        "a schedule of {} meshes with {} stages each and {} micro-batches; there is at least one "
+        "of each",
+        shape.num_meshes, shape.stages_per_mesh, shape.num_micro_batches);
+  }
+  if (const absl::Status checked = kind->check(shape); !checked.ok()) {
+    return WithContext(checked, "schedule " + std::string(name));
+  }
+  Schedule schedule{.name = std::string(name),
+                    .shape = shape,
+                    .trains = kind->trains,
+                    .splits_backward = kind->splits_backward};
+  for (int mesh = 0; mesh < shape.num_meshes; ++mesh) {
+    std::vector<Task>& tasks = schedule.tasks.emplace_back(kind->tasks_of_mesh(shape, mesh));
+    for (int stage = mesh; kind->trains && stage < schedule.num_stages();
+         stage += shape.num_meshes) {
+      tasks.push_back({TaskKind::kApply, stage});
+    }
+  }
+  const absl::Status verified = Verify(schedule);
+  MINKA_CHECK(verified.ok(), "{}", Message(verified));
+  return schedule;
+}
+
+}  // namespace minka

@@ -1,0 +1,30 @@
+// The schedules by name. Each is a file of its own that says what every mesh does; what is common
+// to them stands in generate.cc.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/schedule/schedule.h"
+
+namespace minka {
+
+struct ScheduleKind {
+  std::string_view name, summary;
+  bool trains = true, splits_backward = false;
+  // The tasks of a mesh in their order, without `apply`.
+  std::vector<Task> (*tasks_of_mesh)(const PipelineShape& shape, int mesh) = nullptr;
+  // Not OK: the shape that it cannot do, and what it needs.
+  absl::Status (*check)(const PipelineShape& shape) = nullptr;
+};
+
+// All, by name: gpipe, 1f1b, eager-1f1b, interleaved-1f1b, zero-bubble-h1, inference.
+std::span<const ScheduleKind> ScheduleKinds();
+
+// InvalidArgument names an unknown schedule and those that there are, or what the shape lacks. What
+// it returns passes Verify.
+absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape);
+
+}  // namespace minka
