@@ -41,6 +41,7 @@ absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const Step
                                                                .client = client,
                                                                .inputs = inputs,
                                                                .num_steps = num_steps,
+                                                               .runner = run.runner(),
                                                                .results = results});
   if (!found.ok()) {
     report.first_difference = Message(found.status());

@@ -142,6 +142,7 @@ class DifferenceSearch {
 
   absl::StatusOr<FirstDifference> Run() && {
     FirstDifference found;
+    ASSIGN_OR_RETURN(num_steps_, FirstRefusedStep());
     while (true) {
       ASSIGN_OR_RETURN(const std::optional<Difference> difference, FindDifference());
       if (difference && !difference->can_turn) {
@@ -383,6 +384,17 @@ class DifferenceSearch {
     OracleReport report = CompareResults(run_.prepared, run_.results, one_device);
     report.num_steps = run_.num_steps;
     return report;
+  }
+
+  // The first step (from 1) whose results are refused: there is nothing to find in front of it.
+  absl::StatusOr<int> FirstRefusedStep() const {
+    ASSIGN_OR_RETURN(OneDevice compiled, OneDevice::Compile(run_.prepared, run_.client));
+    for (int step = 1; step < run_.num_steps; ++step) {
+      ASSIGN_OR_RETURN(const MeshResults mesh, RunOnMesh(run_.runner, run_.inputs, step));
+      ASSIGN_OR_RETURN(const OneDeviceResults one_device, compiled.Run(run_.inputs, step));
+      if (!CompareResults(run_.prepared, mesh, one_device).ok()) return step;
+    }
+    return run_.num_steps;
   }
 
   // In order of steps, then of operations, from where the last one was found: what is turned over

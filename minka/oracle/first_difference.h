@@ -39,7 +39,8 @@ struct SearchedRun {
   const pjrt::Client& client;
   const StepInputs& inputs;
   int num_steps = 1;
-  const MeshResults& results;  // of the plan's program as it is
+  StepRunner& runner;          // of the plan's program as it is
+  const MeshResults& results;  // that it gave
 };
 
 // Of micro-batches, the values of all are put together. Unimplemented where each of them stands for

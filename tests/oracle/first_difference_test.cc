@@ -194,6 +194,7 @@ TEST(FindFirstDifference, NamesTheMicroBatchesOperationWhoseSumIsMissing) {
                                                           .client = Devices().client,
                                                           .inputs = inputs,
                                                           .num_steps = 1,
+                                                          .runner = run.runner(),
                                                           .results = results}));
   EXPECT_EQ(found.turned, std::vector<std::string>());
   EXPECT_THAT(found.text, HasSubstr("in step 1 the first operation that differs is dot sums "));
@@ -216,6 +217,7 @@ TEST(FindFirstDifference, NamesTheOperationWhoseSumIsMissing) {
                                                           .client = Devices().client,
                                                           .inputs = inputs,
                                                           .num_steps = 1,
+                                                          .runner = run.runner(),
                                                           .results = results}));
   EXPECT_EQ(found.turned, std::vector<std::string>());
   EXPECT_THAT(found.text, HasSubstr("in step 1 the first operation that differs is multiply mean "
