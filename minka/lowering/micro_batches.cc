@@ -12,35 +12,13 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/lowering/local_operation.h"
+#include "minka/lowering/micro_batch_places.h"
 
 namespace minka {
 namespace {
 
-constexpr int kMicroAxis = 0;
 // Constants up to so many elements are made again for each micro-batch.
 constexpr int64_t kMaxRepeatedElements = 4096;
-
-// Where a value is along the micro-batches.
-struct Place {
-  enum class Kind : uint8_t {
-    kInvariant,  // the same for all, whole in front of the loop
-    kSame,       // the same for all, made inside the loop
-    kSplit,      // a slice of dimension `dim`
-    kPartial,    // a part of a sum
-    kAfter,      // there only when the loop is over
-  };
-  Kind kind = Kind::kInvariant;
-  int dim = -1;
-  auto operator<=>(const Place&) const = default;
-};
-
-Place PlaceOf(const Sharding& sharding) {
-  if (sharding.partial.contains(kMicroAxis)) return {Place::Kind::kPartial};
-  for (size_t dim = 0; dim < sharding.dims.size(); ++dim) {
-    if (!sharding.dims[dim].empty()) return {Place::Kind::kSplit, static_cast<int>(dim)};
-  }
-  return {Place::Kind::kSame};
-}
 
 // Operations cheap enough to be computed slice by slice where a slice of their result is wanted.
 bool IsSliceable(const Instruction& instruction) {
@@ -56,234 +34,6 @@ bool IsSliceable(const Instruction& instruction) {
   }
 }
 
-bool IsHeavy(Opcode opcode) {
-  return opcode == Opcode::kDot || opcode == Opcode::kWhile || Family(opcode) == OpFamily::kOther ||
-         opcode == Opcode::kConvolution;
-}
-
-// What becomes of every operation.
-struct Analysis {
-  std::vector<std::vector<Place>> places;  // [instruction][result]
-  std::vector<Strategy> strategies;        // of operations inside the loop; else empty
-  std::vector<bool> from_inputs;  // depends on batch inputs, keys and constants, without heavy work
-  std::vector<bool> has_local;    // one micro-batch can estimate it, see per_micro_batch
-
-  const Place& at(Value value) const { return places[value.instruction][value.result]; }
-  bool IsInside(InstructionId id) const { return !strategies[id].axes.empty(); }
-};
-
-class Analyser {
- public:
-  Analyser(const Step& step, const MicroBatchOptions& options, const Mesh& mesh)
-      : step_(step),
-        entry_(step.module.entry_computation()),
-        options_(options),
-        mesh_(mesh),
-        feeds_state_(FeedsState()) {}
-
-  absl::StatusOr<Analysis> Run() {
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      const Instruction& instruction = entry_.instructions[id];
-      out_.strategies.emplace_back();
-      out_.from_inputs.push_back(DependsOnInputsOnly(id));
-      if (instruction.opcode == Opcode::kParameter) {
-        RETURN_IF_ERROR(PlaceParameter(id));
-      } else {
-        RETURN_IF_ERROR(PlaceOperation(id));
-      }
-      out_.has_local.push_back(HasLocal(id));
-    }
-    return std::move(out_);
-  }
-
- private:
-  std::vector<bool> FeedsState() const {
-    std::vector<bool> feeds(entry_.instructions.size());
-    for (size_t i = 0; i < entry_.results.size() && i < step_.results.size(); ++i) {
-      if (step_.results[i].role == ResultRole::kState) feeds[entry_.results[i].instruction] = true;
-    }
-    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-      if (!feeds[id]) continue;
-      for (const Value operand : entry_.instructions[id].operands) {
-        feeds[operand.instruction] = true;
-      }
-    }
-    return feeds;
-  }
-
-  bool DependsOnInputsOnly(InstructionId id) const {
-    const Instruction& instruction = entry_.instructions[id];
-    if (instruction.opcode == Opcode::kParameter) {
-      const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
-      const ParameterRole role = step_.parameters[number].role;
-      return role == ParameterRole::kBatch || role == ParameterRole::kKey;
-    }
-    return !IsHeavy(instruction.opcode) && instruction.opcode != Opcode::kRng &&
-           std::ranges::all_of(instruction.operands, [&](Value operand) {
-             return out_.from_inputs[operand.instruction];
-           });
-  }
-
-  absl::Status PlaceParameter(InstructionId id) {
-    const Instruction& instruction = entry_.instructions[id];
-    const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
-    const ParameterInfo& info = step_.parameters[number];
-    if (info.role != ParameterRole::kBatch || info.batch_dim < 0) {
-      out_.places.push_back({{Place::Kind::kInvariant}});
-      return absl::OkStatus();
-    }
-    const int64_t size = instruction.shape().dims[info.batch_dim];
-    if (size % options_.num_micro_batches != 0) {
-      return InvalidArgument("{} micro-batches do not divide the {} examples of {} {}",
-                             options_.num_micro_batches, size, info.name,
-                             ToString(instruction.shape()));
-    }
-    out_.places.push_back({{Place::Kind::kSplit, info.batch_dim}});
-    return absl::OkStatus();
-  }
-
-  void PlaceAll(InstructionId id, Place::Kind kind) {
-    out_.places.emplace_back(entry_.instructions[id].results.size(), Place{kind});
-  }
-
-  bool AnyOperand(InstructionId id, Place::Kind kind) const {
-    return std::ranges::any_of(entry_.instructions[id].operands,
-                               [&](Value operand) { return out_.at(operand).kind == kind; });
-  }
-
-  absl::Status PlaceOperation(InstructionId id) {
-    const bool reads_slices = AnyOperand(id, Place::Kind::kSplit);
-    const bool reads_loop =
-        reads_slices || AnyOperand(id, Place::Kind::kPartial) || AnyOperand(id, Place::Kind::kSame);
-    if (entry_.instructions[id].part.phase == Phase::kApply ||
-        (!reads_slices && AnyOperand(id, Place::Kind::kAfter))) {
-      PlaceAll(id, Place::Kind::kAfter);
-      return absl::OkStatus();
-    }
-    if (!reads_loop) {
-      PlaceAll(id, Place::Kind::kInvariant);
-      return absl::OkStatus();
-    }
-    const OpRule rule = RuleFor(step_.module, entry_, id);
-    if (const std::optional<Strategy> strategy = BestStrategy(id, rule)) {
-      out_.strategies[id] = *strategy;
-      std::vector<Place>& places = out_.places.emplace_back();
-      for (size_t r = 0; r < entry_.instructions[id].results.size(); ++r) {
-        places.push_back(PlaceOf(ResultSharding(rule, *strategy, static_cast<int>(r))));
-      }
-      return absl::OkStatus();
-    }
-    if (reads_slices && out_.from_inputs[id]) {
-      PlaceAll(id, Place::Kind::kInvariant);
-      return absl::OkStatus();
-    }
-    if (reads_slices && feeds_state_[id]) return Refuse(id);
-    PlaceAll(id, Place::Kind::kAfter);
-    return absl::OkStatus();
-  }
-
-  // The strategy along the micro-batches that takes the operands as they are with the least ado.
-  std::optional<Strategy> BestStrategy(InstructionId id, const OpRule& rule) const {
-    if (!rule.supported || rule.num_lanes > 1) return std::nullopt;
-    // What one micro-batch estimates is worked on whole in each, not a slice of its features.
-    const bool may_repeat = options_.per_micro_batch && !AnyOperand(id, Place::Kind::kSplit);
-    std::optional<Strategy> best;
-    int least = 0;
-    for (Strategy& strategy : EnumerateStrategies(rule, mesh_)) {
-      if (strategy.axes[kMicroAxis].kind == AxisUse::Kind::kIdle && !may_repeat) continue;
-      if (!CombineAxes(rule, strategy).empty()) continue;
-      if (IsControlFlow(entry_.instructions[id].opcode) && Communicates(id, rule, strategy))
-        continue;
-      const std::optional<int> ado = AdoOf(id, rule, strategy);
-      if (!ado || (best && *ado >= least)) continue;
-      least = *ado;
-      best = std::move(strategy);
-    }
-    return best;
-  }
-
-  // Would one micro-batch need something of another inside the loop or branch?
-  bool Communicates(InstructionId id, const OpRule& rule, const Strategy& strategy) const {
-    const std::vector<CalledPlan> called =
-        PlanCalledBy(step_.module, entry_, id, rule, strategy, mesh_, kTrialPrices);
-    const Trips once = [](const Computation&, InstructionId) { return 1.0; };
-    return !CollectivesOf(step_.module, entry_, id, rule, strategy, called, mesh_, once).empty();
-  }
-
-  std::optional<int> AdoOf(InstructionId id, const OpRule& rule, const Strategy& strategy) const {
-    int total = 0;
-    const std::vector<Value>& operands = entry_.instructions[id].operands;
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const Place wanted = PlaceOf(OperandSharding(rule, strategy, static_cast<int>(i)));
-      const std::optional<int> ado = AdoOfOperand(id, operands[i], wanted);
-      if (!ado) return std::nullopt;
-      total += *ado;
-    }
-    return total;
-  }
-
-  std::optional<int> AdoOfOperand(InstructionId id, Value operand, const Place& wanted) const {
-    const Place& place = out_.at(operand);
-    const bool wants_whole = wanted.kind == Place::Kind::kSame;
-    switch (place.kind) {
-      case Place::Kind::kInvariant:
-      case Place::Kind::kSame:
-        // What a loop adds its sums to counts once.
-        if (wanted.kind == Place::Kind::kPartial) {
-          return entry_.instructions[id].opcode == Opcode::kWhile ? std::optional(1) : std::nullopt;
-        }
-        return wants_whole ? 0 : 1;
-      case Place::Kind::kSplit:
-        return place == wanted ? std::optional(0) : std::nullopt;
-      case Place::Kind::kPartial:
-        if (wanted.kind == Place::Kind::kPartial) return 0;
-        break;
-      case Place::Kind::kAfter:
-        break;
-    }
-    if (wanted.kind == Place::Kind::kPartial) return std::nullopt;
-    if (out_.from_inputs[operand.instruction]) return 4;
-    if (options_.per_micro_batch && out_.has_local[operand.instruction]) return wants_whole ? 3 : 4;
-    return std::nullopt;
-  }
-
-  bool HasLocal(InstructionId id) const {
-    const Instruction& instruction = entry_.instructions[id];
-    if (instruction.opcode == Opcode::kParameter) {
-      return out_.places[id][0].kind == Place::Kind::kInvariant;
-    }
-    if (instruction.part.phase == Phase::kApply) return false;
-    if (out_.places[id].size() != 1) return false;
-    if (out_.places[id][0].kind == Place::Kind::kPartial) return true;
-    return std::ranges::all_of(instruction.operands,
-                               [&](Value operand) { return out_.has_local[operand.instruction]; });
-  }
-
-  absl::Status Refuse(InstructionId id) const {
-    const Instruction& instruction = entry_.instructions[id];
-    const std::string name =
-        fmt::format("{} '{}'{}", OpcodeName(instruction.opcode), instruction.name,
-                    instruction.op_name.empty() ? "" : fmt::format(" ({})", instruction.op_name));
-    for (const Value operand : instruction.operands) {
-      const Place::Kind kind = out_.at(operand).kind;
-      if (kind != Place::Kind::kPartial && kind != Place::Kind::kAfter) continue;
-      return InvalidArgument(
-          "micro-batches: {} works on slices of the batch but needs '{}' of the whole batch; plan "
-          "without micro-batches, or let each micro-batch stand for the whole (--per-micro-batch)",
-          name, entry_.instruction(operand).name);
-    }
-    return InvalidArgument(
-        "micro-batches: {} cannot work on slices of the batch; plan without micro-batches", name);
-  }
-
-  const Step& step_;
-  const Computation& entry_;
-  const MicroBatchOptions& options_;
-  const Mesh& mesh_;
-  const std::vector<bool> feeds_state_;
-  Analysis out_;
-};
-
 // By instruction: made of small constants by operations that are cheap to repeat.
 std::vector<bool> FindConstantOnly(const Computation& entry) {
   std::vector<bool> found;
@@ -297,10 +47,24 @@ std::vector<bool> FindConstantOnly(const Computation& entry) {
   return found;
 }
 
+// What `became` gives, by instruction and result.
+template <typename Became>
+std::vector<std::vector<MicroBatchedValue>> ForEachResult(const Computation& entry,
+                                                          const Became& became) {
+  std::vector<std::vector<MicroBatchedValue>> values;
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    std::vector<MicroBatchedValue>& results = values.emplace_back();
+    for (int r = 0; r < static_cast<int>(entry.instructions[id].results.size()); ++r) {
+      results.push_back(became(Value{id, r}));
+    }
+  }
+  return values;
+}
+
 // The instructions written, by part of the step.
 class LoopWriter {
  public:
-  LoopWriter(const Step& step, const Analysis& analysis, const MicroBatchOptions& options,
+  LoopWriter(const Step& step, const MicroPlaces& analysis, const MicroBatchOptions& options,
              const Mesh& mesh)
       : step_(step),
         entry_(step.module.entry_computation()),
@@ -334,8 +98,8 @@ class LoopWriter {
   void WriteParameters() {
     for (const InstructionId id : entry_.parameters) {
       Instruction parameter = entry_.instructions[id];
-      const Place& place = analysis_.places[id][0];
-      if (place.kind == Place::Kind::kSplit)
+      const MicroPlace& place = analysis_.places[id][0];
+      if (place.kind == MicroPlace::Kind::kSplit)
         parameter.results = {Cut(parameter.shape(), place.dim)};
       builder().SetPart(parameter.part);
       parameters_[id] = builder().Append(std::move(parameter));
@@ -357,8 +121,8 @@ class LoopWriter {
     Label(LoopRole::kIndex);
     position_.SetCoordinate(kMicroAxis, index_);
     for (const InstructionId id : entry_.parameters) {
-      const Place& place = analysis_.places[id][0];
-      if (place.kind == Place::Kind::kSplit) inside_[id] = {SliceOfBatch(id, place.dim)};
+      const MicroPlace& place = analysis_.places[id][0];
+      if (place.kind == MicroPlace::Kind::kSplit) inside_[id] = {SliceOfBatch(id, place.dim)};
     }
     Label(LoopRole::kBody);
   }
@@ -383,7 +147,7 @@ class LoopWriter {
     const Instruction& instruction = entry_.instructions[id];
     std::vector<Value> operands;
     for (size_t i = 0; i < instruction.operands.size(); ++i) {
-      const Place wanted = PlaceOf(OperandSharding(rule, strategy, static_cast<int>(i)));
+      const MicroPlace wanted = PlaceOf(OperandSharding(rule, strategy, static_cast<int>(i)));
       builder().SetPart(instruction.part);  // of what is made for it
       operands.push_back(Inside(instruction.operands[i], wanted));
     }
@@ -398,30 +162,32 @@ class LoopWriter {
   }
 
   // A value as an operation inside the loop wants it.
-  Value Inside(Value value, const Place& wanted) {
-    const Place& place = analysis_.at(value);
+  Value Inside(Value value, const MicroPlace& wanted) {
+    const MicroPlace& place = analysis_.at(value);
     switch (place.kind) {
-      case Place::Kind::kSplit:
+      case MicroPlace::Kind::kSplit:
         return inside_[value.instruction][value.result];
-      case Place::Kind::kPartial:
-        if (wanted.kind == Place::Kind::kPartial) return inside_[value.instruction][value.result];
+      case MicroPlace::Kind::kPartial:
+        if (wanted.kind == MicroPlace::Kind::kPartial)
+          return inside_[value.instruction][value.result];
         break;
-      case Place::Kind::kSame:
-        if (wanted.kind == Place::Kind::kPartial) return CountedOnce(value);
-        if (wanted.kind != Place::Kind::kSplit) return inside_[value.instruction][value.result];
+      case MicroPlace::Kind::kSame:
+        if (wanted.kind == MicroPlace::Kind::kPartial) return CountedOnce(value);
+        if (wanted.kind != MicroPlace::Kind::kSplit)
+          return inside_[value.instruction][value.result];
         return OwnSlice(inside_[value.instruction][value.result], wanted.dim);
-      case Place::Kind::kInvariant:
-        if (wanted.kind == Place::Kind::kPartial) return CountedOnce(value);
-        return wanted.kind == Place::Kind::kSplit ? Slice(value, wanted.dim) : Repeat(value);
-      case Place::Kind::kAfter:
+      case MicroPlace::Kind::kInvariant:
+        if (wanted.kind == MicroPlace::Kind::kPartial) return CountedOnce(value);
+        return wanted.kind == MicroPlace::Kind::kSplit ? Slice(value, wanted.dim) : Repeat(value);
+      case MicroPlace::Kind::kAfter:
         break;
     }
-    return wanted.kind == Place::Kind::kSplit ? Slice(value, wanted.dim) : Whole(value);
+    return wanted.kind == MicroPlace::Kind::kSplit ? Slice(value, wanted.dim) : Whole(value);
   }
 
   // A part of a sum that is the value.
   Value CountedOnce(Value value) {
-    const Value whole = Inside(value, {Place::Kind::kSame});
+    const Value whole = Inside(value, {MicroPlace::Kind::kSame});
     if (IsZero(entry_, value)) return whole;
     const Value part = KeepOnFirst(position_, whole, AxisSet::Of(kMicroAxis));
     Label(LoopRole::kBody);
@@ -431,7 +197,7 @@ class LoopWriter {
   // Of all micro-batches, or what one of them estimates.
   Value Whole(Value value) {
     const bool is_known = analysis_.from_inputs[value.instruction] ||
-                          analysis_.at(value).kind == Place::Kind::kInvariant;
+                          analysis_.at(value).kind == MicroPlace::Kind::kInvariant;
     return is_known ? Full(value) : Local(value);
   }
 
@@ -451,7 +217,8 @@ class LoopWriter {
     if (IsSliceable(instruction)) {
       const OpRule rule = RuleFor(step_.module, entry_, value.instruction);
       for (const Strategy& strategy : EnumerateStrategies(rule, position_.mesh())) {
-        if (PlaceOf(ResultSharding(rule, strategy, 0)) != Place{Place::Kind::kSplit, dim}) continue;
+        if (PlaceOf(ResultSharding(rule, strategy, 0)) != MicroPlace{MicroPlace::Kind::kSplit, dim})
+          continue;
         if (!CanTake(instruction, rule, strategy)) continue;
         const Value slice = WriteLocal(value.instruction, rule, strategy)[0];
         return slices_[{value, dim}] = slice;
@@ -463,10 +230,10 @@ class LoopWriter {
 
   bool CanTake(const Instruction& instruction, const OpRule& rule, const Strategy& strategy) const {
     for (size_t i = 0; i < instruction.operands.size(); ++i) {
-      const Place& place = analysis_.at(instruction.operands[i]);
-      const Place wanted = PlaceOf(OperandSharding(rule, strategy, static_cast<int>(i)));
-      if (wanted.kind == Place::Kind::kPartial) return false;
-      if (place.kind == Place::Kind::kSplit && place != wanted) return false;
+      const MicroPlace& place = analysis_.at(instruction.operands[i]);
+      const MicroPlace wanted = PlaceOf(OperandSharding(rule, strategy, static_cast<int>(i)));
+      if (wanted.kind == MicroPlace::Kind::kPartial) return false;
+      if (place.kind == MicroPlace::Kind::kSplit && place != wanted) return false;
     }
     return strategy.axes[kMicroAxis].kind == AxisUse::Kind::kFactor;
   }
@@ -489,21 +256,21 @@ class LoopWriter {
   Value Local(Value value) {
     const auto [found, is_new] = local_.try_emplace(value);
     if (!is_new) return found->second;
-    const Place& place = analysis_.at(value);
+    const MicroPlace& place = analysis_.at(value);
     Value local;
-    if (place.kind == Place::Kind::kPartial) {
+    if (place.kind == MicroPlace::Kind::kPartial) {
       const Value part = inside_[value.instruction][value.result];
       local = builder().Binary(
           Opcode::kMultiply, part,
           builder().FullLike(part, static_cast<double>(options_.num_micro_batches)));
-    } else if (place.kind == Place::Kind::kAfter) {
+    } else if (place.kind == MicroPlace::Kind::kAfter) {
       std::vector<Value> operands;
       for (const Value operand : entry_.instruction(value).operands) {
         operands.push_back(Local(operand));
       }
       local = Copy(value.instruction, std::move(operands))[value.result];
     } else {
-      local = Inside(value, {Place::Kind::kSame});
+      local = Inside(value, {MicroPlace::Kind::kSame});
     }
     Label(LoopRole::kBody);
     return local_[value] = local;
@@ -539,7 +306,7 @@ class LoopWriter {
     const InstructionId id = value.instruction;
     const Instruction& instruction = entry_.instructions[id];
     if (instruction.opcode == Opcode::kParameter) {
-      if (analysis_.at(value).kind != Place::Kind::kSplit) return parameters_.at(id);
+      if (analysis_.at(value).kind != MicroPlace::Kind::kSplit) return parameters_.at(id);
       builder().SetPart(instruction.part);
       const Value whole = builder().Reshape(parameters_.at(id), instruction.shape().dims);
       Label(LoopRole::kOutside);
@@ -557,9 +324,9 @@ class LoopWriter {
     }
     builder().SetPart(instruction.part);
     switch (analysis_.at(value).kind) {
-      case Place::Kind::kSplit:
+      case MicroPlace::Kind::kSplit:
         return Stack(value);
-      case Place::Kind::kPartial:
+      case MicroPlace::Kind::kPartial:
         return Sum(inside_[id][value.result], instruction.results[value.result].type);
       default:
         return Sum(KeepOnFirst(position_, inside_[id][value.result], AxisSet::Of(kMicroAxis)),
@@ -617,32 +384,22 @@ class LoopWriter {
       if (marked) out.marks.push_back({mark.kind, *marked, mark.index});
     }
     for (const InstructionId id : entry_.parameters) {
-      if (analysis_.places[id][0].kind != Place::Kind::kSplit) continue;
+      if (analysis_.places[id][0].kind != MicroPlace::Kind::kSplit) continue;
       ++out.parameters[entry_.instructions[id].As<ParameterAttributes>().number].batch_dim;
     }
     auto finished = std::move(target_).Finish();
     if (!finished.ok()) return WithContext(finished.status(), "micro-batches");
     out.module = *std::move(finished);
     WriteRoles(out.module.entry_computation());
-    return MicroBatchedStep{std::move(out), Became()};
-  }
-
-  std::vector<std::vector<MicroBatchedValue>> Became() const {
-    std::vector<std::vector<MicroBatchedValue>> became;
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      std::vector<MicroBatchedValue>& results = became.emplace_back();
-      for (int r = 0; r < static_cast<int>(entry_.instructions[id].results.size()); ++r) {
-        results.push_back(BecameOf({id, r}));
-      }
-    }
-    return became;
+    return MicroBatchedStep{std::move(out),
+                            ForEachResult(entry_, [&](Value value) { return BecameOf(value); })};
   }
 
   MicroBatchedValue BecameOf(Value value) const {
-    const Place& place = analysis_.at(value);
+    const MicroPlace& place = analysis_.at(value);
     const std::vector<Value>& inside = inside_[value.instruction];
-    if (place.kind == Place::Kind::kSplit) return {inside[value.result], place.dim};
-    if (place.kind == Place::Kind::kSame) return {inside[value.result]};
+    if (place.kind == MicroPlace::Kind::kSplit) return {inside[value.result], place.dim};
+    if (place.kind == MicroPlace::Kind::kSame) return {inside[value.result]};
     const std::vector<Value>& full = full_[value.instruction];
     if (!full.empty() && full[value.result].instruction >= 0) return {full[value.result]};
     if (const auto found = repeated_.find(value.instruction); found != repeated_.end()) {
@@ -692,7 +449,7 @@ class LoopWriter {
 
   const Step& step_;
   const Computation& entry_;
-  const Analysis& analysis_;
+  const MicroPlaces& analysis_;
   const MicroBatchOptions& options_;
   ModuleBuilder target_;
   DevicePosition position_;
@@ -771,18 +528,6 @@ class Arranger {
   Computation& entry_;
 };
 
-std::vector<std::vector<MicroBatchedValue>> Unchanged(const Step& step) {
-  const Computation& entry = step.module.entry_computation();
-  std::vector<std::vector<MicroBatchedValue>> same;
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    std::vector<MicroBatchedValue>& results = same.emplace_back();
-    for (int r = 0; r < static_cast<int>(entry.instructions[id].results.size()); ++r) {
-      results.push_back({{id, r}});
-    }
-  }
-  return same;
-}
-
 }  // namespace
 
 absl::StatusOr<MicroBatchedStep> MakeMicroBatches(const Step& step,
@@ -790,7 +535,10 @@ absl::StatusOr<MicroBatchedStep> MakeMicroBatches(const Step& step,
   if (options.num_micro_batches < 1) {
     return InvalidArgument("{} micro-batches; there is at least one", options.num_micro_batches);
   }
-  if (options.num_micro_batches == 1) return MicroBatchedStep{step, Unchanged(step)};
+  if (options.num_micro_batches == 1)
+    return MicroBatchedStep{step, ForEachResult(step.module.entry_computation(), [](Value value) {
+                              return MicroBatchedValue{value};
+                            })};
   const bool has_batch = std::ranges::any_of(step.parameters, [](const ParameterInfo& info) {
     return info.role == ParameterRole::kBatch && info.batch_dim >= 0;
   });
@@ -801,7 +549,7 @@ absl::StatusOr<MicroBatchedStep> MakeMicroBatches(const Step& step,
   }
   MINKA_CHECK(step.num_layers.has_value(), "a step without its structure");
   const Mesh mesh({{"micro", options.num_micro_batches}});
-  ASSIGN_OR_RETURN(const Analysis analysis, Analyser(step, options, mesh).Run());
+  ASSIGN_OR_RETURN(const MicroPlaces analysis, FindMicroPlaces(step, options, mesh));
   ASSIGN_OR_RETURN(MicroBatchedStep written, LoopWriter(step, analysis, options, mesh).Run());
   return Arranger(std::move(written)).Run();
 }

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
+#include <string_view>
 #include <utility>
 
 #include "fmt/ranges.h"
@@ -15,6 +16,7 @@
 #include "minka/ir/micro_loop.h"
 #include "minka/lowering/micro_batches.h"
 #include "minka/lowering/spmd.h"
+#include "minka/runtime/mesh/split_array.h"
 
 namespace minka {
 namespace {
@@ -103,25 +105,15 @@ std::string ElementName(const Shape& shape, int64_t element) {
 
 // [m, .., b, ..] -> [.., m b, ..]: slices along `dim` of `whole` put together; those of what is the
 // same for all (-1): the first.
-template <typename T>
-std::vector<T> JoinSlices(std::span<const T> slices, const Shape& whole, int64_t num_slices,
-                          int dim, int64_t units_per_element) {
-  const auto block_of = [&](int first, int last) {
-    int64_t size = 1;
-    for (int i = first; i < last; ++i) size *= whole.dims[i];
-    return size;
-  };
-  const int64_t num_units = whole.num_elements() * units_per_element;
-  if (dim < 0) return {slices.begin(), slices.begin() + num_units};
-  const int64_t num_rows = block_of(0, dim);
-  const int64_t row = num_units / (num_slices * std::max<int64_t>(num_rows, 1));
-  std::vector<T> joined;
-  joined.reserve(num_units);
-  for (int64_t i = 0; i < num_rows; ++i) {
-    for (int64_t slice = 0; slice < num_slices; ++slice) {
-      const auto begin = slices.begin() + (slice * num_rows + i) * row;
-      joined.insert(joined.end(), begin, begin + row);
-    }
+std::string JoinSlices(std::string_view slices, const Shape& whole, int64_t num_slices, int dim) {
+  std::string joined(slices.substr(0, whole.num_bytes()));
+  if (dim < 0) return joined;
+  const Mesh mesh({{"micro", num_slices}});
+  Sharding sharding = Sharding::Replicated(whole.rank());
+  sharding.dims[dim].PushMinor(0);
+  const size_t slice_bytes = slices.size() / num_slices;
+  for (int64_t i = 0; i < num_slices; ++i) {
+    PutPart(slices.substr(i * slice_bytes, slice_bytes), whole, sharding, mesh, i, joined);
   }
   return joined;
 }
@@ -318,15 +310,18 @@ class DifferenceSearch {
       ++next;
       if (!loop_.IsTransient(point.kept->value.instruction)) continue;
       const Shape& shape = entry_.shape(point.value);
-      const auto join = [&]<typename T>(std::span<const T> slices, int64_t units_per_element) {
-        return JoinSlices(slices, shape, loop_.num_micro_batches, point.dim, units_per_element);
-      };
+      const int64_t num_slices = loop_.num_micro_batches;
       Literal& value = whole.values.back();
-      const std::vector<char> bytes =
-          join(std::span<const char>(*value.bytes), ElementBytes(shape.type));
-      value = {shape, std::make_shared<const std::string>(bytes.begin(), bytes.end())};
+      value = {shape, std::make_shared<const std::string>(
+                          JoinSlices(*value.bytes, shape, num_slices, point.dim))};
       std::vector<int32_t>& parts = whole.parts.back().of_elements;
-      if (!parts.empty()) parts = join(std::span<const int32_t>(parts), 1);
+      if (parts.empty()) continue;
+      const std::string_view numbers(reinterpret_cast<const char*>(parts.data()),
+                                     parts.size() * sizeof(int32_t));
+      const std::string joined =
+          JoinSlices(numbers, {ElementType::kS32, shape.dims}, num_slices, point.dim);
+      parts.resize(joined.size() / sizeof(int32_t));
+      std::memcpy(parts.data(), joined.data(), joined.size());
     }
     return whole;
   }

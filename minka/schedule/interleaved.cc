@@ -25,10 +25,7 @@ std::vector<Task> InGroups(TaskKind kind, const PipelineShape& shape, int mesh) 
 
 std::vector<Task> InterleavedTasks(const PipelineShape& shape, int mesh) {
   const int behind = shape.num_meshes - 1 - mesh;
-  // With a single group everything is ahead.
-  const int num_first = shape.num_micro_batches == shape.num_meshes
-                            ? shape.num_micro_batches * shape.stages_per_mesh
-                            : 2 * behind + (shape.stages_per_mesh - 1) * shape.num_meshes;
+  const int num_first = 2 * behind + (shape.stages_per_mesh - 1) * shape.num_meshes;
   return Alternate(InGroups(TaskKind::kForward, shape, mesh),
                    InGroups(TaskKind::kBackward, shape, mesh),
                    shape.stages_per_mesh == 1 ? behind : num_first);
