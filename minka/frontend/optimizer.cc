@@ -32,7 +32,7 @@ AdamDirection DirectionOf(const Moments& options, const UpdateInputs& inputs) {
   return {mean / deviation, {m, v}};
 }
 
-Optimizer WithMoments(std::string name, const Moments& moments, const Schedule& learning_rate) {
+Optimizer WithMoments(std::string name, const Moments& moments, const LearningRate& learning_rate) {
   Optimizer optimizer{.name = std::move(name),
                       .slots = {{"m", {}}, {"v", {}}},
                       .learning_rate = learning_rate,

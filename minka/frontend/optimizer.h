@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "minka/frontend/learning_rate.h"
 #include "minka/frontend/parameters.h"
-#include "minka/frontend/schedule.h"
 #include "minka/frontend/tensor.h"
 
 namespace minka {
@@ -43,7 +43,7 @@ struct UpdateInputs {
 struct Optimizer {
   std::string name;
   std::vector<OptimizerSlot> slots;
-  Schedule learning_rate = 0;
+  LearningRate learning_rate = 0;
   // Does it keep "optimizer/count", s32[], the number of updates made, though its rate is constant?
   bool counts_updates = false;
 
@@ -60,7 +60,7 @@ inline bool HasCount(const Optimizer& optimizer) {
 // trace = g + momentum * trace; p -= rate * trace, or with Nesterov's momentum (Sutskever et al.
 // 2013) p -= rate * (g + momentum * trace).
 struct SgdOptions {
-  Schedule learning_rate = 1e-2;
+  LearningRate learning_rate = 1e-2;
   double momentum = 0.9;  // 0: no state
   bool nesterov = false;
 };
@@ -68,7 +68,7 @@ Optimizer Sgd(const SgdOptions& options = {});
 
 // Kingma and Ba 2015 (arXiv:1412.6980), with both bias corrections.
 struct AdamOptions {
-  Schedule learning_rate = 1e-3;
+  LearningRate learning_rate = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
@@ -82,7 +82,7 @@ Optimizer AdamW(const AdamOptions& options = {.weight_decay = 0.01});
 // Chen et al. 2023 (arXiv:2302.06675): p -= rate * (sign(beta1 m + (1 - beta1) g) + decay p), then
 // m = beta2 m + (1 - beta2) g. One state tensor.
 struct LionOptions {
-  Schedule learning_rate = 1e-4;
+  LearningRate learning_rate = 1e-4;
   double beta1 = 0.9;
   double beta2 = 0.99;
   double weight_decay = 1e-3;  // of parameters that decay
@@ -92,7 +92,7 @@ Optimizer Lion(const LionOptions& options = {});
 // You et al. 2020 (arXiv:1904.00962): AdamW's direction, scaled per parameter by |p| / |direction|
 // (1 where one of them is zero).
 struct LambOptions {
-  Schedule learning_rate = 1e-3;
+  LearningRate learning_rate = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-6;
@@ -106,7 +106,7 @@ Optimizer Lamb(const LambOptions& options = {});
 // Updates whose root mean square is above `clipping_threshold` are scaled down to it, and with
 // `scales_by_parameter` all are scaled by max(root mean square of p, 1e-3).
 struct AdafactorOptions {
-  Schedule learning_rate = 1e-2;
+  LearningRate learning_rate = 1e-2;
   double decay_exponent = 0.8;
   double clipping_threshold = 1;
   double epsilon = 1e-30;  // added to squares

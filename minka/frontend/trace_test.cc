@@ -132,7 +132,7 @@ TEST(TraceTest, TrainingLowersTheLossWithEachOptimizer) {
 
 TEST(TraceTest, AdamsFirstStepIsTheLearningRateAndAFractionOfItWhileWarmingUp) {
   for (int64_t warmup : {0, 10}) {
-    Schedule rate = 0.01;
+    LearningRate rate = 0.01;
     rate.warmup_updates = warmup;
     const TracedStep traced = MustTrace(SmallModel(1, 0), Adam({.learning_rate = rate}));
     const std::vector<Array> inputs = InitialInputs(traced);

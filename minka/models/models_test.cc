@@ -246,8 +246,9 @@ TEST(ModelsTest, FourStepsEqualThoseOfJax) {
   }
 }
 
-Schedule ScheduleOf(double peak, Schedule::Decay decay, int64_t warmup, int64_t end, double last) {
-  Schedule schedule(peak);
+LearningRate ScheduleOf(double peak, LearningRate::Decay decay, int64_t warmup, int64_t end,
+                        double last) {
+  LearningRate schedule(peak);
   schedule.decay = decay;
   schedule.warmup_updates = warmup;
   schedule.decay_updates = end;
@@ -272,7 +273,7 @@ TEST(ModelsTest, OptimizersUpdateAsThoseOfOptax) {
   expect(
       "adafactor_unscaled",
       Adafactor({.clipping_threshold = 0.5, .scales_by_parameter = false, .min_factored_dim = 4}));
-  using enum Schedule::Decay;
+  using enum LearningRate::Decay;
   expect("cosine", Sgd({.learning_rate = ScheduleOf(0.2, kCosine, 2, 5, 0.1), .momentum = 0}));
   expect("linear", Sgd({.learning_rate = ScheduleOf(0.2, kLinear, 0, 3, 0.25)}));
   expect("inverse_sqrt", Adam({.learning_rate = ScheduleOf(0.2, kInverseSqrt, 0, 0, 0)}));

@@ -14,34 +14,39 @@ struct Choice {
   std::string name;
   double learning_rate;
   std::optional<double> weight_decay;  // its default; nullopt: the optimizer has none
-  Optimizer (*make)(const Schedule& learning_rate, double weight_decay);
+  Optimizer (*make)(const LearningRate& learning_rate, double weight_decay);
 };
 
 std::vector<Choice> Choices() {
   return {
-      {"sgd", 1e-2, {}, [](const Schedule& rate, double) { return Sgd({.learning_rate = rate}); }},
+      {"sgd",
+       1e-2,
+       {},
+       [](const LearningRate& rate, double) { return Sgd({.learning_rate = rate}); }},
       {"nesterov",
        1e-2,
        {},
-       [](const Schedule& rate, double) { return Sgd({.learning_rate = rate, .nesterov = true}); }},
+       [](const LearningRate& rate, double) {
+         return Sgd({.learning_rate = rate, .nesterov = true});
+       }},
       {"adam",
        1e-3,
        {},
-       [](const Schedule& rate, double) { return Adam({.learning_rate = rate}); }},
+       [](const LearningRate& rate, double) { return Adam({.learning_rate = rate}); }},
       {"adamw", 1e-3, 0.01,
-       [](const Schedule& rate, double decay) {
+       [](const LearningRate& rate, double decay) {
          return AdamW({.learning_rate = rate, .weight_decay = decay});
        }},
       {"adafactor",
        1e-2,
        {},
-       [](const Schedule& rate, double) { return Adafactor({.learning_rate = rate}); }},
+       [](const LearningRate& rate, double) { return Adafactor({.learning_rate = rate}); }},
       {"lion", 1e-4, 1e-3,
-       [](const Schedule& rate, double decay) {
+       [](const LearningRate& rate, double decay) {
          return Lion({.learning_rate = rate, .weight_decay = decay});
        }},
       {"lamb", 1e-3, 0.01,
-       [](const Schedule& rate, double decay) {
+       [](const LearningRate& rate, double decay) {
          return Lamb({.learning_rate = rate, .weight_decay = decay});
        }},
   };
@@ -49,18 +54,18 @@ std::vector<Choice> Choices() {
 
 struct NamedDecay {
   std::string_view name;
-  Schedule::Decay decay;
+  LearningRate::Decay decay;
 };
-constexpr NamedDecay kDecays[] = {{"constant", Schedule::Decay::kConstant},
-                                  {"linear", Schedule::Decay::kLinear},
-                                  {"cosine", Schedule::Decay::kCosine},
-                                  {"inverse-sqrt", Schedule::Decay::kInverseSqrt}};
+constexpr NamedDecay kDecays[] = {{"constant", LearningRate::Decay::kConstant},
+                                  {"linear", LearningRate::Decay::kLinear},
+                                  {"cosine", LearningRate::Decay::kCosine},
+                                  {"inverse-sqrt", LearningRate::Decay::kInverseSqrt}};
 
-absl::StatusOr<Schedule> MakeSchedule(const UpdateOptions& options, double peak) {
+absl::StatusOr<LearningRate> MakeSchedule(const UpdateOptions& options, double peak) {
   if (!std::isfinite(peak) || peak < 0) {
     return InvalidArgument("the learning rate must be a number from 0 on, not {}", peak);
   }
-  Schedule schedule(peak);
+  LearningRate schedule(peak);
   const std::string name = options.schedule.value_or("constant");
   const auto* found = std::ranges::find(kDecays, name, &NamedDecay::name);
   if (found == std::end(kDecays)) {
@@ -73,8 +78,8 @@ absl::StatusOr<Schedule> MakeSchedule(const UpdateOptions& options, double peak)
   if (schedule.warmup_updates < 0) {
     return InvalidArgument("a warm-up of {} updates is less than none", schedule.warmup_updates);
   }
-  const bool ends =
-      schedule.decay == Schedule::Decay::kLinear || schedule.decay == Schedule::Decay::kCosine;
+  const bool ends = schedule.decay == LearningRate::Decay::kLinear ||
+                    schedule.decay == LearningRate::Decay::kCosine;
   if (ends && !options.decay_updates) {
     return InvalidArgument(
         "the schedule {} must know after how many updates it ends: give it the "
@@ -106,7 +111,7 @@ absl::StatusOr<Optimizer> MakeOptimizer(const UpdateOptions& options) {
     if (!std::isfinite(decay) || decay < 0) {
       return InvalidArgument("the weight decay must be a number from 0 on, not {}", decay);
     }
-    ASSIGN_OR_RETURN(const Schedule schedule,
+    ASSIGN_OR_RETURN(const LearningRate schedule,
                      MakeSchedule(options, options.learning_rate.value_or(choice.learning_rate)));
     return choice.make(schedule, decay);
   }

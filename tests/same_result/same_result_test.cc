@@ -83,8 +83,8 @@ TracedStep TraceSmall(const std::string& name) {
   if (name != "adafactor") {
     return Trace(SmallModel(name), AdamW({.weight_decay = 0.01})).value();
   }
-  Schedule rate = 1e-2;
-  rate.decay = Schedule::Decay::kCosine;
+  LearningRate rate = 1e-2;
+  rate.decay = LearningRate::Decay::kCosine;
   rate.warmup_updates = 2;
   rate.decay_updates = 10;
   return Trace(SmallModel("mlp"), Adafactor({.learning_rate = rate, .min_factored_dim = 16}),

@@ -45,8 +45,8 @@ absl::Status CheckCheckpoint(const Parallelized& run, const State& state) {
 }
 
 absl::Status PlanAndRun() {
-  const Schedule rate = [] {
-    Schedule schedule = 1e-3;
+  const LearningRate rate = [] {
+    LearningRate schedule = 1e-3;
     schedule.warmup_updates = 2;
     return schedule;
   }();

@@ -15,11 +15,11 @@ namespace minka {
 //   kCosine       peak (f + (1 - f) (1 + cos(pi t)) / 2)     (Loshchilov and Hutter 2017,
 //                                                             arXiv:1608.03983)
 //   kInverseSqrt  peak sqrt(w / max(n, w)), w = max(warmup_updates, 1)
-struct Schedule {
+struct LearningRate {
   enum class Decay { kConstant, kLinear, kCosine, kInverseSqrt };
 
   // A number is a constant rate.
-  Schedule(double rate) : peak(rate) {}  // NOLINT(google-explicit-constructor)
+  LearningRate(double rate) : peak(rate) {}  // NOLINT(google-explicit-constructor)
 
   double peak;
   Decay decay = Decay::kConstant;
@@ -32,6 +32,6 @@ struct Schedule {
 
 // The rate of the update with the number `count`, a scalar, at least 1. Fails the graph for a
 // linear or cosine decay that does not end behind the warm-up.
-Tensor RateAt(const Schedule& schedule, Tensor count);
+Tensor RateAt(const LearningRate& rate, Tensor count);
 
 }  // namespace minka

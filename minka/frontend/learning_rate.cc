@@ -1,4 +1,4 @@
-#include "minka/frontend/schedule.h"
+#include "minka/frontend/learning_rate.h"
 
 #include <algorithm>
 #include <numbers>
@@ -9,24 +9,24 @@ namespace minka {
 namespace {
 
 // The part of the decay that is over, in [0, 1].
-Tensor Progress(const Schedule& schedule, Tensor count) {
+Tensor Progress(const LearningRate& schedule, Tensor count) {
   const auto begin = static_cast<double>(schedule.warmup_updates);
   const auto length = static_cast<double>(schedule.decay_updates - schedule.warmup_updates);
   return Min(Max((count - begin) / length, 0.0), 1.0);
 }
 
-Tensor Decayed(const Schedule& schedule, Tensor count) {
+Tensor Decayed(const LearningRate& schedule, Tensor count) {
   const double peak = schedule.peak, rest = 1 - schedule.final_fraction;
   switch (schedule.decay) {
-    case Schedule::Decay::kConstant:
+    case LearningRate::Decay::kConstant:
       return count.graph().Scalar(count.type(), peak);
-    case Schedule::Decay::kLinear:
+    case LearningRate::Decay::kLinear:
       return peak - Progress(schedule, count) * (peak * rest);
-    case Schedule::Decay::kCosine: {
+    case LearningRate::Decay::kCosine: {
       const Tensor wave = Cosine(Progress(schedule, count) * std::numbers::pi) + 1.0;
       return wave * (peak * rest / 2) + peak * schedule.final_fraction;
     }
-    case Schedule::Decay::kInverseSqrt: {
+    case LearningRate::Decay::kInverseSqrt: {
       const auto begin = static_cast<double>(std::max<int64_t>(schedule.warmup_updates, 1));
       return Rsqrt(Max(count / begin, 1.0)) * peak;
     }
@@ -36,10 +36,10 @@ Tensor Decayed(const Schedule& schedule, Tensor count) {
 
 }  // namespace
 
-Tensor RateAt(const Schedule& schedule, Tensor count) {
+Tensor RateAt(const LearningRate& schedule, Tensor count) {
   if (!count.valid()) return count;
-  const bool ends =
-      schedule.decay == Schedule::Decay::kLinear || schedule.decay == Schedule::Decay::kCosine;
+  const bool ends = schedule.decay == LearningRate::Decay::kLinear ||
+                    schedule.decay == LearningRate::Decay::kCosine;
   if (ends && schedule.decay_updates <= schedule.warmup_updates) {
     return count.graph().Fail(
         InvalidArgument("a schedule that ends after {} updates has no room behind {} of warm-up",
