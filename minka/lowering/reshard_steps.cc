@@ -16,7 +16,7 @@ Groups GroupsOf(const Mesh& mesh, const AxisList& axes) {
   return mesh.Groups(list);
 }
 
-int64_t Product(const std::vector<int64_t>& dims) {
+int64_t ProductOf(const std::vector<int64_t>& dims) {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
@@ -73,7 +73,7 @@ std::vector<Value> EmitCombinedReduceScatter(DevicePosition& position,
   std::vector<Value> blocks;
   for (size_t i = 0; i < values.size(); ++i) {
     const Value front = SplitToFront(builder, values[i], steps[i].dim, parts);
-    const int64_t count = Product(builder.shape(values[i]).dims) / parts;
+    const int64_t count = ProductOf(builder.shape(values[i]).dims) / parts;
     blocks.push_back(builder.Reshape(front, {parts, count}));
   }
   const Value received = builder.ReduceScatter(builder.Concatenate(blocks, 1), 0, Opcode::kAdd,
@@ -83,7 +83,7 @@ std::vector<Value> EmitCombinedReduceScatter(DevicePosition& position,
   for (size_t i = 0; i < values.size(); ++i) {
     std::vector<int64_t> dims = builder.shape(values[i]).dims;
     dims[steps[i].dim] /= parts;
-    const int64_t count = Product(dims);
+    const int64_t count = ProductOf(dims);
     results.push_back(builder.Reshape(Columns(builder, received, start, count), std::move(dims)));
     start += count;
   }
@@ -95,7 +95,7 @@ std::vector<Value> EmitCombinedAllGather(DevicePosition& position, std::span<con
   ComputationBuilder& builder = position.builder();
   std::vector<Value> rows;
   for (const Value value : values) {
-    rows.push_back(builder.Reshape(value, {1, Product(builder.shape(value).dims)}));
+    rows.push_back(builder.Reshape(value, {1, ProductOf(builder.shape(value).dims)}));
   }
   const Value received =
       builder.AllGather(builder.Concatenate(rows, 1), 0, GroupsOf(position.mesh(), steps[0].axes));
@@ -104,7 +104,7 @@ std::vector<Value> EmitCombinedAllGather(DevicePosition& position, std::span<con
   int64_t start = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     std::vector<int64_t> dims = builder.shape(values[i]).dims;
-    const int64_t count = Product(dims);
+    const int64_t count = ProductOf(dims);
     dims.insert(dims.begin(), parts);
     const Value blocks = builder.Reshape(Columns(builder, received, start, count), std::move(dims));
     results.push_back(JoinFromFront(builder, blocks, steps[i].dim));

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/ir/builder.h"
 #include "minka/ir/module.h"
+#include "minka/lowering/planned_stage.h"
 #include "minka/plan/plan.h"
 #include "minka/program/signature.h"
 
@@ -22,11 +24,9 @@ struct SpmdProgram {
 // `module` is what was lowered, with nothing kept.
 MeshSignature SignatureOf(const Module& module, const SpmdProgram& program);
 
-// A value as the plan first has it (0) or as one of its reshards makes it.
-struct ValueVersion {
-  Value value;
-  int version = 0;  // see Reshard::from_version
-};
+// Makes `target` the program's module, in the forms that the compiler has fast code for, with
+// notes.
+absl::Status FinishLocal(ModuleBuilder target, SpmdProgram& program);
 
 // Precondition: CheckPlan. `module` is the prepared module that the plan names.
 //
