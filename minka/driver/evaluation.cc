@@ -33,7 +33,7 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
                                               const CostModelChoice& cost_model) {
   ASSIGN_OR_RETURN(std::vector<int> numbers, TrainingParameters(traced.step, training));
   const Mesh& mesh = training.plan().stages.front().mesh;
-  const MeshSignature& trained = training.runner().executor().signature();
+  const StepExecutor& trained = training.runner().executor();
   // Every parameter is pinned: whose pin it is says nothing.
   PlanRequest request{
       .cluster = cluster, .meshes = {mesh}, .names_culprits = false, .cost_model = cost_model};
@@ -41,7 +41,7 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
     if (numbers[i] < 0) continue;
     request.search.pins.push_back(
         fmt::format("{}={}", traced.step.parameters[i].name,
-                    ToString(trained.parameter_shardings[numbers[i]], mesh)));
+                    ToString(trained.ParameterLayout(numbers[i]).sharding, mesh)));
   }
   const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
@@ -53,7 +53,7 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
                         SignatureOf(compiled.prepared.module, compiled.program));
   for (size_t i = 0; i < numbers.size(); ++i) {
     MINKA_CHECK(numbers[i] < 0 || executor.signature().parameter_shardings[i] ==
-                                      trained.parameter_shardings[numbers[i]],
+                                      trained.ParameterLayout(numbers[i]).sharding,
                 "{} lies otherwise than in training", traced.step.parameters[i].name);
   }
   return Evaluation(traced.step, std::move(numbers), std::move(executor));

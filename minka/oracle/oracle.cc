@@ -251,28 +251,26 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Cl
 }
 
 absl::StatusOr<MeshResults> RunOnMesh(StepRunner& minka, const StepInputs& inputs, int num_steps) {
-  const MeshExecutor& executor = minka.executor();
-  const MeshSignature& signature = executor.signature();
+  const StepExecutor& executor = minka.executor();
   MeshResults out;
-  out.replica_faults.resize(signature.results.size());
+  out.replica_faults.resize(executor.num_results());
   const auto read = [&](int i, int step_number, const MeshArray& array) -> absl::Status {
-    const Shape& shape = signature.results[i];
-    const Sharding& sharding = signature.result_shardings[i];
+    const auto [shape, sharding, mesh, first_device] = executor.ResultLayout(i);
     std::vector<std::string> parts;
     for (const pjrt::Buffer& part : array.parts) {
       ASSIGN_OR_RETURN(parts.emplace_back(), part.ToHost());
     }
-    const auto difference = FindReplicaDifference(parts, shape, sharding, executor.mesh());
+    const auto difference = FindReplicaDifference(parts, shape, sharding, mesh);
     if (difference && out.replica_faults[i].empty()) {
       out.replica_faults[i] = DescribeReplicas(*difference, shape, parts, step_number);
     }
     if (step_number + 1 < num_steps) return absl::OkStatus();
     std::string whole(static_cast<size_t>(shape.num_bytes()), '\0');
-    for (const int64_t device : CoveringDevices(sharding, executor.mesh())) {
-      PutPart(parts[device], shape, sharding, executor.mesh(), device, whole);
+    for (const int64_t device : CoveringDevices(sharding, mesh)) {
+      PutPart(parts[device], shape, sharding, mesh, device, whole);
     }
     out.values.push_back({shape, std::make_shared<const std::string>(std::move(whole))});
-    out.parts.push_back(PartsOf(shape, sharding, executor.mesh()));
+    out.parts.push_back(PartsOf(shape, sharding, mesh));
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(ForEachStep(

@@ -176,11 +176,11 @@ class ModuleRun {
         std::max(0.0, SecondsSince(start) - runner.executor().times().us.front() * 1e-6);
     RETURN_IF_ERROR(WriteResults(output));
     RETURN_IF_ERROR(TimeWarmSteps(std::move(output.state)));
-    const MeshExecutor& executor = runner.executor();
+    const StepExecutor& executor = runner.executor();
     figures_.step_times = executor.times();
     figures_.num_warm_up = kNumWarmUpSteps;
     figures_.measured_peak_memory_bytes = executor.measured_peak_bytes();
-    figures_.total_allocation_bytes = executor.executable().memory().total_bytes();
+    figures_.total_allocation_bytes = executor.executables()[0]->memory().total_bytes();
     return absl::OkStatus();
   }
 

@@ -53,7 +53,7 @@ TEST(FastCall, TheExecutorReturnsAnArrayOnAllDevices) {
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const auto values = RandomInputs(program.step, 7);
   ASSERT_TRUE(values.ok()) << Message(values.status());
-  MeshExecutor& executor = run->runner().executor();
+  StepExecutor& executor = run->runner().executor();
   auto x = executor.Put(0, (*values)[0]), y = executor.Put(1, (*values)[1]);
   ASSERT_TRUE(x.ok() && y.ok());
   const std::vector<MeshArray*> arguments = {&*x, &*y};

@@ -52,7 +52,7 @@ Parallelized MustParallelize(const TracedStep& traced, const ParallelMethod& met
 }
 
 int64_t TemporaryBytes(const Parallelized& run) {
-  return run.runner().executor().executable().memory().temp_bytes;
+  return run.runner().executor().executables()[0]->memory().temp_bytes;
 }
 
 // The host evaluator computes every operation exactly as written.

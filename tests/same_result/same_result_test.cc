@@ -170,7 +170,7 @@ TEST_P(SameResult, AsOneDeviceWithThePlansCollectives) {
   EXPECT_EQ(Failures(*run, subject), "");
   EXPECT_THAT(run->plan().unsupported_ops, testing::IsEmpty());
 
-  const auto bytes = run->runner().executor().executable().OptimizedModule();
+  const auto bytes = run->runner().executor().executables()[0]->OptimizedModule();
   ASSERT_TRUE(bytes.ok()) << Message(bytes.status());
   const auto optimized = ImportHlo(*bytes);
   ASSERT_TRUE(optimized.ok()) << Message(optimized.status());
@@ -422,7 +422,7 @@ DeviceBytes BytesOf(const TracedStep& traced, const ParallelMethod& method) {
     bytes.state += array.parts[0].size_bytes();
   }
   EXPECT_EQ(bytes.state, run->plan().state_bytes_per_device);
-  bytes.temporary = run->runner().executor().executable().memory().temp_bytes;
+  bytes.temporary = run->runner().executor().executables()[0]->memory().temp_bytes;
   return bytes;
 }
 

@@ -8,7 +8,7 @@ bool IsResident(const ParameterInfo& parameter) {
   return parameter.role == ParameterRole::kState || parameter.role == ParameterRole::kConstant;
 }
 
-StepRunner::StepRunner(const Step& step, MeshExecutor executor)
+StepRunner::StepRunner(const Step& step, std::unique_ptr<StepExecutor> executor)
     : parameters_(step.parameters), executor_(std::move(executor)) {}
 
 absl::StatusOr<State> StepRunner::CreateState(const ParameterValues& values) const {
@@ -22,7 +22,7 @@ absl::StatusOr<State> StepRunner::CreateState(
     state.arrays.emplace_back();
     if (!IsResident(parameters_[i])) continue;
     ASSIGN_OR_RETURN(const Literal literal, value(i));
-    ASSIGN_OR_RETURN(state.arrays.back(), executor_.Put(i, literal));
+    ASSIGN_OR_RETURN(state.arrays.back(), executor_->Put(i, literal));
   }
   return state;
 }
@@ -36,11 +36,11 @@ absl::StatusOr<std::vector<MeshArray>> StepRunner::Launch(State& state,
   std::vector<MeshArray*> arguments;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
     if (!IsResident(parameters_[i])) {
-      ASSIGN_OR_RETURN(inputs[i], executor_.Put(i, values[i]));
+      ASSIGN_OR_RETURN(inputs[i], executor_->Put(i, values[i]));
     }
     arguments.push_back(IsResident(parameters_[i]) ? &state.arrays[i] : &inputs[i]);
   }
-  return executor_.Run(arguments);
+  return executor_->Run(arguments);
 }
 
 absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& values) {
@@ -54,31 +54,30 @@ absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& v
   }
   for (int i = 0; i < static_cast<int>(results.size()); ++i) {
     if (is_state[i]) continue;
-    ASSIGN_OR_RETURN(output.results[i], executor_.Get(i, results[i]));
+    ASSIGN_OR_RETURN(output.results[i], executor_->Get(i, results[i]));
   }
   ASSIGN_OR_RETURN(output.state, NextState(std::move(state), results));
   return output;
 }
 
 absl::StatusOr<State> StepRunner::NextState(State state, std::vector<MeshArray>& results) const {
-  const MeshSignature& signature = executor_.signature();
   ++state.num_steps;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
     const int result = parameters_[i].state_result;
     if (parameters_[i].role != ParameterRole::kState || result < 0) continue;
-    if (signature.parameter_shardings[i] == signature.result_shardings[result]) {
+    if (executor_->ParameterLayout(i).sharding == executor_->ResultLayout(result).sharding) {
       state.arrays[i] = std::move(results[result]);
       continue;
     }
     // State that is not donated may come out in another sharding than it went in.
-    ASSIGN_OR_RETURN(const Literal value, executor_.Get(result, results[result]));
-    ASSIGN_OR_RETURN(state.arrays[i], executor_.Put(i, value));
+    ASSIGN_OR_RETURN(const Literal value, executor_->Get(result, results[result]));
+    ASSIGN_OR_RETURN(state.arrays[i], executor_->Put(i, value));
   }
   return state;
 }
 
 absl::StatusOr<Literal> StepRunner::ReadParameter(const State& state, int parameter) const {
-  return executor_.GetParameter(parameter, state.arrays[parameter]);
+  return executor_->GetParameter(parameter, state.arrays[parameter]);
 }
 
 }  // namespace minka

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,8 +33,10 @@ using ParameterValues = std::vector<Literal>;
 
 class StepRunner {
  public:
-  // The executor runs the step's module, or the program lowered from it.
-  StepRunner(const Step& step, MeshExecutor executor);
+  // The executor runs the step's module, or what was lowered from it.
+  StepRunner(const Step& step, std::unique_ptr<StepExecutor> executor);
+  StepRunner(const Step& step, MeshExecutor executor)
+      : StepRunner(step, std::make_unique<MeshExecutor>(std::move(executor))) {}
 
   // From the values of state and constant parameters.
   absl::StatusOr<State> CreateState(const ParameterValues& values) const;
@@ -51,12 +54,12 @@ class StepRunner {
   absl::StatusOr<Literal> ReadParameter(const State& state, int parameter) const;
 
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
-  MeshExecutor& executor() { return executor_; }
-  const MeshExecutor& executor() const { return executor_; }
+  StepExecutor& executor() { return *executor_; }
+  const StepExecutor& executor() const { return *executor_; }
 
  private:
   std::vector<ParameterInfo> parameters_;
-  MeshExecutor executor_;
+  std::unique_ptr<StepExecutor> executor_;
 };
 
 // Does the parameter stay on the devices?

@@ -1,0 +1,41 @@
+// Arrays on the devices of a mesh, and their way to the host and back.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/ir/literal.h"
+#include "minka/ir/shape.h"
+#include "minka/runtime/pjrt/client.h"
+#include "minka/sharding/mesh.h"
+#include "minka/sharding/sharding.h"
+
+namespace minka {
+
+// One array over the devices of a mesh, a part on each; move-only.
+struct MeshArray {
+  std::vector<pjrt::Buffer> parts;  // by device of the mesh
+};
+
+// How an array lies on a mesh.
+struct ArrayLayout {
+  Shape shape;  // whole
+  Sharding sharding;
+  Mesh mesh;
+  int first_device = 0;  // of the mesh, among those of the client
+};
+
+// Copies a whole array to the devices; InvalidArgument for another shape, unless it only has the
+// batch in one dimension where the layout has micro-batches and their examples.
+absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
+                                   const Literal& value);
+// The whole array.
+absl::StatusOr<Literal> GetArray(const ArrayLayout& layout, const MeshArray& array);
+// The same of what a function gives as a device's part.
+absl::StatusOr<Literal> GetArray(
+    const ArrayLayout& layout,
+    const std::function<absl::StatusOr<std::string>(int64_t device)>& part_of);
+
+}  // namespace minka
