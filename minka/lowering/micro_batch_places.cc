@@ -60,7 +60,9 @@ class PlaceFinder {
     if (instruction.opcode == Opcode::kParameter) {
       const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
       const ParameterRole role = step_.parameters[number].role;
-      return role == ParameterRole::kBatch || role == ParameterRole::kKey;
+      // A loss scale is known in front of the loop, too.
+      const bool is_scalar = instruction.shape().num_elements() == 1;
+      return role == ParameterRole::kBatch || role == ParameterRole::kKey || is_scalar;
     }
     return !IsHeavy(instruction.opcode) && instruction.opcode != Opcode::kRng &&
            std::ranges::all_of(instruction.operands, [&](Value operand) {
