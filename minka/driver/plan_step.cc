@@ -38,21 +38,6 @@ struct Target {
   const Mesh& searched_mesh() const { return joined ? joined->mesh : mesh; }
 };
 
-absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const PlanRequest& request,
-                                                         const Mesh& mesh) {
-  const CostModelChoice& choice = request.cost_model;
-  switch (choice.kind) {
-    case CostModelKind::kRoofline:
-      return MakeRooflineCostModel(request.cluster, mesh);
-    case CostModelKind::kMeasured:
-      return MakeRooflineCostModel(request.cluster, mesh,
-                                   choice.calibration ? &*choice.calibration : nullptr);
-    case CostModelKind::kAlpa:
-      return MakeAlpaCostModel(mesh, choice.alpha, choice.beta, choice.allow_replicated_dots);
-  }
-  MINKA_CHECK(false);
-}
-
 // A step prepared in several ways, each made once.
 class PreparedSteps {
  public:
@@ -91,7 +76,8 @@ RematChoice RematCandidates(const Step& simplified) {
 absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
                                   const Target& target, const IntraOpOptions& options) {
   const Mesh& mesh = target.searched_mesh();
-  ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, MakeCostModel(request, mesh));
+  ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
+                   MakeCostModel(request.cost_model, request.cluster, mesh));
   IntraOpOptions with_memory = options;
   if (request.cluster.device.name == kCpuDevice) {
     with_memory.peak_memory_bytes = [&](const StagePlan& stage) -> absl::StatusOr<int64_t> {
@@ -429,6 +415,20 @@ absl::Status CheckSizes(const std::vector<Mesh>& meshes, const Cluster& cluster)
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const CostModelChoice& choice,
+                                                         const Cluster& cluster, const Mesh& mesh) {
+  switch (choice.kind) {
+    case CostModelKind::kRoofline:
+      return MakeRooflineCostModel(cluster, mesh);
+    case CostModelKind::kMeasured:
+      return MakeRooflineCostModel(cluster, mesh,
+                                   choice.calibration ? &*choice.calibration : nullptr);
+    case CostModelKind::kAlpa:
+      return MakeAlpaCostModel(mesh, choice.alpha, choice.beta, choice.allow_replicated_dots);
+  }
+  MINKA_CHECK(false);
+}
 
 absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
   RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));

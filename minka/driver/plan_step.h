@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "minka/cluster/cluster.h"
 #include "minka/cost/calibration.h"
+#include "minka/cost/cost_model.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/micro_batches.h"
 #include "minka/plan/plan.h"
@@ -27,6 +29,9 @@ struct CostModelChoice {
   std::vector<double> alpha, beta;         // kAlpa, one per mesh axis
   bool allow_replicated_dots = false;      // kAlpa
 };
+
+absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const CostModelChoice& choice,
+                                                         const Cluster& cluster, const Mesh& mesh);
 
 // Meshes and clusters of more devices are refused.
 inline constexpr int64_t kMaxPlannedDevices = 4096;

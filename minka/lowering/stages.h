@@ -1,0 +1,58 @@
+// Cuts a step into pipeline stages: for each a step of its own, of the operations of its layers,
+// and what the stages send each other. Which operation stands in which layer says the step's
+// structure (analysis/structure.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/ir/step.h"
+#include "minka/program/task.h"
+
+namespace minka {
+
+// One stage's part of a step. Its parameters are those of the whole step that it reads, in their
+// order, then what it receives; its results those of the whole step that it makes, in their order,
+// then what it sends.
+struct StageStep {
+  Step step;
+  std::vector<ProgramTask> tasks;  // by instruction: the program that it belongs to
+};
+
+// Parameter or result `number` of the step of a stage.
+struct StagePort {
+  int stage = 0, number = 0;
+  auto operator<=>(const StagePort&) const = default;
+};
+
+// A value that one stage makes and others read.
+struct Border {
+  StagePort from;             // a result
+  std::vector<StagePort> to;  // parameters
+  bool per_micro_batch = false;
+  Shape shape;
+};
+
+struct StagedStep {
+  std::vector<StageStep> stages;
+  std::vector<Border> borders;
+  // By parameter of the whole step, where it goes. State has one place, others one for each stage
+  // that reads them.
+  std::vector<std::vector<StagePort>> parameters;
+  std::vector<StagePort> results;  // by result of the whole step
+};
+
+struct StageOptions {
+  std::vector<int> stage_of_layer;  // never falling, from 0 on, without gaps
+  // Cuts what no other stage waits for out of the backward programs.
+  bool splits_backward = false;
+};
+
+// `step` as MakeMicroBatches gives it. Values that several layers share (a global norm, tied
+// weights) are computed on stage 0; what depends on batch inputs, keys and constants alone is made
+// on every stage that reads it. InvalidArgument where the layers do not fit, or where an operation
+// would wait for one behind it.
+absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& options);
+
+}  // namespace minka

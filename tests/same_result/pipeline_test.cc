@@ -1,0 +1,185 @@
+// Pipelines of every schedule compute what one device computes.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/driver/inputs.h"
+#include "minka/driver/pipeline.h"
+#include "minka/driver/prepare.h"
+#include "minka/frontend/trace.h"
+#include "minka/models/bert.h"
+#include "minka/models/gpt.h"
+#include "minka/models/mlp.h"
+#include "minka/models/wresnet.h"
+#include "minka/oracle/oracle.h"
+#include "minka/runtime/mesh/local_devices.h"
+#include "minka/runtime/pipeline/pipeline_executor.h"
+
+namespace minka {
+namespace {
+
+constexpr uint64_t kSeed = 3;
+constexpr int kSteps = 3;
+
+const LocalDevices& Devices() {
+  static const LocalDevices devices = OpenLocalDevices({.num_devices = 8}).value();
+  return devices;
+}
+
+// With all that ties layers together: weights that two of them read, a global norm, a loss scale.
+TracedStep TraceBert() {
+  return Trace(BertMaskedLanguageModel({.batch = 32,
+                                        .sequence = 16,
+                                        .vocabulary = 96,
+                                        .hidden = 32,
+                                        .num_layers = 4,
+                                        .num_heads = 4,
+                                        .dropout = 0.1}),
+               AdamW({.weight_decay = 0.01}),
+               {.scaling = {.loss_scale = LossScale{.growth_interval = 2}, .clip_norm = 0.1}})
+      .value();
+}
+
+TracedStep TraceSmall(const std::string& name) {
+  if (name == "mlp") {
+    return Trace(Mlp({.batch = 32, .hidden = 64, .num_layers = 4}), AdamW({})).value();
+  }
+  if (name == "bert") return TraceBert();
+  if (name == "moe") {
+    return Trace(Gpt({.batch = 32,
+                      .sequence = 16,
+                      .vocabulary = 64,
+                      .hidden = 32,
+                      .num_layers = 4,
+                      .num_heads = 4,
+                      .dropout = 0.1,
+                      .mlp_factor = 2,
+                      .experts = GptExperts{.num_experts = 8, .group_size = 16}}),
+                 AdamW({.weight_decay = 0.01}))
+        .value();
+  }
+  if (name == "wresnet") {
+    return Trace(WideResNet({.batch = 32,
+                             .image_size = 8,
+                             .num_classes = 16,
+                             .width = 8,
+                             .blocks_per_stage = {1, 1},
+                             .small_images = true}),
+                 AdamW({.weight_decay = 0.01}))
+        .value();
+  }
+  return Trace(Gpt({.batch = 32,
+                    .sequence = 16,
+                    .vocabulary = 96,
+                    .hidden = 32,
+                    .num_layers = 4,
+                    .num_heads = 4}),
+               AdamW({.weight_decay = 0.01}))
+      .value();
+}
+
+// The first of `num_slices` slices of a batch, over and over.
+void RepeatFirstSlice(Literal& batch, int num_slices) {
+  const std::string slice = batch.bytes->substr(0, batch.bytes->size() / num_slices);
+  std::string repeated;
+  for (int i = 0; i < num_slices; ++i) repeated += slice;
+  batch.bytes = std::make_shared<const std::string>(std::move(repeated));
+}
+
+struct Subject {
+  TracedStep traced;
+  StepInputs inputs;
+  OneDeviceResults one_device;
+};
+
+const Subject& SubjectOf(const std::string& model) {
+  static std::map<std::string, Subject> subjects;
+  auto [it, is_new] = subjects.try_emplace(model);
+  Subject& subject = it->second;
+  if (!is_new) return subject;
+  subject.traced = TraceSmall(model);
+  subject.inputs = [&subject, is_repeated = model == "wresnet"](int step) -> absl::StatusOr<ParameterValues> {
+    const TracedStep& traced = subject.traced;
+    ParameterValues values = InitialValues(traced.step, traced.initializers, kSeed);
+    for (int i = 0; i < static_cast<int>(values.size()); ++i) {
+      if (values[i].bytes) continue;
+      ASSIGN_OR_RETURN(values[i], RandomInput(traced.step, i, kSeed + step));
+      if (is_repeated && traced.step.parameters[i].batch_dim == 0) RepeatFirstSlice(values[i], 4);
+    }
+    return values;
+  };
+  subject.one_device =
+      RunOnOneDevice(subject.traced.step, Devices().client, subject.inputs, kSteps).value();
+  return subject;
+}
+
+// Model, schedule, meshes, stages, micro-batches.
+using Case = std::tuple<std::string, std::string, std::vector<std::string>, int, int>;
+
+class Pipeline : public testing::TestWithParam<Case> {};
+
+TEST_P(Pipeline, ComputesWhatOneDeviceComputes) {
+  const auto& [model, schedule, meshes, num_stages, num_micro_batches] = GetParam();
+  const Subject& subject = SubjectOf(model);
+  PipelineRequest request{
+      .planning = {.cluster = Cluster::Local(8),
+                   .micro_batches = {.num_micro_batches = num_micro_batches,
+                                     .per_micro_batch = model == "wresnet"}},
+      .schedule = schedule};
+  for (const std::string& mesh : meshes) request.meshes.push_back(Mesh::Parse(mesh).value());
+  const int num_layers = *Prepare(subject.traced.step)->num_layers;
+  ASSERT_GE(num_layers, num_stages);
+  for (int layer = 0; layer < num_layers; ++layer) {
+    request.stage_of_layer.push_back(layer * num_stages / num_layers);
+  }
+  const auto planned = PlanPipeline(subject.traced.step, request);
+  ASSERT_TRUE(planned.ok()) << Message(planned.status());
+  auto program = LowerPipeline(*planned);
+  ASSERT_TRUE(program.ok()) << Message(program.status());
+  auto executor = PipelineExecutor::Create(Devices().client, *std::move(program));
+  ASSERT_TRUE(executor.ok()) << Message(executor.status());
+  StepRunner runner(planned->prepared, std::make_unique<PipelineExecutor>(*std::move(executor)));
+  const auto report = CompareWithOneDevice(subject.traced.step, runner, subject.inputs, kSteps,
+                                           subject.one_device);
+  ASSERT_TRUE(report.ok()) << Message(report.status());
+  EXPECT_EQ(report->Failures(), "");
+}
+
+Case Of(const std::string& model, const std::string& schedule, std::vector<std::string> meshes,
+        int num_stages, int num_micro_batches) {
+  return {model, schedule, std::move(meshes), num_stages, num_micro_batches};
+}
+
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  const auto& [model, schedule, meshes, num_stages, num_micro_batches] = info.param;
+  std::string name = fmt::format("{}_{}_{}_stages_{}_micro_batches_on_{}", model, schedule,
+                                 num_stages, num_micro_batches, fmt::join(meshes, "_"));
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mlp, Pipeline,
+    testing::Values(Of("mlp", "gpipe", {"1", "1"}, 2, 4), Of("mlp", "1f1b", {"2", "2"}, 2, 1),
+                    Of("mlp", "1f1b", {"2", "2"}, 2, 4), Of("mlp", "eager-1f1b", {"1", "2"}, 2, 8),
+                    Of("mlp", "interleaved-1f1b", {"2", "2"}, 4, 4),
+                    Of("mlp", "zero-bubble-h1", {"2", "1", "2"}, 3, 4),
+                    Of("gpt", "1f1b", {"2x2", "2x2"}, 2, 4), Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 16),
+                    Of("gpt", "1f1b", {"8"}, 1, 2),
+                    Of("gpt", "zero-bubble-h1", {"1", "1", "2", "4"}, 4, 8),
+                    Of("bert", "1f1b", {"2", "2x2"}, 2, 4), Of("bert", "interleaved-1f1b", {"4", "4"}, 4, 2),
+                    Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4),
+                    Of("bert", "gpipe", {"4", "2"}, 2, 1),
+                    Of("moe", "1f1b", {"4", "4"}, 2, 4), Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2),
+                    Of("wresnet", "1f1b", {"4", "4"}, 2, 4)),
+    NameOf);
+
+}  // namespace
+}  // namespace minka
