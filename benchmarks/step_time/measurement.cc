@@ -173,7 +173,7 @@ Json RowOf(const Case& which, const Plan& plan, const std::vector<std::string>& 
   Json row = {{"name", which.name()}, {"model", which.model}, {"size", which.size}};
   row[kSearched] = MedianMs(rounds.at(kSearched));
   row["method"] = ChosenMethod(plan);
-  row["mesh"] = plan.stages.front().mesh.ToString();
+  row["mesh"] = plan.stage.mesh.ToString();
   row["predicted_ms"] = plan.step_time_us / 1e3;
   if (rounds.contains(kData)) row[kData] = MedianMs(rounds.at(kData));
   std::string fastest = shardings.front();

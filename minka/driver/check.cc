@@ -19,7 +19,7 @@ absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan) {
                                    .methods = {Method::kData}}));
   ASSIGN_OR_RETURN(
       SpmdProgram program,
-      LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stages.front()));
+      LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stage));
   return Step{.module = std::move(program.module),
               .parameters = planned.prepared.parameters,
               .results = planned.prepared.results};

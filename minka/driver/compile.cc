@@ -93,7 +93,7 @@ void KeepBoundsOf(const Plan& first, Plan& plan) {
   std::optional<double> least;  // of the whole search
   if (first.gap) least = first.objective * (1 - *first.gap);
   const bool is_of_one_search = plan.method == first.method && plan.remat == first.remat &&
-                                plan.stages.front().mesh == first.stages.front().mesh;
+                                plan.stage.mesh == first.stage.mesh;
   const double bound = is_of_one_search ? first.lower_bound : least.value_or(0);
   plan.lower_bound = std::min(plan.lower_bound, bound);
   plan.sharding_gap = (plan.objective - plan.lower_bound) / plan.objective;
@@ -164,7 +164,7 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
     if (progress.Done()) return out;
 
     progress.Begin("lower");
-    ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stages.front()));
+    ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stage));
     AddNotes(out.program.notes, out.plan.notes);
     RETURN_IF_ERROR(dump.Write("04-local.hlo.txt", HloText(out.program.module)));
     RETURN_IF_ERROR(
@@ -192,7 +192,7 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
 
     const int64_t needed = out.executable->memory().total_bytes();
     estimated = out.plan.peak_memory_bytes;
-    out.plan.peak_memory_bytes = out.plan.stages.front().peak_memory_bytes = needed;
+    out.plan.peak_memory_bytes = out.plan.stage.peak_memory_bytes = needed;
     out.plan.memory_tier = MemoryTier::kCompiled;
     if (!options.memory_limit_bytes || needed <= *options.memory_limit_bytes) break;
     if (plans == kMaxPlans) {

@@ -51,7 +51,7 @@ struct CompiledStep {
   std::optional<pjrt::Executable> executable;  // none where stop_after came first
   std::vector<CompileTime> times;
 
-  const Mesh& mesh() const { return plan.stages.front().mesh; }
+  const Mesh& mesh() const { return plan.stage.mesh; }
 };
 
 // Plans again, at most three times, while the compiled program does not fit the limit;

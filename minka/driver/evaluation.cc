@@ -32,7 +32,7 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
                                               const Parallelized& training, const Cluster& cluster,
                                               const CostModelChoice& cost_model) {
   ASSIGN_OR_RETURN(std::vector<int> numbers, TrainingParameters(traced.step, training));
-  const Mesh& mesh = training.plan().stages.front().mesh;
+  const Mesh& mesh = training.plan().stage.mesh;
   const StepExecutor& trained = training.runner().executor();
   // Every parameter is pinned: whose pin it is says nothing.
   PlanRequest request{

@@ -72,7 +72,7 @@ TEST(PlanStep, AMeshOfManyAxesIsPlannedAsItsCoarserOnes) {
         PlanStep(step, {.cluster = Cluster::Local(32), .meshes = {mesh}, .methods = {method}});
     ASSERT_TRUE(fine.ok()) << Message(fine.status());
     const Plan& plan = fine->candidates[0].plan;
-    EXPECT_EQ(plan.stages[0].mesh, mesh);
+    EXPECT_EQ(plan.stage.mesh, mesh);
     const absl::Status checked = CheckPlan(plan, fine->prepared.module);
     EXPECT_TRUE(checked.ok()) << Message(checked);
     const auto coarse = PlanStep(step, {.cluster = Cluster::Local(32), .methods = {method}});
@@ -94,10 +94,10 @@ TEST(WithAxesApart, WritesInsidesOfLoopsOnTheFineMesh) {
   const OpRule rule = RuleFor(module, module.entry_computation(), loop);
   strategies[loop] = *ParseStrategy("x_y: value 1 dim 1", rule, joined.mesh);
   Plan plan = PlanOfStrategies(module, joined.mesh, std::move(strategies));
-  plan.stages[0] = WithAxesApart(std::move(plan.stages[0]), mesh, joined);
+  plan.stage = WithAxesApart(std::move(plan.stage), mesh, joined);
   const absl::Status checked = CheckPlan(plan, module);
   EXPECT_TRUE(checked.ok()) << Message(checked);
-  const CalledPlan& inner = plan.stages[0].ops[loop].called[0].operations[7].called[0];
+  const CalledPlan& inner = plan.stage.ops[loop].called[0].operations[7].called[0];
   ASSERT_EQ(inner.reshards.size(), 1u);
   EXPECT_EQ(ToString(inner.reshards[0].from, mesh), "[-,-]{partial: x,y}");
   EXPECT_EQ(ToString(inner.reshards[0].to, mesh), "[-,x+y]");

@@ -1,68 +1,429 @@
 #include "minka/driver/pipeline.h"
 
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <utility>
 
+#include "minka/analysis/flops.h"
+#include "minka/analysis/xla_cpu_memory.h"
+#include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/driver/mesh_shapes.h"
 #include "minka/driver/prepare.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
+#include "minka/planner/intra_op/describe.h"
 #include "minka/schedule/generate.h"
+#include "minka/simulator/mesh_memory.h"
+#include "minka/simulator/timeline.h"
 
 namespace minka {
 namespace {
 
-absl::StatusOr<Schedule> ScheduleFor(const PipelineRequest& request) {
-  const int num_meshes = static_cast<int>(request.meshes.size());
-  const int num_stages = request.stage_of_layer.empty() ? 0 : request.stage_of_layer.back() + 1;
-  if (num_meshes == 0 || num_stages == 0 || num_stages % num_meshes != 0) {
-    return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
+// Layers in consecutive stages of the sizes (devices each), so that the largest load per device is
+// least; a dynamic program over the end of each stage.
+std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vector<int64_t>& sizes) {
+  const size_t num_layers = load.size(), num_stages = sizes.size();
+  std::vector<double> before = {0};
+  for (const double of_layer : load) before.push_back(before.back() + of_layer);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> best(num_stages + 1,
+                                        std::vector<double>(num_layers + 1, kNever));
+  std::vector<std::vector<size_t>> begin(num_stages + 1, std::vector<size_t>(num_layers + 1));
+  best[0][0] = 0;
+  for (size_t stage = 1; stage <= num_stages; ++stage) {
+    for (size_t end = stage; end <= num_layers; ++end) {
+      for (size_t first = stage - 1; first < end; ++first) {
+        const double of_stage =
+            (before[end] - before[first]) / static_cast<double>(sizes[stage - 1]);
+        const double worst = std::max(best[stage - 1][first], of_stage);
+        if (worst >= best[stage][end]) continue;
+        best[stage][end] = worst;
+        begin[stage][end] = first;
+      }
+    }
   }
-  return MakeSchedule(
-      request.schedule,
-      {.num_meshes = num_meshes,
-       .num_micro_batches = static_cast<int>(request.planning.micro_batches.num_micro_batches),
-       .stages_per_mesh = num_stages / num_meshes});
+  std::vector<int> stage_of_layer(num_layers);
+  size_t end = num_layers;
+  for (size_t stage = num_stages; stage > 0; --stage) {
+    for (size_t layer = begin[stage][end]; layer < end; ++layer) {
+      stage_of_layer[layer] = static_cast<int>(stage) - 1;
+    }
+    end = begin[stage][end];
+  }
+  return stage_of_layer;
+}
+
+// Work of each layer in its forward and backward pass.
+std::vector<double> LoadOfLayers(const Step& step) {
+  std::vector<double> load(*step.num_layers);
+  const Computation& entry = step.module.entry_computation();
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const StepPart& part = entry.instructions[id].part;
+    if (part.layer < 0 || part.phase == Phase::kApply) continue;
+    const InstructionWork work = WorkOf(step.module, entry, id);
+    load[part.layer] += work.flops + work.elementwise;
+  }
+  return load;
+}
+
+// The cluster's part that one mesh is: whole hosts, or devices of one.
+absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
+  Cluster part = cluster;
+  if (num_devices <= cluster.devices_per_host) {
+    part.num_hosts = 1;
+    part.devices_per_host = num_devices;
+  } else if (num_devices % cluster.devices_per_host == 0) {
+    part.num_hosts = num_devices / cluster.devices_per_host;
+  } else {
+    return InvalidArgument("{} devices are no whole number of hosts of {}", num_devices,
+                           cluster.devices_per_host);
+  }
+  return part;
+}
+
+class PipelinePlanner {
+ public:
+  PipelinePlanner(const PlanRequest& planning, Step prepared, std::string schedule)
+      : planning_(planning), prepared_(std::move(prepared)), schedule_(std::move(schedule)) {}
+
+  int num_layers() const { return prepared_.num_layers.value_or(0); }
+
+  // Of so many stages, one on each mesh; meshes are empty where their shape is searched, then each
+  // has so many devices.
+  absl::StatusOr<PlannedPipeline> Plan(std::vector<int> stage_of_layer, int num_stages,
+                                       const std::vector<Mesh>& meshes, int num_devices) {
+    const int num_meshes = meshes.empty() ? num_stages : static_cast<int>(meshes.size());
+    if (num_stages < 1 || num_stages % num_meshes != 0) {
+      return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
+    }
+    if (num_stages > num_layers()) {
+      return InvalidArgument(
+          "{} stages are asked for, but {} has {} layers, and each stage one at "
+          "least",
+          num_stages, prepared_.module.name, num_layers());
+    }
+    PlannedPipeline out{.prepared = prepared_};
+    const auto num_micro_batches = planning_.micro_batches.num_micro_batches;
+    ASSIGN_OR_RETURN(
+        out.schedule,
+        MakeSchedule(schedule_, {.num_meshes = num_meshes,
+                                 .num_micro_batches = static_cast<int>(num_micro_batches),
+                                 .stages_per_mesh = num_stages / num_meshes}));
+    if (stage_of_layer.empty()) {
+      std::vector<int64_t> sizes;
+      for (int stage = 0; stage < num_stages; ++stage) {
+        sizes.push_back(meshes.empty() ? num_devices
+                                       : meshes[out.schedule.MeshOf(stage)].num_devices());
+      }
+      stage_of_layer = BalanceLayers(LoadOfLayers(prepared_), sizes);
+    }
+    out.plan.stage_of_layer = std::move(stage_of_layer);
+    ASSIGN_OR_RETURN(out.staged, CutIntoStages(prepared_, OptionsOf(out)));
+    RETURN_IF_ERROR(PlanStages(meshes, num_devices, out));
+    RETURN_IF_ERROR(Describe(out));
+    return out;
+  }
+
+  static StageOptions OptionsOf(const PlannedPipeline& planned) {
+    return {.stage_of_layer = planned.plan.stage_of_layer,
+            .splits_backward = planned.schedule.splits_backward};
+  }
+
+ private:
+  absl::Status PlanStages(const std::vector<Mesh>& meshes, int num_devices,
+                          PlannedPipeline& out) const {
+    std::map<int, Mesh> mesh_of_number;
+    for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
+      const int number = out.schedule.MeshOf(stage);
+      std::vector<Mesh> candidates;
+      if (const auto found = mesh_of_number.find(number); found != mesh_of_number.end()) {
+        candidates = {found->second};
+      } else if (!meshes.empty()) {
+        candidates = {meshes[number]};
+      } else {
+        ASSIGN_OR_RETURN(const Cluster submesh, SubmeshOf(planning_.cluster, num_devices));
+        candidates = MeshShapes(submesh);
+      }
+      absl::StatusOr<minka::Plan> best =
+          PlanStage(out.staged.stages[stage].step, candidates, out.schedule.num_stages());
+      if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
+      for (size_t layer = 0; layer < out.plan.stage_of_layer.size(); ++layer) {
+        if (out.plan.stage_of_layer[layer] == stage)
+          best->stage.layers.push_back(static_cast<int>(layer));
+      }
+      mesh_of_number.try_emplace(number, best->stage.mesh);
+      out.plan.stages.push_back({.plan = *std::move(best), .mesh_number = number});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<minka::Plan> PlanStage(const Step& step, const std::vector<Mesh>& candidates,
+                                        int num_stages) const {
+    std::optional<minka::Plan> best;
+    absl::Status refusal;
+    for (const Mesh& mesh : candidates) {
+      ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
+                       MakeCostModel(planning_.cost_model, planning_.cluster, mesh));
+      SearchOptions search = planning_.search;
+      search.memory_limit_bytes.reset();
+      WorkBudget budget(search.work_limit / static_cast<int64_t>(num_stages * candidates.size()));
+      IntraOpOptions options{
+          .method = planning_.methods.front(), .search = search, .budget = &budget};
+      if (best) options.cutoff = best->objective;
+      absl::StatusOr<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
+      if (!planned.ok()) {
+        if (refusal.ok()) refusal = planned.status();
+        continue;
+      }
+      if (best && planned->stage.step_time_us >= best->step_time_us) continue;
+      best = PlanOfStage(step, options, *std::move(planned), std::string(cost->name()));
+    }
+    if (!best) return refusal;
+    return *std::move(best);
+  }
+
+  static minka::Plan PlanOfStage(const Step& step, const IntraOpOptions& options,
+                                 IntraOpResult result, std::string cost_model) {
+    minka::Plan plan;
+    plan.method = std::string(MethodName(options.method));
+    plan.cost_model = std::move(cost_model);
+    plan.step_time_us = result.stage.step_time_us;
+    plan.peak_memory_bytes = result.stage.peak_memory_bytes;
+    plan.objective = result.objective;
+    plan.lower_bound = result.lower_bound;
+    plan.gap = plan.sharding_gap = result.gap;
+    plan.memory_price = result.memory_price;
+    plan.stop_reason = result.stop_reason;
+    plan.search_seconds = result.seconds;
+    plan.notes = result.notes;
+    plan.stage = std::move(result.stage);
+    minka::Describe(step, plan);
+    return plan;
+  }
+
+  absl::Status Describe(PlannedPipeline& out) const {
+    PipelinePlan& plan = out.plan;
+    plan.module_hash = HashText(ModuleHash(prepared_.module));
+    plan.options = planning_.options;
+    plan.cost_model = plan.stages.front().plan.cost_model;
+    plan.num_micro_batches = out.schedule.shape.num_micro_batches;
+    plan.per_micro_batch = plan.num_micro_batches > 1 && planning_.micro_batches.per_micro_batch;
+    plan.remat = planning_.remat.value_or(RematChoice());
+    plan.schedule = out.schedule.name;
+    for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+      SetTaskTimes(out.staged.stages[stage], plan.num_micro_batches, plan.stages[stage]);
+    }
+    ASSIGN_OR_RETURN(const Timeline timeline, TimelineOf(out));
+    plan.step_time_us = timeline.step_time;
+    const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
+    plan.bubble = idle / (timeline.step_time * static_cast<double>(timeline.idle.size()));
+    return SetMemory(out);
+  }
+
+  // What the plan predicts of its operations and reshards, by the program that they run in.
+  static void SetTaskTimes(const StageStep& staged, int num_micro_batches,
+                           PipelineStagePlan& stage) {
+    const auto time_of = [&](ProgramKind kind) -> double& {
+      switch (kind) {
+        case ProgramKind::kForward:
+          return stage.forward_us;
+        case ProgramKind::kBackward:
+          return stage.backward_us;
+        case ProgramKind::kWeightGradient:
+          return stage.weight_gradient_us;
+        case ProgramKind::kFront:
+        case ProgramKind::kApply:
+          break;
+      }
+      return stage.apply_us;
+    };
+    const StagePlan& plan = stage.plan.stage;
+    for (size_t id = 0; id < plan.ops.size(); ++id) {
+      time_of(staged.tasks[id].kind) += plan.ops[id].cost_us;
+    }
+    for (const PlannedCollective& collective : ListCollectives(staged.step.module, plan)) {
+      if (collective.reshards.empty()) continue;  // in its operation's costs
+      const Reshard& reshard = plan.reshards[collective.reshards.front()];
+      const bool at_end = reshard.before == static_cast<InstructionId>(plan.ops.size());
+      const InstructionId id = at_end ? reshard.value.instruction : reshard.before;
+      time_of(staged.tasks[id].kind) += collective.cost_us * static_cast<double>(collective.runs);
+    }
+    stage.forward_us /= num_micro_batches;
+    stage.backward_us /= num_micro_batches;
+    stage.weight_gradient_us /= num_micro_batches;
+  }
+
+  static absl::StatusOr<Timeline> TimelineOf(const PlannedPipeline& planned) {
+    return Simulate(planned.schedule, {.task = [&planned](const Task& task) {
+                      const PipelineStagePlan& stage = planned.plan.stages[task.stage];
+                      switch (task.kind) {
+                        case TaskKind::kForward:
+                          return stage.forward_us;
+                        case TaskKind::kBackward:
+                          return stage.backward_us;
+                        case TaskKind::kWeightGradient:
+                          return stage.weight_gradient_us;
+                        case TaskKind::kApply:
+                          break;
+                      }
+                      return stage.apply_us;
+                    }});
+  }
+
+  static absl::Status SetMemory(PlannedPipeline& out) {
+    ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out));
+    for (const MeshProgram& mesh : program.meshes) {
+      std::vector<int64_t> temporary;
+      for (const StageProgram& of_stage : mesh.programs) {
+        const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
+        temporary.push_back(memory.upper_bound_bytes() - memory.argument_bytes -
+                            memory.output_bytes);
+      }
+      const int64_t peak = PeakMemory(program, mesh, temporary);
+      out.plan.peak_memory_bytes = std::max(out.plan.peak_memory_bytes, peak);
+      for (const StageProgram& of_stage : mesh.programs) {
+        minka::Plan& plan = out.plan.stages[of_stage.stage].plan;
+        plan.peak_memory_bytes = plan.stage.peak_memory_bytes = peak;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const PlanRequest& planning_;
+  const Step prepared_;
+  const std::string schedule_;
+};
+
+// Numbers of stages that devices and layers allow, one on each mesh, at least two.
+std::vector<int> StagesToTry(const Cluster& cluster, int num_layers) {
+  std::vector<int> numbers;
+  for (int n = 2; n <= std::min(cluster.num_devices(), num_layers); ++n) {
+    if (cluster.num_devices() % n == 0 && SubmeshOf(cluster, cluster.num_devices() / n).ok())
+      numbers.push_back(n);
+  }
+  return numbers;
+}
+
+absl::StatusOr<PlannedPipeline> SearchStages(PipelinePlanner& planner, const PlanRequest& planning,
+                                             const PipelineOptions& options) {
+  const int num_devices = planning.cluster.num_devices();
+  const auto plan = [&](int num_stages) -> absl::StatusOr<PlannedPipeline> {
+    if (options.meshes.empty() && num_devices % num_stages != 0) {
+      return InvalidArgument("{} devices do not go evenly on {} stages; name the meshes",
+                             num_devices, num_stages);
+    }
+    return planner.Plan(options.stage_of_layer, num_stages, options.meshes,
+                        num_devices / num_stages);
+  };
+  if (!options.stage_of_layer.empty()) return plan(options.stage_of_layer.back() + 1);
+  if (options.num_stages > 0) return plan(options.num_stages);
+  if (!options.meshes.empty()) return plan(static_cast<int>(options.meshes.size()));
+  const std::vector<int> numbers = StagesToTry(planning.cluster, planner.num_layers());
+  if (numbers.empty()) {
+    return InvalidArgument(
+        "no pipeline: {} layers and {} devices leave no number of stages above 1; name the meshes",
+        planner.num_layers(), num_devices);
+  }
+  absl::StatusOr<PlannedPipeline> best = absl::UnknownError("");
+  for (const int num_stages : numbers) {
+    absl::StatusOr<PlannedPipeline> planned = plan(num_stages);
+    const bool is_better =
+        planned.ok() && (!best.ok() || planned->plan.step_time_us < best->plan.step_time_us);
+    if (is_better || (!planned.ok() && absl::IsUnknown(best.status()))) best = std::move(planned);
+  }
+  return best;
 }
 
 }  // namespace
 
-absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PipelineRequest& request) {
+std::vector<const Module*> PlannedPipeline::modules() const {
+  std::vector<const Module*> modules;
+  for (const StageStep& stage : staged.stages) modules.push_back(&stage.step.module);
+  return modules;
+}
+
+std::vector<Mesh> PlannedPipeline::meshes() const {
+  std::vector<Mesh> meshes(schedule.shape.num_meshes);
+  for (const PipelineStagePlan& stage : plan.stages) {
+    meshes[stage.mesh_number] = stage.plan.stage.mesh;
+  }
+  return meshes;
+}
+
+absl::StatusOr<int> NumLayers(const Step& step) {
+  ASSIGN_OR_RETURN(const Step simplified, Simplify(step));
+  return simplified.num_layers.value_or(0);
+}
+
+absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& planning,
+                                             const PipelineOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(Step prepared, Prepare(step, {.micro_batches = planning.micro_batches,
+                                                 .remat = planning.remat.value_or(RematChoice())}));
+  PipelinePlanner planner(planning, std::move(prepared), options.schedule);
+  ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, planning, options));
+  planned.plan.search_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return planned;
+}
+
+absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json) {
+  ASSIGN_OR_RETURN(const PlannedPreparation how, PlannedPreparationOf(plan_json));
+  if (how.stage_of_layer.empty()) return InvalidArgument("plan: it is not one of a pipeline");
+  ASSIGN_OR_RETURN(const Preparation preparation, PreparationOfJson(plan_json));
   PlannedPipeline out;
-  ASSIGN_OR_RETURN(out.schedule, ScheduleFor(request));
-  const PlanRequest& planning = request.planning;
-  ASSIGN_OR_RETURN(out.prepared, Prepare(step, {.micro_batches = planning.micro_batches,
-                                                .remat = planning.remat.value_or(RematChoice())}));
+  ASSIGN_OR_RETURN(out.prepared, Prepare(step, preparation));
+  out.plan.stage_of_layer = how.stage_of_layer;
+  const auto kind = std::ranges::find(ScheduleKinds(), how.schedule, &ScheduleKind::name);
   ASSIGN_OR_RETURN(out.staged,
-                   CutIntoStages(out.prepared, {.stage_of_layer = request.stage_of_layer,
-                                                .splits_backward = out.schedule.splits_backward}));
-  for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
-    const Mesh& mesh = request.meshes[out.schedule.MeshOf(stage)];
-    ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
-                     MakeCostModel(planning.cost_model, planning.cluster, mesh));
-    WorkBudget budget(planning.search.work_limit / out.schedule.num_stages());
-    absl::StatusOr<IntraOpResult> planned =
-        PlanMesh(out.staged.stages[stage].step, mesh, *cost,
-                 {.method = planning.methods.front(), .search = planning.search, .budget = &budget});
-    if (!planned.ok()) return WithContext(planned.status(), fmt::format("stage {}", stage));
-    for (size_t layer = 0; layer < request.stage_of_layer.size(); ++layer) {
-      if (request.stage_of_layer[layer] != stage) continue;
-      planned->stage.layers.push_back(static_cast<int>(layer));
+                   CutIntoStages(out.prepared, {.stage_of_layer = how.stage_of_layer,
+                                                .splits_backward = kind != ScheduleKinds().end() &&
+                                                                   kind->splits_backward}));
+  const std::vector<const Module*> modules = out.modules();
+  ASSIGN_OR_RETURN(out.plan, PipelinePlanFromJson(plan_json, out.prepared.module, modules));
+  std::map<int, Mesh> meshes;
+  for (size_t i = 0; i < out.plan.stages.size(); ++i) {
+    const PipelineStagePlan& stage = out.plan.stages[i];
+    RETURN_IF_ERROR(WithContext(CheckPlan(stage.plan, *modules[i]), fmt::format("stage {}", i)));
+    const auto [found, is_new] = meshes.try_emplace(stage.mesh_number, stage.plan.stage.mesh);
+    if (!(found->second == stage.plan.stage.mesh)) {
+      return InvalidArgument("plan: stage {} has another mesh than an earlier stage of mesh {}", i,
+                             stage.mesh_number);
     }
-    out.stages.push_back(std::move(planned->stage));
+  }
+  const auto num_meshes = static_cast<int>(meshes.size());
+  const auto num_stages = static_cast<int>(out.plan.stages.size());
+  ASSIGN_OR_RETURN(out.schedule,
+                   MakeSchedule(how.schedule, {.num_meshes = num_meshes,
+                                               .num_micro_batches = out.plan.num_micro_batches,
+                                               .stages_per_mesh = num_stages / num_meshes}));
+  for (int stage = 0; stage < num_stages; ++stage) {
+    if (num_stages % num_meshes == 0 &&
+        out.plan.stages[stage].mesh_number == out.schedule.MeshOf(stage))
+      continue;
+    return InvalidArgument("plan: stage {} is on mesh {}; consecutive stages go round the meshes",
+                           stage, out.plan.stages[stage].mesh_number);
   }
   return out;
 }
 
 absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned) {
   std::vector<std::vector<TaskProgram>> programs;
-  for (size_t stage = 0; stage < planned.stages.size(); ++stage) {
+  std::vector<StagePlan> plans;
+  for (size_t stage = 0; stage < planned.plan.stages.size(); ++stage) {
+    plans.push_back(planned.plan.stages[stage].plan.stage);
     absl::StatusOr<std::vector<TaskProgram>> lowered =
-        LowerTasks(planned.staged.stages[stage], planned.stages[stage]);
+        LowerTasks(planned.staged.stages[stage], plans.back());
     if (!lowered.ok()) return WithContext(lowered.status(), fmt::format("stage {}", stage));
     programs.push_back(*std::move(lowered));
   }
-  return Emit(planned.schedule, planned.staged, planned.stages, programs);
+  return Emit(planned.schedule, planned.staged, plans, programs);
 }
 
 }  // namespace minka

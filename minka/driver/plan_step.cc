@@ -107,7 +107,7 @@ absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
       plan.notes.push_back(std::move(note));
     }
   }
-  plan.stages.push_back(std::move(result.stage));
+  plan.stage = std::move(result.stage);
   Describe(step, plan);
   plan.per_micro_batch = plan.num_micro_batches > 1 && request.micro_batches.per_micro_batch;
   return plan;

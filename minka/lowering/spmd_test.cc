@@ -43,7 +43,7 @@ int Count(const Module& module, Opcode opcode) {
 
 Module Lowered(const Module& module, const Plan& plan) {
   EXPECT_TRUE(CheckPlan(plan, module).ok()) << CheckPlan(plan, module);
-  absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stages[0]);
+  absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stage);
   EXPECT_TRUE(program.ok()) << program.status();
   if (!program.ok()) return module;
   EXPECT_TRUE(Verify(program->module).ok()) << Verify(program->module);
@@ -120,7 +120,7 @@ TEST(LowerSpmd, MovesAndSumsOverSeveralAxesInOneGroup) {
     const bool counts_twice = work.kind == ReshardKind::kAllReduce;
     return static_cast<double>(counts_twice ? 2 * work.local_bytes : work.local_bytes);
   };
-  for (Reshard& reshard : plan.stages[0].reshards) {
+  for (Reshard& reshard : plan.stage.reshards) {
     reshard.steps = CheapestReshard(module.entry_computation().shape(reshard.value), reshard.from,
                                     reshard.to, DataModel(), bytes_alone)
                         .steps;
@@ -163,7 +163,7 @@ TEST(LowerSpmd, NotesBarriersThatStayApart) {
   b.SetResults({lane(b.Unary(Opcode::kNegate, lane(b.Parameter({kF32, {8}}, "x"))))});
   const Module module = *std::move(target).Finish();
   const Plan plan = PlanOfStrategies(module, DataModel(), WholeStrategies(module, DataModel()));
-  const absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stages[0]);
+  const absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stage);
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_THAT(program->notes, ElementsAre(::testing::HasSubstr("barrier \"remat 3\", 1 of 2")));
 }
@@ -316,7 +316,7 @@ TEST(LowerSpmd, WritesOneCollectivePerCombineGroup) {
                                 {{kIdle, kIdle}},
                                 {{Factor(0), kIdle}},
                                 {{Factor(0), kIdle}}});
-  for (Reshard& reshard : plan.stages[0].reshards) reshard.combine_group = 3;
+  for (Reshard& reshard : plan.stage.reshards) reshard.combine_group = 3;
   const Module local = Lowered(module, plan);
   ASSERT_EQ(Count(local, Opcode::kAllReduce), 1);
   EXPECT_EQ(Find(local, Opcode::kAllReduce)->results.size(), 2);
@@ -331,7 +331,7 @@ TEST(LowerSpmd, PutsIsolatedCopiesBehindBarriers) {
   const Module module = *std::move(target).Finish();
   Plan plan = PlanOfStrategies(module, DataModel(),
                                {{{kIdle, Factor(0)}}, {{kIdle, kIdle}}, {{kIdle, kIdle}}});
-  StagePlan& stage = plan.stages[0];
+  StagePlan& stage = plan.stage;
   ASSERT_EQ(stage.reshards.size(), 1);
   stage.reshards.push_back(stage.reshards[0]);
   stage.reshards[1].before = 2;
@@ -415,11 +415,11 @@ TEST(LowerSpmd, WritesExactlyTheCollectivesOfRandomPlans) {
     const Module local = Lowered(program.module, plan);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
     std::map<CollectiveKey, int> planned;
-    for (const PlannedCollective& collective : ListCollectives(program.module, plan.stages[0])) {
+    for (const PlannedCollective& collective : ListCollectives(program.module, plan.stage)) {
       ++planned[{collective.kind, collective.type, collective.bytes}];
     }
     EXPECT_EQ(WrittenCollectives(local), planned) << "seed " << seed;
-    for (const Reshard& reshard : plan.stages[0].reshards) {
+    for (const Reshard& reshard : plan.stage.reshards) {
       for (const ReshardStep& step : reshard.steps) {
         if (step.axes.size() > 1) joint.insert(step.kind);
       }

@@ -123,7 +123,7 @@ class DifferenceSearch {
   DifferenceSearch(const SearchedRun& run, MicroBatchedStep micro_batched,
                    int64_t max_bytes_at_once)
       : run_(run),
-        stage_(run.plan.stages.front()),
+        stage_(run.plan.stage),
         entry_(run.prepared.module.entry_computation()),
         micro_batched_(std::move(micro_batched)),
         loop_(FindMicroLoop(micro_batched_.step.module)),

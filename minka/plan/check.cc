@@ -228,12 +228,7 @@ absl::Status CheckPlan(const Plan& plan, const Module& module) {
         "the plan was made for",
         plan.module_hash, hash);
   }
-  if (plan.stages.empty()) return InvalidArgument("the plan has no stage");
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    RETURN_IF_ERROR(
-        WithContext(StageChecker(module, plan.stages[i]).Check(), fmt::format("stage {}", i)));
-  }
-  return absl::OkStatus();
+  return WithContext(StageChecker(module, plan.stage).Check(), "stage 0");
 }
 
 }  // namespace minka

@@ -99,7 +99,7 @@ struct Plan {
   std::vector<ParameterPlan> parameters;
   int64_t num_parameters =
       0;  // elements of state parameters under "params/", of all state where no such names exist
-  std::vector<StagePlan> stages;
+  StagePlan stage;
   int num_micro_batches = 1;
   bool per_micro_batch = false;  // see MicroBatchOptions
   RematChoice remat;             // by layer; empty: nothing is computed again
@@ -148,6 +148,9 @@ struct PlannedPreparation {
   int64_t num_micro_batches = 1;
   bool per_micro_batch = false;
   RematChoice remat;
+  // Of a pipeline: how the prepared module is cut.
+  std::vector<int> stage_of_layer;
+  std::string schedule;
 };
 absl::StatusOr<PlannedPreparation> PlannedPreparationOf(std::string_view json);
 

@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto plan = minka::PlanFromJson({reinterpret_cast<const char*>(data), size}, module);
     if (!plan.ok()) continue;
     if (!minka::CheckPlan(*plan, module).ok()) continue;
-    minka::ListCollectives(module, plan->stages[0]);
+    minka::ListCollectives(module, plan->stage);
     MINKA_CHECK(minka::PlanFromJson(minka::PlanToJson(*plan, module), module).ok());
   }
   return 0;

@@ -46,7 +46,7 @@ struct LoopProgram {
   Module module = NestedLoops();
   Plan plan;
 
-  CalledPlan& outer_body() { return plan.stages[0].ops.back().called[0]; }
+  CalledPlan& outer_body() { return plan.stage.ops.back().called[0]; }
   CalledPlan& inner_body() { return outer_body().operations[7].called[0]; }
 };
 LoopProgram MakeLoopProgram() {
@@ -68,7 +68,7 @@ std::string Replaced(std::string text, const std::string& from, const std::strin
 
 TEST(VersionSharding, FollowsStrategyThenReshards) {
   const DotProgram program = MakeDotProgram();
-  const StagePlan& stage = program.plan.stages[0];
+  const StagePlan& stage = program.plan.stage;
   const Value y = program.module.entry_computation().results[0];
   EXPECT_EQ(ToString(VersionSharding(program.module, stage, y, 0), stage.mesh),
             "[-,-]{partial: model}");
@@ -77,8 +77,7 @@ TEST(VersionSharding, FollowsStrategyThenReshards) {
 
 TEST(ListCollectives, NamesBytesAndAxesOfTheCompletingAllReduce) {
   const DotProgram program = MakeDotProgram();
-  const std::vector<PlannedCollective> list =
-      ListCollectives(program.module, program.plan.stages[0]);
+  const std::vector<PlannedCollective> list = ListCollectives(program.module, program.plan.stage);
   ASSERT_EQ(list.size(), 1);
   EXPECT_EQ(list[0].kind, "all-reduce");
   EXPECT_EQ(list[0].bytes, 8 * 32 * 4);
@@ -94,7 +93,7 @@ TEST(ListCollectives, CountsCombiningReductionsWhereTheyArise) {
   const Module module = *std::move(target).Finish();
   const Plan plan = PlanOfStrategies(
       module, DataModel(), {{{kIdle, Factor(1)}}, {{kIdle, kIdle}}, {{kIdle, Factor(1)}}});
-  const std::vector<PlannedCollective> list = ListCollectives(module, plan.stages[0]);
+  const std::vector<PlannedCollective> list = ListCollectives(module, plan.stage);
   ASSERT_EQ(list.size(), 1);
   EXPECT_EQ(list[0].instruction, 2);
   EXPECT_EQ(list[0].bytes, 8 * 4);
@@ -119,7 +118,7 @@ TEST(LegalCombineGroups, LeavesOutWhatDependsOnAMember) {
     }
   }
   Plan plan = PlanOfStrategies(module, DataModel(), strategies);
-  StagePlan& stage = plan.stages[0];
+  StagePlan& stage = plan.stage;
   ASSERT_EQ(stage.reshards.size(), 3);
   for (Reshard& reshard : stage.reshards) reshard.combine_group = 0;
   // Reshards in order of their place: second (before the broadcast), then first and third.
@@ -165,12 +164,12 @@ TEST(ReshardStepText, SaysWhatIsWrong) {
 
 TEST(CheckPlan, NamesTheOperationWhoseOperandDoesNotFit) {
   DotProgram program = MakeDotProgram();
-  program.plan.stages[0].ops[2].strategy.axes[1] = Factor(0);
+  program.plan.stage.ops[2].strategy.axes[1] = Factor(0);
   EXPECT_EQ(Message(CheckPlan(program.plan, program.module)),
             "stage 0: reshards[0]: reads [-,-]{partial: model} of dot 'dot', but version 0 is "
             "[model,-]");
-  program.plan.stages[0].reshards.clear();
-  program.plan.stages[0].result_versions = {0};
+  program.plan.stage.reshards.clear();
+  program.plan.stage.result_versions = {0};
   EXPECT_EQ(Message(CheckPlan(program.plan, program.module)),
             "stage 0: dot 'dot', operand 0: version 0 of parameter 'x' is [-,model], but model: "
             "row needs [model,-]");
@@ -178,7 +177,7 @@ TEST(CheckPlan, NamesTheOperationWhoseOperandDoesNotFit) {
 
 TEST(CheckPlan, RefusesPartialResultsAndUnequalState) {
   DotProgram program = MakeDotProgram();
-  program.plan.stages[0].result_versions = {0};
+  program.plan.stage.result_versions = {0};
   EXPECT_EQ(Message(CheckPlan(program.plan, program.module)),
             "stage 0: result 0 (dot 'dot') is [-,-]{partial: model}: results must be complete");
   ModuleBuilder target("state");
@@ -188,7 +187,7 @@ TEST(CheckPlan, RefusesPartialResultsAndUnequalState) {
   target.AddAlias({0, 0});
   const Module module = *std::move(target).Finish();
   Plan plan = PlanOfStrategies(module, DataModel(), {{{kIdle, Factor(0)}}, {{Factor(0), kIdle}}});
-  plan.stages[0].result_versions = {0};
+  plan.stage.result_versions = {0};
   EXPECT_EQ(Message(CheckPlan(plan, module)),
             "stage 0: state parameter 0 (parameter 'x') is [model], but its new value (result 0) "
             "is [data]");
@@ -203,9 +202,9 @@ TEST(CheckPlan, NamesTheOperationInALoopThatDoesNotFit) {
   const std::string outer = "stage 0: while 'outer', computation 'outer_body': ";
   const std::string inner = outer + "while 'inner', computation 'inner_body': ";
   EXPECT_EQ(error([](LoopProgram&) {}), "");
-  EXPECT_EQ(error([](LoopProgram& p) { p.plan.stages[0].ops.back().called.clear(); }),
+  EXPECT_EQ(error([](LoopProgram& p) { p.plan.stage.ops.back().called.clear(); }),
             "stage 0: while 'outer': the plan says how 0 called computations run, it calls 2");
-  EXPECT_EQ(error([](LoopProgram& p) { p.plan.stages[0].ops[0].called.emplace_back(); }),
+  EXPECT_EQ(error([](LoopProgram& p) { p.plan.stage.ops[0].called.emplace_back(); }),
             "stage 0: parameter 'x': the plan says how 1 called computations run, it calls 0");
   EXPECT_EQ(error([](LoopProgram& p) { p.inner_body().operations.pop_back(); }),
             inner + "its plan has 5 operations, it has 6");
@@ -339,12 +338,12 @@ TEST(PlanJson, KeepsRandomPlans) {
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_TRUE(CheckPlan(*again, program.module).ok());
     EXPECT_EQ(PlanToJson(*again, program.module), json);
-    ASSERT_EQ(again->stages[0].reshards.size(), plan.stages[0].reshards.size());
-    for (size_t i = 0; i < plan.stages[0].reshards.size(); ++i) {
-      EXPECT_EQ(again->stages[0].reshards[i].steps, plan.stages[0].reshards[i].steps);
+    ASSERT_EQ(again->stage.reshards.size(), plan.stage.reshards.size());
+    for (size_t i = 0; i < plan.stage.reshards.size(); ++i) {
+      EXPECT_EQ(again->stage.reshards[i].steps, plan.stage.reshards[i].steps);
     }
-    for (size_t i = 0; i < plan.stages[0].ops.size(); ++i) {
-      EXPECT_EQ(again->stages[0].ops[i].strategy, plan.stages[0].ops[i].strategy);
+    for (size_t i = 0; i < plan.stage.ops.size(); ++i) {
+      EXPECT_EQ(again->stage.ops[i].strategy, plan.stage.ops[i].strategy);
     }
   }
 }

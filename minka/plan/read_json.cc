@@ -10,6 +10,7 @@
 #include "minka/base/json.h"
 #include "minka/base/status.h"
 #include "minka/ir/shape.h"
+#include "minka/plan/pipeline_plan.h"
 #include "minka/plan/plan_json.h"
 #include "minka/plan/reshard_text.h"
 #include "nlohmann/json.hpp"
@@ -32,10 +33,15 @@ class Node {
                            fmt::format(format, std::forward<Args>(args)...));
   }
 
+  absl::Status ExpectObject() const {
+    if (value_->is_object()) return absl::OkStatus();
+    return Error("should be an object, is {}", value_->type_name());
+  }
+
   // OK if the value is an object with exactly these keys, `optional` or not.
   absl::Status ExpectKeys(std::initializer_list<std::string_view> keys,
                           std::optional<std::string_view> optional = std::nullopt) const {
-    if (!value_->is_object()) return Error("should be an object, is {}", value_->type_name());
+    RETURN_IF_ERROR(ExpectObject());
     for (const std::string_view key : keys) {
       if (!value_->contains(key)) return Error("lacks the field '{}'", key);
     }
@@ -413,32 +419,28 @@ absl::Status ReadSummary(const Node& node, Plan& plan) {
 }
 
 // The version and the module are looked at before all else, because all else depends on them.
-absl::Status ReadIdentity(const Node& node, const Json& json, const Module& module, Plan& plan) {
-  if (!json.is_object()) return node.Error("should be an object, is {}", json.type_name());
-  if (!json.contains("schema_version")) return node.Error("lacks the field 'schema_version'");
-  RETURN_IF_ERROR(node["schema_version"].Read(plan.schema_version));
-  if (plan.schema_version != kPlanSchemaVersion) {
-    return node["schema_version"].Error("is {}, this minka reads version {}", plan.schema_version,
+absl::Status ReadIdentity(const Node& node, const Module& module, int& schema_version,
+                          std::string& module_hash) {
+  RETURN_IF_ERROR(node.ExpectObject());
+  if (!node.Has("schema_version")) return node.Error("lacks the field 'schema_version'");
+  RETURN_IF_ERROR(node["schema_version"].Read(schema_version));
+  if (schema_version != kPlanSchemaVersion) {
+    return node["schema_version"].Error("is {}, this minka reads version {}", schema_version,
                                         kPlanSchemaVersion);
   }
-  if (!json.contains("module_hash")) return node.Error("lacks the field 'module_hash'");
-  RETURN_IF_ERROR(node["module_hash"].Read(plan.module_hash));
+  if (!node.Has("module_hash")) return node.Error("lacks the field 'module_hash'");
+  RETURN_IF_ERROR(node["module_hash"].Read(module_hash));
   const std::string hash = HashText(ModuleHash(module));
-  if (plan.module_hash == hash) return absl::OkStatus();
+  if (module_hash == hash) return absl::OkStatus();
   return node["module_hash"].Error(
       "the plan was made for module {}, this module is {}; plan again or use the module that the "
       "plan was made for",
-      plan.module_hash, hash);
+      module_hash, hash);
 }
 
-}  // namespace
-
-absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
-  const absl::StatusOr<Json> document = ParseJson(json);
-  if (!document.ok()) return WithContext(document.status(), "plan");
-  const Node root(*document, "");
+absl::StatusOr<Plan> ReadPlan(const Node& root, const Module& module) {
   Plan plan;
-  RETURN_IF_ERROR(ReadIdentity(root, *document, module, plan));
+  RETURN_IF_ERROR(ReadIdentity(root, module, plan.schema_version, plan.module_hash));
   RETURN_IF_ERROR(root.ExpectKeys({"schema_version",
                                    "module_hash",
                                    "options",
@@ -470,17 +472,67 @@ absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
                                    "stages"}));
   RETURN_IF_ERROR(ReadSummary(root, plan));
   const Node stages = root["stages"];
-  ASSIGN_OR_RETURN(const size_t num_stages, stages.Size());
-  if (num_stages == 0) return stages.Error("a plan has at least one stage");
-  plan.stages.resize(num_stages);
-  for (size_t i = 0; i < num_stages; ++i) {
-    RETURN_IF_ERROR(ReadStage(stages.Element(i), module, plan.stages[i]));
-  }
+  RETURN_IF_ERROR(stages.ExpectSize(1));
+  RETURN_IF_ERROR(ReadStage(stages.Element(0), module, plan.stage));
   const Node parameters = root["parameters"];
   ASSIGN_OR_RETURN(const size_t num_parameters, parameters.Size());
   plan.parameters.resize(num_parameters);
   for (size_t i = 0; i < num_parameters; ++i) {
-    RETURN_IF_ERROR(ReadParameter(parameters.Element(i), plan.stages[0].mesh, plan.parameters[i]));
+    RETURN_IF_ERROR(ReadParameter(parameters.Element(i), plan.stage.mesh, plan.parameters[i]));
+  }
+  return plan;
+}
+
+absl::Status ReadPipelineStage(const Node& node, const Module& module, PipelineStagePlan& out) {
+  RETURN_IF_ERROR(node.ExpectKeys({"layers", "mesh_number", "forward_us", "backward_us",
+                                   "weight_gradient_us", "apply_us", "plan"}));
+  ASSIGN_OR_RETURN(out.plan, ReadPlan(node["plan"], module));
+  RETURN_IF_ERROR(node["layers"].Read(out.plan.stage.layers));
+  RETURN_IF_ERROR(node["mesh_number"].Read(out.mesh_number));
+  RETURN_IF_ERROR(node["forward_us"].Read(out.forward_us));
+  RETURN_IF_ERROR(node["backward_us"].Read(out.backward_us));
+  RETURN_IF_ERROR(node["weight_gradient_us"].Read(out.weight_gradient_us));
+  return node["apply_us"].Read(out.apply_us);
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanFromJson(std::string_view json, const Module& module) {
+  const absl::StatusOr<Json> document = ParseJson(json);
+  if (!document.ok()) return WithContext(document.status(), "plan");
+  return ReadPlan(Node(*document, ""), module);
+}
+
+absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const Module& module,
+                                                  std::span<const Module* const> modules) {
+  const absl::StatusOr<Json> document = ParseJson(json);
+  if (!document.ok()) return WithContext(document.status(), "plan");
+  const Node root(*document, "");
+  PipelinePlan plan;
+  RETURN_IF_ERROR(ReadIdentity(root, module, plan.schema_version, plan.module_hash));
+  RETURN_IF_ERROR(root.ExpectKeys(
+      {"schema_version", "module_hash", "options", "method", "cost_model", "step_time_us", "bubble",
+       "peak_memory_bytes", "memory_tier", "search_seconds", "num_micro_batches", "per_micro_batch",
+       "remat", "schedule", "stage_of_layer", "notes", "stages"}));
+  RETURN_IF_ERROR(root["options"].Read(plan.options));
+  RETURN_IF_ERROR(root["cost_model"].Read(plan.cost_model));
+  RETURN_IF_ERROR(root["step_time_us"].Read(plan.step_time_us));
+  RETURN_IF_ERROR(root["bubble"].Read(plan.bubble));
+  RETURN_IF_ERROR(root["peak_memory_bytes"].Read(plan.peak_memory_bytes));
+  ASSIGN_OR_RETURN(const size_t tier, root["memory_tier"].Choice(kMemoryTierNames));
+  plan.memory_tier = static_cast<MemoryTier>(tier);
+  RETURN_IF_ERROR(root["search_seconds"].Read(plan.search_seconds));
+  RETURN_IF_ERROR(root["num_micro_batches"].Read(plan.num_micro_batches));
+  RETURN_IF_ERROR(root["per_micro_batch"].Read(plan.per_micro_batch));
+  RETURN_IF_ERROR(ReadRemat(root["remat"], plan.remat));
+  RETURN_IF_ERROR(root["schedule"].Read(plan.schedule));
+  RETURN_IF_ERROR(root["stage_of_layer"].Read(plan.stage_of_layer));
+  RETURN_IF_ERROR(root["notes"].Read(plan.notes));
+  const Node stages = root["stages"];
+  RETURN_IF_ERROR(stages.ExpectSize(modules.size()));
+  plan.stages.resize(modules.size());
+  for (size_t i = 0; i < modules.size(); ++i) {
+    RETURN_IF_ERROR(ReadPipelineStage(stages.Element(i), *modules[i], plan.stages[i]));
   }
   return plan;
 }
@@ -499,6 +551,12 @@ absl::StatusOr<PlannedPreparation> PlannedPreparationOf(std::string_view json) {
   if (local != document.end() && local->is_boolean()) found.per_micro_batch = local->get<bool>();
   const auto remat = document.find("remat");
   if (remat != document.end()) RETURN_IF_ERROR(ReadRemat(Node(*remat, "remat"), found.remat));
+  const auto stages = document.find("stage_of_layer");
+  if (stages == document.end()) return found;
+  RETURN_IF_ERROR(Node(*stages, "stage_of_layer").Read(found.stage_of_layer));
+  const auto schedule = document.find("schedule");
+  if (schedule == document.end()) return InvalidArgument("plan: lacks the field 'schedule'");
+  RETURN_IF_ERROR(Node(*schedule, "schedule").Read(found.schedule));
   return found;
 }
 

@@ -1,9 +1,10 @@
-// PlanToJson.
+// PlanToJson, PipelinePlanToJson.
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "minka/ir/shape.h"
+#include "minka/plan/pipeline_plan.h"
 #include "minka/plan/plan_json.h"
 #include "minka/plan/reshard_text.h"
 #include "nlohmann/json.hpp"
@@ -117,16 +118,18 @@ Json StageJson(const Module& module, const StagePlan& stage) {
   return json;
 }
 
+Json RematJson(const RematChoice& choice) {
+  Json remat = Json::array();
+  for (const RematPolicy policy : choice) remat.push_back(RematPolicyName(policy));
+  return remat;
+}
+
 Json PlanJson(const Plan& plan, const Module& module) {
-  const Mesh mesh = plan.stages.empty() ? Mesh() : plan.stages[0].mesh;
+  const Mesh& mesh = plan.stage.mesh;
   Json parameters = Json::array();
   for (const ParameterPlan& parameter : plan.parameters) {
     parameters.push_back(ParameterJson(parameter, mesh));
   }
-  Json stages = Json::array();
-  for (const StagePlan& stage : plan.stages) stages.push_back(StageJson(module, stage));
-  Json remat = Json::array();
-  for (const RematPolicy policy : plan.remat) remat.push_back(RematPolicyName(policy));
   return Json::object({
       {"schema_version", plan.schema_version},
       {"module_hash", plan.module_hash},
@@ -150,14 +153,45 @@ Json PlanJson(const Plan& plan, const Module& module) {
       {"parameters", std::move(parameters)},
       {"num_micro_batches", plan.num_micro_batches},
       {"per_micro_batch", plan.per_micro_batch},
-      {"remat", std::move(remat)},
+      {"remat", RematJson(plan.remat)},
       {"accumulators", plan.accumulators},
       {"schedule", plan.schedule},
       {"unsupported_ops", plan.unsupported_ops},
       {"unsupported_flops_share", plan.unsupported_flops_share},
       {"notes", plan.notes},
-      {"stages", std::move(stages)},
+      {"stages", Json::array({StageJson(module, plan.stage)})},
   });
+}
+
+Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modules) {
+  Json stages = Json::array();
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const PipelineStagePlan& stage = plan.stages[i];
+    stages.push_back(Json::object({{"layers", stage.plan.stage.layers},
+                                   {"mesh_number", stage.mesh_number},
+                                   {"forward_us", stage.forward_us},
+                                   {"backward_us", stage.backward_us},
+                                   {"weight_gradient_us", stage.weight_gradient_us},
+                                   {"apply_us", stage.apply_us},
+                                   {"plan", PlanJson(stage.plan, *modules[i])}}));
+  }
+  return Json::object({{"schema_version", kPlanSchemaVersion},
+                       {"module_hash", plan.module_hash},
+                       {"options", plan.options},
+                       {"method", kPipelineMethod},
+                       {"cost_model", plan.cost_model},
+                       {"step_time_us", plan.step_time_us},
+                       {"bubble", plan.bubble},
+                       {"peak_memory_bytes", plan.peak_memory_bytes},
+                       {"memory_tier", kMemoryTierNames[static_cast<size_t>(plan.memory_tier)]},
+                       {"search_seconds", plan.search_seconds},
+                       {"num_micro_batches", plan.num_micro_batches},
+                       {"per_micro_batch", plan.per_micro_batch},
+                       {"remat", RematJson(plan.remat)},
+                       {"schedule", plan.schedule},
+                       {"stage_of_layer", plan.stage_of_layer},
+                       {"notes", plan.notes},
+                       {"stages", std::move(stages)}});
 }
 
 // A list of lists or objects.
@@ -191,6 +225,13 @@ void Print(const Json& value, int indent, std::string& text) {
 }
 
 }  // namespace
+
+std::string PipelinePlanToJson(const PipelinePlan& plan, std::span<const Module* const> modules) {
+  std::string text;
+  Print(PipelineJson(plan, modules), 0, text);
+  text += '\n';
+  return text;
+}
 
 std::string PlanToJson(const Plan& plan, const Module& module) {
   std::string text;

@@ -221,7 +221,7 @@ std::string RematText(const RematChoice& remat) {
 }
 
 std::string Headline(const Step& step, const Plan& plan) {
-  const StagePlan& stage = plan.stages.front();
+  const StagePlan& stage = plan.stage;
   std::string text =
       fmt::format("{} on mesh {} by {}: {} parameters, {} operations\n", step.module.name,
                   stage.mesh.ToString(), plan.method, FormatCount(plan.num_parameters),
@@ -260,7 +260,7 @@ std::string NotesText(const Plan& plan) {
 }  // namespace
 
 std::string PlanTable(const Step& prepared, const Plan& plan, const PlanTableOptions& options) {
-  const StagePlan& stage = plan.stages.front();
+  const StagePlan& stage = plan.stage;
   const std::vector<TensorOnMesh> tensors = TensorsOfPlan(prepared, plan);
   std::vector<const TensorOnMesh*> kept;
   for (const TensorOnMesh& tensor : tensors) {

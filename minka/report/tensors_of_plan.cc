@@ -72,7 +72,7 @@ class Collector {
   Collector(const Step& step, const Plan& plan)
       : step_(step),
         plan_(plan),
-        stage_(plan.stages.front()),
+        stage_(plan.stage),
         entry_(step.module.entry_computation()),
         uses_(entry_),
         batch_dims_(BatchDims(step)) {}
@@ -270,7 +270,7 @@ Json OperationJson(const Operation& operation, const Mesh& mesh) {
 template <typename Visit>
 void ForEachOperation(const Step& step, const Plan& plan, std::string_view glob,
                       const Visit& visit) {
-  const StagePlan& stage = plan.stages.front();
+  const StagePlan& stage = plan.stage;
   const Computation& entry = step.module.entry_computation();
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     const Instruction& instruction = entry.instructions[id];
@@ -382,7 +382,7 @@ std::string OperationsJson(const Step& prepared, const Plan& plan, std::string_v
     operations.push_back(OperationJson(operation, mesh));
   });
   const Json json = {{"schema_version", 1},
-                     {"mesh", plan.stages.front().mesh.ToString()},
+                     {"mesh", plan.stage.mesh.ToString()},
                      {"operations", std::move(operations)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -20,7 +20,7 @@ struct DiffFlags {
 };
 
 std::map<std::string, std::string> ShardingsByName(const PlanOfStep& loaded) {
-  const Mesh& mesh = loaded.plan.stages.front().mesh;
+  const Mesh& mesh = loaded.plan.stage.mesh;
   std::map<std::string, std::string> shardings;
   for (const TensorOnMesh& tensor : TensorsOfPlan(loaded.prepared, loaded.plan)) {
     // Operations have numbers for names, which mean nothing across modules.
@@ -64,7 +64,7 @@ absl::Status RunDiff(const DiffFlags& flags) {
   }
   const auto row = [](const std::string& path, const PlanOfStep& loaded) {
     return ComparisonRow{.method = fmt::format("{} ({})", path, loaded.plan.method),
-                         .mesh = loaded.plan.stages.front().mesh.ToString(),
+                         .mesh = loaded.plan.stage.mesh.ToString(),
                          .plan = &loaded.plan};
   };
   text += ComparisonTable({row(flags.before, before), row(flags.after, after)}) + "\n";

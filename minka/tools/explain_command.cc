@@ -54,7 +54,7 @@ absl::StatusOr<int> FindParameter(const Plan& plan, const std::string& path,
 absl::StatusOr<PlanRequest> RequestOfPlan(const Plan& plan) {
   ASSIGN_OR_RETURN(PlanningFlags flags, PlanningFromOptions(plan.options));
   flags.cost_model = plan.cost_model;
-  flags.meshes = {plan.stages.front().mesh.ToString()};
+  flags.meshes = {plan.stage.mesh.ToString()};
   flags.num_devices.reset();
   flags.method = plan.method;
   // A part of what data parallelism needs was met on the compiled program, which is not at hand.

@@ -38,7 +38,7 @@ absl::Status RunInspect(const InspectFlags& flags) {
     return InvalidArgument("--only chooses tensors and --ops lists operations; give one of them");
   }
   ASSIGN_OR_RETURN(const PlanOfStep loaded, ReadPlan(flags.plan, flags.module));
-  const Mesh& mesh = loaded.plan.stages.front().mesh;
+  const Mesh& mesh = loaded.plan.stage.mesh;
   if (flags.ops) {
     const std::string text = OperationsText(loaded.prepared, loaded.plan, flags.tensor);
     if (text.empty()) return NotFound("no operation of {} matches {}", flags.plan, flags.tensor);

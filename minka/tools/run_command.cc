@@ -99,7 +99,7 @@ absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFla
   ASSIGN_OR_RETURN(const Step prepared, Prepare(step, planned));
   auto plan = PlanFromJson(json, prepared.module);
   if (!plan.ok()) return WithContext(plan.status(), flags.plan);
-  planning.meshes = {plan->stages.front().mesh.ToString()};
+  planning.meshes = {plan->stage.mesh.ToString()};
   return absl::OkStatus();
 }
 

@@ -63,7 +63,7 @@ std::string TableHead() {
 }
 
 void ExpectShardings(const AcceptanceRow& row, const AcceptanceResult& result) {
-  const Mesh& mesh = result.plan.stages.front().mesh;
+  const Mesh& mesh = result.plan.stage.mesh;
   for (const auto& [glob, sharding] : row.shardings) {
     int matches = 0;
     for (const ParameterPlan& parameter : result.plan.parameters) {
@@ -88,7 +88,7 @@ void ExpectCollectives(const AcceptanceRow& row, const AcceptanceResult& result)
 
 void ExpectSplitState(const AcceptanceRow& row, const AcceptanceResult& result) {
   if (row.split_state.empty()) return;
-  const Mesh& mesh = result.plan.stages.front().mesh;
+  const Mesh& mesh = result.plan.stage.mesh;
   int matches = 0;
   for (const ParameterPlan& parameter : result.plan.parameters) {
     if (parameter.role != "state" || parameter.shape.rank() < row.split_rank) continue;

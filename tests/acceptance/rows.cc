@@ -324,12 +324,12 @@ absl::StatusOr<AcceptanceResult> PlanAndLower(const AcceptanceRow& row) {
   }
   const Module& module = out.prepared.module;
   out.plan.module_hash = HashText(ModuleHash(module));
-  out.plan.stages.push_back(std::move(planned.stage));
+  out.plan.stage = std::move(planned.stage);
   Describe(out.prepared, out.plan);
   RETURN_IF_ERROR(CheckPlan(out.plan, module));
-  ASSIGN_OR_RETURN(out.program, LowerSpmd(module, out.plan.stages.front()));
+  ASSIGN_OR_RETURN(out.program, LowerSpmd(module, out.plan.stage));
   RETURN_IF_ERROR(Verify(out.program.module));
-  out.objective = ObjectiveOf(row, module, out.plan.stages.front(), *cost);
+  out.objective = ObjectiveOf(row, module, out.plan.stage, *cost);
   for (const CollectiveInstruction& collective : CollectivesOf(out.program.module)) {
     if (collective.bytes > ElementBytes(collective.type)) ++out.collectives[collective.kind];
   }

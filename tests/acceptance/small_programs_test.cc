@@ -27,7 +27,7 @@ struct Planned {
   Plan plan;
   SpmdProgram program;
 
-  const Mesh& mesh() const { return plan.stages.front().mesh; }
+  const Mesh& mesh() const { return plan.stage.mesh; }
   Shapes LocalParameters() const {
     const Computation& entry = prepared.module.entry_computation();
     Shapes shapes;
@@ -65,7 +65,7 @@ absl::StatusOr<Planned> PlanAndLower(const Step& step, const ParallelMethod& how
   out.prepared = std::move(result.prepared);
   out.plan = std::move(result.candidates[result.best].plan);
   RETURN_IF_ERROR(CheckPlan(out.plan, out.prepared.module));
-  ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stages.front()));
+  ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stage));
   return out;
 }
 
@@ -90,7 +90,7 @@ struct Synchronisation {
 Synchronisation SynchronisationOf(const Planned& planned) {
   Synchronisation found;
   for (const PlannedCollective& collective :
-       ListCollectives(planned.prepared.module, planned.plan.stages.front())) {
+       ListCollectives(planned.prepared.module, planned.plan.stage)) {
     if (collective.runs > 1) {
       ++found.in_loop[collective.kind];
     } else {

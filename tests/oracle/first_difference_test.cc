@@ -184,7 +184,7 @@ TEST(FindFirstDifference, NamesTheMicroBatchesOperationWhoseSumIsMissing) {
   Parallelized run = SumOverDevices(step);
   Plan wrong = run.plan();
   const Computation& entry = run.prepared().module.entry_computation();
-  for (Reshard& reshard : wrong.stages.front().reshards) {
+  for (Reshard& reshard : wrong.stage.reshards) {
     if (entry.instruction(reshard.value).name == "sums") reshard.steps.clear();
   }
   const StepInputs inputs = [&](int number) { return RandomInputs(step, 3 + number); };
@@ -206,7 +206,7 @@ TEST(FindFirstDifference, NamesTheOperationWhoseSumIsMissing) {
       Must(Parallelize(step, Cluster::Local(4), DataParallel{.mesh = "4"}, {.devices = Devices()}));
   const Computation& entry = run.prepared().module.entry_computation();
   Plan wrong = run.plan();
-  for (Reshard& reshard : wrong.stages.front().reshards) {
+  for (Reshard& reshard : wrong.stage.reshards) {
     const std::string& name = entry.instruction(reshard.value).name;
     if (name == "sum" || name == "mean") reshard.steps.clear();
   }

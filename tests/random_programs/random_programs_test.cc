@@ -110,14 +110,14 @@ class RandomPrograms : public ::testing::Test {
   absl::StatusOr<std::vector<std::string>> RunOnMesh(const RandomProgram& program,
                                                      const Plan& plan) {
     RETURN_IF_ERROR(CheckPlan(plan, program.module));
-    ASSIGN_OR_RETURN(const SpmdProgram lowered, LowerSpmd(program.module, plan.stages[0]));
+    ASSIGN_OR_RETURN(const SpmdProgram lowered, LowerSpmd(program.module, plan.stage));
     if (const char* const folder = std::getenv("MINKA_RANDOM_DUMP")) {
       RETURN_IF_ERROR(WriteFile(fmt::format("{}/program.txt", folder), HloText(program.module)));
       RETURN_IF_ERROR(
-          WriteFile(fmt::format("{}/lowered_for_{}.txt", folder, plan.stages[0].mesh.num_devices()),
+          WriteFile(fmt::format("{}/lowered_for_{}.txt", folder, plan.stage.mesh.num_devices()),
                     HloText(lowered.module)));
     }
-    const Placed placed{lowered.module, plan.stages[0].mesh, lowered.parameters, lowered.results};
+    const Placed placed{lowered.module, plan.stage.mesh, lowered.parameters, lowered.results};
     return Run(placed, program.inputs, program.module.entry_computation());
   }
 
@@ -159,7 +159,7 @@ TEST_F(RandomPrograms, ComputeOnEightDevicesWhatOneComputes) {
           Difference((*on_mesh)[i], (*on_one)[i], entry.shape(entry.results[i]), program.noise[i]);
       if (!difference) continue;
       ++num_failed;
-      ADD_FAILURE() << "seed " << seed << ", mesh " << plan.stages[0].mesh.ToString() << ", result "
+      ADD_FAILURE() << "seed " << seed << ", mesh " << plan.stage.mesh.ToString() << ", result "
                     << i << " (" << entry.instruction(entry.results[i]).name
                     << "): " << *difference;
       break;
@@ -171,7 +171,7 @@ TEST(RandomProgramsCoverage, TakesEveryWayOfEveryRuleAtLeastFiftyTimes) {
   Coverage coverage;
   for (int seed = 1; seed <= 500; ++seed) {
     const RandomProgram program = MakeRandomProgram(seed);
-    coverage.Add(program.module, PlanOf(program, seed).stages[0]);
+    coverage.Add(program.module, PlanOf(program, seed).stage);
   }
   coverage.Print();
   EXPECT_THAT(coverage.Missing(50), ::testing::IsEmpty());

@@ -1,4 +1,6 @@
 // Pipelines of every schedule compute what one device computes.
+#include "minka/driver/pipeline.h"
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -11,8 +13,6 @@
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
 #include "minka/driver/inputs.h"
-#include "minka/driver/pipeline.h"
-#include "minka/driver/prepare.h"
 #include "minka/frontend/trace.h"
 #include "minka/models/bert.h"
 #include "minka/models/gpt.h"
@@ -105,7 +105,8 @@ const Subject& SubjectOf(const std::string& model) {
   Subject& subject = it->second;
   if (!is_new) return subject;
   subject.traced = TraceSmall(model);
-  subject.inputs = [&subject, is_repeated = model == "wresnet"](int step) -> absl::StatusOr<ParameterValues> {
+  subject.inputs = [&subject,
+                    is_repeated = model == "wresnet"](int step) -> absl::StatusOr<ParameterValues> {
     const TracedStep& traced = subject.traced;
     ParameterValues values = InitialValues(traced.step, traced.initializers, kSeed);
     for (int i = 0; i < static_cast<int>(values.size()); ++i) {
@@ -128,26 +129,20 @@ class Pipeline : public testing::TestWithParam<Case> {};
 TEST_P(Pipeline, ComputesWhatOneDeviceComputes) {
   const auto& [model, schedule, meshes, num_stages, num_micro_batches] = GetParam();
   const Subject& subject = SubjectOf(model);
-  PipelineRequest request{
-      .planning = {.cluster = Cluster::Local(8),
-                   .micro_batches = {.num_micro_batches = num_micro_batches,
-                                     .per_micro_batch = model == "wresnet"}},
-      .schedule = schedule};
-  for (const std::string& mesh : meshes) request.meshes.push_back(Mesh::Parse(mesh).value());
-  const int num_layers = *Prepare(subject.traced.step)->num_layers;
-  ASSERT_GE(num_layers, num_stages);
-  for (int layer = 0; layer < num_layers; ++layer) {
-    request.stage_of_layer.push_back(layer * num_stages / num_layers);
-  }
-  const auto planned = PlanPipeline(subject.traced.step, request);
+  const PlanRequest planning{.cluster = Cluster::Local(8),
+                             .micro_batches = {.num_micro_batches = num_micro_batches,
+                                               .per_micro_batch = model == "wresnet"}};
+  PipelineOptions options{.num_stages = num_stages, .schedule = schedule};
+  for (const std::string& mesh : meshes) options.meshes.push_back(Mesh::Parse(mesh).value());
+  const auto planned = PlanPipeline(subject.traced.step, planning, options);
   ASSERT_TRUE(planned.ok()) << Message(planned.status());
   auto program = LowerPipeline(*planned);
   ASSERT_TRUE(program.ok()) << Message(program.status());
   auto executor = PipelineExecutor::Create(Devices().client, *std::move(program));
   ASSERT_TRUE(executor.ok()) << Message(executor.status());
   StepRunner runner(planned->prepared, std::make_unique<PipelineExecutor>(*std::move(executor)));
-  const auto report = CompareWithOneDevice(subject.traced.step, runner, subject.inputs, kSteps,
-                                           subject.one_device);
+  const auto report =
+      CompareWithOneDevice(subject.traced.step, runner, subject.inputs, kSteps, subject.one_device);
   ASSERT_TRUE(report.ok()) << Message(report.status());
   EXPECT_EQ(report->Failures(), "");
 }
@@ -171,13 +166,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Of("mlp", "1f1b", {"2", "2"}, 2, 4), Of("mlp", "eager-1f1b", {"1", "2"}, 2, 8),
                     Of("mlp", "interleaved-1f1b", {"2", "2"}, 4, 4),
                     Of("mlp", "zero-bubble-h1", {"2", "1", "2"}, 3, 4),
-                    Of("gpt", "1f1b", {"2x2", "2x2"}, 2, 4), Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 16),
-                    Of("gpt", "1f1b", {"8"}, 1, 2),
+                    Of("gpt", "1f1b", {"2x2", "2x2"}, 2, 4),
+                    Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 16), Of("gpt", "1f1b", {"8"}, 1, 2),
                     Of("gpt", "zero-bubble-h1", {"1", "1", "2", "4"}, 4, 8),
-                    Of("bert", "1f1b", {"2", "2x2"}, 2, 4), Of("bert", "interleaved-1f1b", {"4", "4"}, 4, 2),
+                    Of("bert", "1f1b", {"2", "2x2"}, 2, 4),
+                    Of("bert", "interleaved-1f1b", {"4", "4"}, 4, 2),
                     Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4),
-                    Of("bert", "gpipe", {"4", "2"}, 2, 1),
-                    Of("moe", "1f1b", {"4", "4"}, 2, 4), Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2),
+                    Of("bert", "gpipe", {"4", "2"}, 2, 1), Of("moe", "1f1b", {"4", "4"}, 2, 4),
+                    Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2),
                     Of("wresnet", "1f1b", {"4", "4"}, 2, 4)),
     NameOf);
 

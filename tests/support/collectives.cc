@@ -39,7 +39,7 @@ std::vector<CollectiveInstruction> CollectivesOf(const Module& module) {
 
 std::vector<CollectiveInstruction> CollectivesOf(const Plan& plan, const Module& module) {
   std::vector<CollectiveInstruction> collectives;
-  for (const PlannedCollective& planned : ListCollectives(module, plan.stages.front())) {
+  for (const PlannedCollective& planned : ListCollectives(module, plan.stage)) {
     collectives.push_back({planned.kind, planned.type, planned.bytes});
   }
   std::ranges::sort(collectives);

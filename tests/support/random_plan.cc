@@ -195,7 +195,7 @@ class PlanWriter {
       plan.num_parameters += shape.num_elements();
       plan.parameters.push_back(std::move(parameter));
     }
-    plan.stages = {std::move(stage_)};
+    plan.stage = std::move(stage_);
     return plan;
   }
 

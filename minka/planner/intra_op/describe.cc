@@ -183,7 +183,7 @@ double CountUnsupported(const Module& module, const Computation& computation,
 
 void Describe(const Step& step, Plan& plan) {
   plan.module_hash = HashText(ModuleHash(step.module));
-  const StagePlan& stage = plan.stages.front();
+  const StagePlan& stage = plan.stage;
   plan.parameters = DescribeParameters(step, stage);
   int64_t all_state = 0, named_parameters = 0;
   plan.state_bytes_per_device = 0;

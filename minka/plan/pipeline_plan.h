@@ -1,0 +1,52 @@
+// The plan of a pipeline: which layers run on which mesh, how each stage runs there, and in which
+// order.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/plan/plan.h"
+
+namespace minka {
+
+inline constexpr std::string_view kPipelineMethod = "pipeline";
+
+struct PipelineStagePlan {
+  Plan plan;            // of the stage's own step (lowering/stages.h), on its mesh
+  int mesh_number = 0;  // stages of equal numbers share a mesh
+  // Predicted, for one micro-batch; weight_gradient_us is in backward_us where the schedule does
+  // not split them.
+  double forward_us = 0, backward_us = 0, weight_gradient_us = 0;
+  double apply_us = 0;  // once per step
+};
+
+struct PipelinePlan {
+  int schema_version = 1;
+  std::string module_hash;  // of the prepared step, before it is cut
+  std::map<std::string, std::string> options;
+  std::string cost_model;
+  double step_time_us = 0;  // predicted; transfers between meshes take no time in it
+  double bubble = 0;        // part of the step in which a mesh is idle, over all meshes
+  int64_t peak_memory_bytes = 0;
+  MemoryTier memory_tier = MemoryTier::kEstimated;
+  double search_seconds = 0;
+  int num_micro_batches = 1;
+  bool per_micro_batch = false;
+  RematChoice remat;
+  std::string schedule;
+  std::vector<int> stage_of_layer;
+  std::vector<PipelineStagePlan> stages;
+  std::vector<std::string> notes;
+};
+
+// plan.json of a pipeline, documented in docs/plan.md. `modules` are those of the stages. Reading
+// checks everything against itself and the modules.
+std::string PipelinePlanToJson(const PipelinePlan& plan, std::span<const Module* const> modules);
+absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const Module& module,
+                                                  std::span<const Module* const> modules);
+
+}  // namespace minka
