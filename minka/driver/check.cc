@@ -10,16 +10,14 @@
 
 namespace minka {
 
-absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan) {
-  if (!plan.per_micro_batch) return step;
-  ASSIGN_OR_RETURN(const PlanResult planned,
-                   PlanStep(step, {.cluster = Cluster::Local(1),
-                                   .micro_batches = PreparationOf(plan).micro_batches,
-                                   .remat = RematChoice{},
-                                   .methods = {Method::kData}}));
-  ASSIGN_OR_RETURN(
-      SpmdProgram program,
-      LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stage));
+absl::StatusOr<Step> OneDeviceStep(const Step& step, const MicroBatchOptions& micro_batches) {
+  if (!micro_batches.per_micro_batch) return step;
+  ASSIGN_OR_RETURN(const PlanResult planned, PlanStep(step, {.cluster = Cluster::Local(1),
+                                                             .micro_batches = micro_batches,
+                                                             .remat = RematChoice{},
+                                                             .methods = {Method::kData}}));
+  ASSIGN_OR_RETURN(SpmdProgram program,
+                   LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stage));
   return Step{.module = std::move(program.module),
               .parameters = planned.prepared.parameters,
               .results = planned.prepared.results};
@@ -28,13 +26,23 @@ absl::StatusOr<Step> OneDeviceStep(const Step& step, const Plan& plan) {
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
                                                    int num_steps) {
   const pjrt::Client& client = run.devices().client;
-  ASSIGN_OR_RETURN(const Step step, OneDeviceStep(run.step(), run.plan()));
+  const PlannedPipeline* const pipeline = run.pipeline();
+  const MicroBatchOptions micro_batches = pipeline != nullptr
+                                              ? MicroBatchesOf(pipeline->plan)
+                                              : PreparationOf(run.plan()).micro_batches;
+  ASSIGN_OR_RETURN(const Step step, OneDeviceStep(run.step(), micro_batches));
   ASSIGN_OR_RETURN(const OneDeviceResults one_device,
                    RunOnOneDevice(step, client, inputs, num_steps));
   ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(run.runner(), inputs, num_steps));
   OracleReport report = CompareResults(run.step(), results, one_device);
   report.num_steps = num_steps;
   if (report.ok()) return report;
+  if (pipeline != nullptr) {
+    report.first_difference =
+        "where a pipeline begins to differ is not searched for; check --method shard with as many "
+        "micro-batches";
+    return report;
+  }
   ASSIGN_OR_RETURN(const Step prepared, Prepare(run.step(), {.remat = run.plan().remat}));
   absl::StatusOr<FirstDifference> found = FindFirstDifference({.prepared = prepared,
                                                                .plan = run.plan(),

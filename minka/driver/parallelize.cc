@@ -41,12 +41,37 @@ absl::StatusOr<LocalDevices> DevicesFor(const Cluster& cluster, const Paralleliz
       {.num_devices = cluster.num_devices(), .plugin_path = options.plugin_path});
 }
 
+// The pipeline of a request, or of a plan file that has one.
+absl::StatusOr<std::optional<PlannedPipeline>> PipelineOf(const Step& step,
+                                                          const PlanRequest& request,
+                                                          const ParallelizeOptions& options) {
+  if (options.plan_path.empty()) {
+    if (!request.pipeline) return std::nullopt;
+    return PlanPipeline(step, request);
+  }
+  ASSIGN_OR_RETURN(const std::string json, ReadFile(options.plan_path));
+  ASSIGN_OR_RETURN(const PlannedPreparation planned, PlannedPreparationOf(json));
+  if (planned.stage_of_layer.empty()) return std::nullopt;
+  return LoadPipeline(step, json);
+}
+
 absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
                                              std::vector<std::optional<Initializer>> initializers,
                                              const Cluster& cluster, const ParallelMethod& method,
                                              const ParallelizeOptions& options) {
   ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, options.cost_model));
   request.options = options.configuration;
+  if (options.on_step) options.on_step("plan");
+  ASSIGN_OR_RETURN(std::optional<PlannedPipeline> pipeline, PipelineOf(step, request, options));
+  if (pipeline) {
+    ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
+    if (options.on_step) options.on_step("xla");
+    ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, devices.client));
+    Parallelized run(step, *std::move(pipeline), std::move(executor), std::move(devices),
+                     std::move(initializers));
+    if (!options.dump_dir.empty()) RETURN_IF_ERROR(run.Dump(options.dump_dir));
+    return run;
+  }
   ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
   ASSIGN_OR_RETURN(CompiledStep compiled,
@@ -59,6 +84,11 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
                             .on_step = options.on_step}));
   return Parallelized(step, std::move(compiled), std::move(devices), std::move(initializers));
 }
+
+template <typename... Cases>
+struct Visitor : Cases... {
+  using Cases::operator()...;
+};
 
 StepRunner MakeRunner(CompiledStep& compiled, const LocalDevices& devices) {
   return {compiled.prepared,
@@ -95,20 +125,28 @@ ParallelMethod MakeMethod(Method method, std::string mesh, SearchOptions search,
 absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMethod& method,
                                        const CostModelChoice& cost_model) {
   PlanRequest request{.cluster = cluster, .cost_model = cost_model};
+  if (const auto* pipeline = std::get_if<Pipeline>(&method)) {
+    request.pipeline = pipeline->options;
+    request.search = pipeline->search;
+    request.micro_batches = {.num_micro_batches = pipeline->num_micro_batches,
+                             .per_micro_batch = pipeline->per_micro_batch};
+    request.remat = pipeline->remat;
+    return request;
+  }
   std::string mesh;
-  std::visit(
-      [&]<Method kName>(const MethodOptions<kName>& any) {
-        request.methods = {kName};
-        request.search = any.search;
-        request.micro_batches = {.num_micro_batches = any.num_micro_batches,
-                                 .per_micro_batch = any.per_micro_batch};
-        request.remat = any.remat;
-        mesh = any.mesh;
-        if (mesh.empty() && kName != Method::kShard) {
-          mesh = fmt::format("data={}", cluster.num_devices());
-        }
-      },
-      method);
+  const Visitor visitor{[](const Pipeline&) {},
+                        [&]<Method kName>(const MethodOptions<kName>& any) {
+                          request.methods = {kName};
+                          request.search = any.search;
+                          request.micro_batches = {.num_micro_batches = any.num_micro_batches,
+                                                   .per_micro_batch = any.per_micro_batch};
+                          request.remat = any.remat;
+                          mesh = any.mesh;
+                          if (mesh.empty() && kName != Method::kShard) {
+                            mesh = fmt::format("data={}", cluster.num_devices());
+                          }
+                        }};
+  std::visit(visitor, method);
   if (!mesh.empty()) {
     ASSIGN_OR_RETURN(const Mesh parsed, Mesh::Parse(mesh));
     request.meshes = {parsed};
@@ -137,6 +175,21 @@ Parallelized::Parallelized(Step step, CompiledStep compiled, LocalDevices device
       devices_(std::move(devices)),
       initializers_(std::move(initializers)),
       runner_(MakeRunner(compiled, devices_)) {}
+
+Parallelized::Parallelized(Step step, PlannedPipeline pipeline,
+                           std::unique_ptr<PipelineExecutor> executor, LocalDevices devices,
+                           std::vector<std::optional<Initializer>> initializers)
+    : step_(std::move(step)),
+      prepared_(pipeline.prepared),
+      pipeline_(std::move(pipeline)),
+      devices_(std::move(devices)),
+      initializers_(std::move(initializers)),
+      runner_(prepared_, std::move(executor)) {}
+
+const Plan& Parallelized::plan() const {
+  MINKA_CHECK(plan_.has_value(), "a pipeline has a plan for each of its stages");
+  return *plan_;
+}
 
 absl::StatusOr<State> Parallelized::Initialize(uint64_t seed) const {
   if (initializers_.empty()) {
@@ -184,14 +237,16 @@ absl::StatusOr<StepResult> Parallelized::operator()(State state, const Batch& ba
 }
 
 absl::Status Parallelized::SavePlan(const std::string& path) const {
-  return WriteFile(path, PlanToJson(plan_, prepared_.module));
+  return WriteFile(path, pipeline_ ? PipelinePlanToJson(pipeline_->plan, pipeline_->modules())
+                                   : PlanToJson(*plan_, prepared_.module));
 }
 
 absl::Status Parallelized::Dump(const std::string& folder) const {
-  return Compile(step_, PlanFromText(PlanToJson(plan_, prepared_.module)), devices_.client,
-                 {.preparation = PreparationOf(plan_),
+  if (pipeline_) return DumpPipeline(*pipeline_, folder);
+  return Compile(step_, PlanFromText(PlanToJson(*plan_, prepared_.module)), devices_.client,
+                 {.preparation = PreparationOf(*plan_),
                   .dump_dir = folder,
-                  .configuration = plan_.options,
+                  .configuration = plan_->options,
                   .versions = {{"minka", MINKA_VERSION}, {"plugin", devices_.version()}}})
       .status();
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "minka/cluster/cluster.h"
 #include "minka/driver/compile.h"
+#include "minka/driver/pipeline.h"
 #include "minka/driver/plan_step.h"
 #include "minka/frontend/trace.h"
 #include "minka/ir/step.h"
@@ -30,6 +32,7 @@
 #include "minka/plan/plan.h"
 #include "minka/runtime/mesh/local_devices.h"
 #include "minka/runtime/mesh/step_runner.h"
+#include "minka/runtime/pipeline/pipeline_executor.h"
 
 namespace minka {
 
@@ -59,7 +62,17 @@ using Zero2 = MethodOptions<Method::kZero2>;
 // As Zero2, and weights are stored split, too, and gathered for each group of uses.
 using Zero3 = MethodOptions<Method::kZero3>;
 
-using ParallelMethod = std::variant<Shard, DataParallel, Zero2, Zero3>;
+// Layers as stages on meshes of their own, through which micro-batches flow. Each stage is planned
+// as Shard plans a step.
+struct Pipeline {
+  int64_t num_micro_batches = 1;
+  PipelineOptions options;
+  SearchOptions search;
+  bool per_micro_batch = false;      // see MicroBatchOptions
+  std::optional<RematChoice> remat;  // nullopt: nothing
+};
+
+using ParallelMethod = std::variant<Shard, DataParallel, Zero2, Zero3, Pipeline>;
 // The method of the name as a type, with what all have in common.
 ParallelMethod MakeMethod(Method method, std::string mesh, SearchOptions search = {},
                           const MicroBatchOptions& micro_batches = {},
@@ -86,11 +99,13 @@ struct StepResult {
   std::vector<Literal> results;  // by result number, without bytes where a result is state
 };
 
-// A step compiled for a mesh. Move-only; not thread-safe.
+// A step compiled for a mesh, or for those of a pipeline. Move-only; not thread-safe.
 class Parallelized {
  public:
   Parallelized(Step step, CompiledStep compiled, LocalDevices devices,
                std::vector<std::optional<Initializer>> initializers);
+  Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<PipelineExecutor> executor,
+               LocalDevices devices, std::vector<std::optional<Initializer>> initializers);
 
   // State by the step's initialisers; FailedPrecondition for a step that has none (a module file).
   absl::StatusOr<State> Initialize(uint64_t seed) const;
@@ -99,7 +114,10 @@ class Parallelized {
   // One step; keys follow from the state's seed and step number.
   absl::StatusOr<StepResult> operator()(State state, const Batch& batch);
 
-  const Plan& plan() const { return plan_; }
+  // Precondition: it is no pipeline.
+  const Plan& plan() const;
+  // Null: it runs on one mesh.
+  const PlannedPipeline* pipeline() const { return pipeline_ ? &*pipeline_ : nullptr; }
   absl::Status SavePlan(const std::string& path) const;
   // Compiles once more and writes what CompileOptions::dump_dir says.
   absl::Status Dump(const std::string& folder) const;
@@ -116,7 +134,8 @@ class Parallelized {
  private:
   Step step_;
   Step prepared_;
-  Plan plan_;
+  std::optional<Plan> plan_;
+  std::optional<PlannedPipeline> pipeline_;
   std::vector<CompileTime> compile_times_;
   LocalDevices devices_;
   std::vector<std::optional<Initializer>> initializers_;

@@ -6,15 +6,17 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <set>
+#include <optional>
 #include <utility>
 
 #include "minka/analysis/flops.h"
 #include "minka/analysis/xla_cpu_memory.h"
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/driver/dump.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/prepare.h"
+#include "minka/ir/hlo_proto.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
 #include "minka/planner/intra_op/describe.h"
@@ -24,6 +26,21 @@
 
 namespace minka {
 namespace {
+
+// Writes into the plan what every mesh needs per device, from what each of its programs takes
+// besides its arguments and results (by mesh and program).
+void SetMemory(const PipelineProgram& program,
+               std::span<const std::vector<int64_t>> temporary_bytes, PipelinePlan& plan) {
+  plan.peak_memory_bytes = 0;
+  for (size_t mesh = 0; mesh < program.meshes.size(); ++mesh) {
+    const int64_t peak = PeakMemory(program, program.meshes[mesh], temporary_bytes[mesh]);
+    plan.peak_memory_bytes = std::max(plan.peak_memory_bytes, peak);
+    for (PipelineStagePlan& stage : plan.stages) {
+      if (stage.mesh_number != static_cast<int>(mesh)) continue;
+      stage.plan.peak_memory_bytes = stage.plan.stage.peak_memory_bytes = peak;
+    }
+  }
+}
 
 // Layers in consecutive stages of the sizes (devices each), so that the largest load per device is
 // least; a dynamic program over the end of each stage.
@@ -89,16 +106,15 @@ absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
 
 class PipelinePlanner {
  public:
-  PipelinePlanner(const PlanRequest& planning, Step prepared, std::string schedule)
-      : planning_(planning), prepared_(std::move(prepared)), schedule_(std::move(schedule)) {}
+  PipelinePlanner(const PlanRequest& planning, Step prepared)
+      : planning_(planning), prepared_(std::move(prepared)) {}
 
   int num_layers() const { return prepared_.num_layers.value_or(0); }
 
-  // Of so many stages, one on each mesh; meshes are empty where their shape is searched, then each
-  // has so many devices.
+  // Of so many stages on meshes of the shapes given by mesh.
   absl::StatusOr<PlannedPipeline> Plan(std::vector<int> stage_of_layer, int num_stages,
-                                       const std::vector<Mesh>& meshes, int num_devices) {
-    const int num_meshes = meshes.empty() ? num_stages : static_cast<int>(meshes.size());
+                                       const std::vector<std::vector<Mesh>>& shapes) const {
+    const auto num_meshes = static_cast<int>(shapes.size());
     if (num_stages < 1 || num_stages % num_meshes != 0) {
       return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
     }
@@ -110,22 +126,21 @@ class PipelinePlanner {
     }
     PlannedPipeline out{.prepared = prepared_};
     const auto num_micro_batches = planning_.micro_batches.num_micro_batches;
-    ASSIGN_OR_RETURN(
-        out.schedule,
-        MakeSchedule(schedule_, {.num_meshes = num_meshes,
-                                 .num_micro_batches = static_cast<int>(num_micro_batches),
-                                 .stages_per_mesh = num_stages / num_meshes}));
+    ASSIGN_OR_RETURN(out.schedule,
+                     MakeSchedule(planning_.pipeline->schedule,
+                                  {.num_meshes = num_meshes,
+                                   .num_micro_batches = static_cast<int>(num_micro_batches),
+                                   .stages_per_mesh = num_stages / num_meshes}));
     if (stage_of_layer.empty()) {
       std::vector<int64_t> sizes;
       for (int stage = 0; stage < num_stages; ++stage) {
-        sizes.push_back(meshes.empty() ? num_devices
-                                       : meshes[out.schedule.MeshOf(stage)].num_devices());
+        sizes.push_back(shapes[out.schedule.MeshOf(stage)].front().num_devices());
       }
       stage_of_layer = BalanceLayers(LoadOfLayers(prepared_), sizes);
     }
     out.plan.stage_of_layer = std::move(stage_of_layer);
     ASSIGN_OR_RETURN(out.staged, CutIntoStages(prepared_, OptionsOf(out)));
-    RETURN_IF_ERROR(PlanStages(meshes, num_devices, out));
+    RETURN_IF_ERROR(PlanStages(shapes, out));
     RETURN_IF_ERROR(Describe(out));
     return out;
   }
@@ -136,28 +151,19 @@ class PipelinePlanner {
   }
 
  private:
-  absl::Status PlanStages(const std::vector<Mesh>& meshes, int num_devices,
+  absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes,
                           PlannedPipeline& out) const {
-    std::map<int, Mesh> mesh_of_number;
+    std::vector<std::vector<Mesh>> left = shapes;  // of each mesh the one that its first stage took
     for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
       const int number = out.schedule.MeshOf(stage);
-      std::vector<Mesh> candidates;
-      if (const auto found = mesh_of_number.find(number); found != mesh_of_number.end()) {
-        candidates = {found->second};
-      } else if (!meshes.empty()) {
-        candidates = {meshes[number]};
-      } else {
-        ASSIGN_OR_RETURN(const Cluster submesh, SubmeshOf(planning_.cluster, num_devices));
-        candidates = MeshShapes(submesh);
-      }
       absl::StatusOr<minka::Plan> best =
-          PlanStage(out.staged.stages[stage].step, candidates, out.schedule.num_stages());
+          PlanStage(out.staged.stages[stage].step, left[number], out.schedule.num_stages());
       if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
       for (size_t layer = 0; layer < out.plan.stage_of_layer.size(); ++layer) {
         if (out.plan.stage_of_layer[layer] == stage)
           best->stage.layers.push_back(static_cast<int>(layer));
       }
-      mesh_of_number.try_emplace(number, best->stage.mesh);
+      left[number] = {best->stage.mesh};
       out.plan.stages.push_back({.plan = *std::move(best), .mesh_number = number});
     }
     return absl::OkStatus();
@@ -223,7 +229,7 @@ class PipelinePlanner {
     plan.step_time_us = timeline.step_time;
     const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
     plan.bubble = idle / (timeline.step_time * static_cast<double>(timeline.idle.size()));
-    return SetMemory(out);
+    return EstimateMemory(out);
   }
 
   // What the plan predicts of its operations and reshards, by the program that they run in.
@@ -276,28 +282,23 @@ class PipelinePlanner {
                     }});
   }
 
-  static absl::Status SetMemory(PlannedPipeline& out) {
+  static absl::Status EstimateMemory(PlannedPipeline& out) {
     ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out));
+    std::vector<std::vector<int64_t>> temporary;
     for (const MeshProgram& mesh : program.meshes) {
-      std::vector<int64_t> temporary;
+      temporary.emplace_back();
       for (const StageProgram& of_stage : mesh.programs) {
         const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
-        temporary.push_back(memory.upper_bound_bytes() - memory.argument_bytes -
-                            memory.output_bytes);
-      }
-      const int64_t peak = PeakMemory(program, mesh, temporary);
-      out.plan.peak_memory_bytes = std::max(out.plan.peak_memory_bytes, peak);
-      for (const StageProgram& of_stage : mesh.programs) {
-        minka::Plan& plan = out.plan.stages[of_stage.stage].plan;
-        plan.peak_memory_bytes = plan.stage.peak_memory_bytes = peak;
+        temporary.back().push_back(memory.upper_bound_bytes() - memory.argument_bytes -
+                                   memory.output_bytes);
       }
     }
+    SetMemory(program, temporary, out.plan);
     return absl::OkStatus();
   }
 
   const PlanRequest& planning_;
   const Step prepared_;
-  const std::string schedule_;
 };
 
 // Numbers of stages that devices and layers allow, one on each mesh, at least two.
@@ -310,34 +311,69 @@ std::vector<int> StagesToTry(const Cluster& cluster, int num_layers) {
   return numbers;
 }
 
-absl::StatusOr<PlannedPipeline> SearchStages(PipelinePlanner& planner, const PlanRequest& planning,
-                                             const PipelineOptions& options) {
-  const int num_devices = planning.cluster.num_devices();
-  const auto plan = [&](int num_stages) -> absl::StatusOr<PlannedPipeline> {
-    if (options.meshes.empty() && num_devices % num_stages != 0) {
-      return InvalidArgument("{} devices do not go evenly on {} stages; name the meshes",
-                             num_devices, num_stages);
+// By mesh, the shapes it may have.
+absl::StatusOr<std::vector<std::vector<Mesh>>> ShapesOf(const Cluster& cluster,
+                                                        const PipelineOptions& options,
+                                                        int num_stages) {
+  std::vector<std::vector<Mesh>> shapes;
+  for (const Mesh& mesh : options.meshes) shapes.push_back({mesh});
+  if (!shapes.empty()) return shapes;
+  std::vector<int> sizes = options.submeshes;
+  if (sizes.empty()) {
+    if (cluster.num_devices() % num_stages != 0) {
+      return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
+                             cluster.num_devices(), num_stages);
     }
-    return planner.Plan(options.stage_of_layer, num_stages, options.meshes,
-                        num_devices / num_stages);
+    sizes.assign(num_stages, cluster.num_devices() / num_stages);
+  }
+  for (const int size : sizes) {
+    ASSIGN_OR_RETURN(const Cluster submesh, SubmeshOf(cluster, size));
+    shapes.push_back(MeshShapes(submesh));
+  }
+  return shapes;
+}
+
+int NumDevices(const std::vector<std::vector<Mesh>>& shapes) {
+  int64_t num_devices = 0;
+  for (const std::vector<Mesh>& of_mesh : shapes) num_devices += of_mesh.front().num_devices();
+  return static_cast<int>(num_devices);
+}
+
+absl::StatusOr<PlannedPipeline> SearchStages(const PipelinePlanner& planner,
+                                             const PlanRequest& request) {
+  const PipelineOptions& options = *request.pipeline;
+  const auto plan = [&](int num_stages) -> absl::StatusOr<PlannedPipeline> {
+    ASSIGN_OR_RETURN(const auto shapes, ShapesOf(request.cluster, options, num_stages));
+    if (NumDevices(shapes) > request.cluster.num_devices()) {
+      return InvalidArgument("the stages' meshes have {} devices, cluster {} has {}",
+                             NumDevices(shapes), request.cluster.name,
+                             request.cluster.num_devices());
+    }
+    return planner.Plan(options.stage_of_layer, num_stages, shapes);
   };
   if (!options.stage_of_layer.empty()) return plan(options.stage_of_layer.back() + 1);
   if (options.num_stages > 0) return plan(options.num_stages);
-  if (!options.meshes.empty()) return plan(static_cast<int>(options.meshes.size()));
-  const std::vector<int> numbers = StagesToTry(planning.cluster, planner.num_layers());
+  const size_t num_meshes = std::max(options.meshes.size(), options.submeshes.size());
+  if (num_meshes > 0) return plan(static_cast<int>(num_meshes));
+  const std::vector<int> numbers = StagesToTry(request.cluster, planner.num_layers());
   if (numbers.empty()) {
     return InvalidArgument(
-        "no pipeline: {} layers and {} devices leave no number of stages above 1; name the meshes",
-        planner.num_layers(), num_devices);
+        "{} layers on {} devices leave no number of stages above 1; boundaries between layers are "
+        "marked in the model, or found where one value alone leads on",
+        planner.num_layers(), request.cluster.num_devices());
   }
-  absl::StatusOr<PlannedPipeline> best = absl::UnknownError("");
+  std::optional<PlannedPipeline> best;
+  absl::Status refusal;
   for (const int num_stages : numbers) {
     absl::StatusOr<PlannedPipeline> planned = plan(num_stages);
-    const bool is_better =
-        planned.ok() && (!best.ok() || planned->plan.step_time_us < best->plan.step_time_us);
-    if (is_better || (!planned.ok() && absl::IsUnknown(best.status()))) best = std::move(planned);
+    if (!planned.ok()) {
+      if (refusal.ok()) refusal = planned.status();
+    } else if (!best || planned->plan.step_time_us < best->plan.step_time_us) {
+      best = *std::move(planned);
+    }
   }
-  return best;
+  if (!best) return refusal;
+  return *std::move(best);
 }
 
 }  // namespace
@@ -356,20 +392,22 @@ std::vector<Mesh> PlannedPipeline::meshes() const {
   return meshes;
 }
 
-absl::StatusOr<int> NumLayers(const Step& step) {
-  ASSIGN_OR_RETURN(const Step simplified, Simplify(step));
-  return simplified.num_layers.value_or(0);
-}
-
-absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& planning,
-                                             const PipelineOptions& options) {
+absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(Step prepared, Prepare(step, {.micro_batches = planning.micro_batches,
-                                                 .remat = planning.remat.value_or(RematChoice())}));
-  PipelinePlanner planner(planning, std::move(prepared), options.schedule);
-  ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, planning, options));
+  const RematChoice remat = request.remat.value_or(RematChoice());
+  ASSIGN_OR_RETURN(Step prepared,
+                   Prepare(step, {.micro_batches = request.micro_batches, .remat = remat}));
+  const PipelinePlanner planner(request, std::move(prepared));
+  ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, request));
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const int64_t needed = planned.plan.peak_memory_bytes;
+  if (const auto limit = request.search.memory_limit_bytes; limit && needed > *limit) {
+    return ResourceExhausted(
+        "the pipeline needs {} bytes per device, {} are allowed; raise the limit, take more "
+        "micro-batches or stages, or recompute (--remat all)",
+        needed, *limit);
+  }
   return planned;
 }
 
@@ -413,6 +451,10 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
   return out;
 }
 
+MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan) {
+  return {.num_micro_batches = plan.num_micro_batches, .per_micro_batch = plan.per_micro_batch};
+}
+
 absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned) {
   std::vector<std::vector<TaskProgram>> programs;
   std::vector<StagePlan> plans;
@@ -424,6 +466,32 @@ absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned) {
     programs.push_back(*std::move(lowered));
   }
   return Emit(planned.schedule, planned.staged, plans, programs);
+}
+
+absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
+                                                                  const pjrt::Client& client) {
+  ASSIGN_OR_RETURN(PipelineProgram program, LowerPipeline(planned));
+  ASSIGN_OR_RETURN(PipelineExecutor executor, PipelineExecutor::Create(client, std::move(program)));
+  SetMemory(executor.program(), executor.temporary_bytes(), planned.plan);
+  planned.plan.memory_tier = MemoryTier::kCompiled;
+  return std::make_unique<PipelineExecutor>(std::move(executor));
+}
+
+absl::Status DumpPipeline(const PlannedPipeline& planned, const std::string& folder) {
+  ASSIGN_OR_RETURN(const DumpFolder dump, DumpFolder::Create(folder));
+  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(planned));
+  RETURN_IF_ERROR(dump.Write("prepared.txt", HloText(ToModule(planned.prepared))));
+  RETURN_IF_ERROR(dump.Write("plan.json", PipelinePlanToJson(planned.plan, planned.modules())));
+  for (size_t mesh = 0; mesh < program.meshes.size(); ++mesh) {
+    for (const StageProgram& of_stage : program.meshes[mesh].programs) {
+      std::string name = fmt::format("stage{}.{}.hlo.txt", of_stage.stage, ToString(of_stage.task));
+      std::ranges::replace(name, ' ', '_');
+      RETURN_IF_ERROR(dump.Write(name, HloText(of_stage.module)));
+    }
+    RETURN_IF_ERROR(dump.Write(fmt::format("mesh{}.instructions.txt", mesh),
+                               InstructionsText(program.meshes[mesh])));
+  }
+  return dump.Write("cross_mesh_transfers.txt", TransfersText(program));
 }
 
 }  // namespace minka

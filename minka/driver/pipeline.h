@@ -2,6 +2,7 @@
 // and micro-batches flow through them.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,23 +13,10 @@
 #include "minka/lowering/stages.h"
 #include "minka/plan/pipeline_plan.h"
 #include "minka/program/pipeline_program.h"
+#include "minka/runtime/pipeline/pipeline_executor.h"
 #include "minka/schedule/schedule.h"
 
 namespace minka {
-
-// What a pipeline is asked for; what is left out is chosen.
-struct PipelineOptions {
-  // 0: as many as are predicted to be fastest, on meshes of equal size, one each.
-  int num_stages = 0;
-  // The stage of every layer, never falling, from 0 on, without gaps. Empty: stages of equal work
-  // per device.
-  std::vector<int> stage_of_layer;
-  // Consecutive stages lie on them, round and round. Empty: the cluster's devices in equal parts,
-  // each in its fastest shape.
-  std::vector<Mesh> meshes;
-  std::string schedule = "1f1b";  // see ScheduleKinds
-  bool operator==(const PipelineOptions&) const = default;
-};
 
 // A plan with what it says of the step, taken apart.
 struct PlannedPipeline {
@@ -41,18 +29,24 @@ struct PlannedPipeline {
   std::vector<Mesh> meshes() const;  // by mesh number
 };
 
-// `planning` says the cluster, micro-batches, rematerialisation (none unless given), costs and how
-// each stage is searched; its meshes are not read. Every stage is one search over its forward and
-// backward pass and its update.
-absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& planning,
-                                             const PipelineOptions& options);
+// By request.pipeline; request.meshes is not read, the first method plans each stage, nothing is
+// rematerialised unless it is asked for. Every stage is one search over its forward and backward
+// pass and its update. ResourceExhausted where a device needs more than the memory limit.
+absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request);
 
 // A plan.json of a pipeline, checked against the step.
 absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json);
 
-// The number of layers of a step, of which each stage has at least one.
-absl::StatusOr<int> NumLayers(const Step& step);
+MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan);
 
 absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned);
+
+// Lowers and compiles every program; the plan says then what memory they need together.
+absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
+                                                                  const pjrt::Client& client);
+
+// Writes into the folder, which is made: the plan, every program (stage0.forward.hlo.txt), what
+// each mesh does (mesh0.instructions.txt) and cross_mesh_transfers.txt.
+absl::Status DumpPipeline(const PlannedPipeline& planned, const std::string& folder);
 
 }  // namespace minka

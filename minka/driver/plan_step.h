@@ -14,6 +14,7 @@
 #include "minka/cluster/cluster.h"
 #include "minka/cost/calibration.h"
 #include "minka/cost/cost_model.h"
+#include "minka/driver/pipeline_options.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/micro_batches.h"
 #include "minka/plan/plan.h"
@@ -44,6 +45,7 @@ struct PlanRequest {
   std::optional<RematChoice> remat;
   std::vector<Mesh> meshes;  // empty: every shape of cluster.num_devices() devices
   std::vector<Method> methods = {Method::kShard};
+  std::optional<PipelineOptions> pipeline;  // plans several meshes, see pipeline.h
   SearchOptions search;
   bool names_culprits = true;  // in refusals; takes a search for each pin and limit
   CostModelChoice cost_model;
@@ -65,8 +67,8 @@ struct PlanResult {
   Step prepared;                          // as the best one takes it
 };
 
-// Prepares the step for each candidate. An error only if no candidate has a plan that fits: it
-// names the smallest memory that would do.
+// On one mesh. Prepares the step for each candidate. An error only if no candidate has a plan that
+// fits: it names the smallest memory that would do.
 absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request);
 
 }  // namespace minka

@@ -25,7 +25,7 @@ struct ArraySlot {
 // Runs a program of the mesh on all its devices.
 struct RunInstruction {
   int program = 0;
-  int micro_batch = 0;  // for messages; -1: once per step
+  int micro_batch = 0;                  // for messages; -1: once per step
   std::vector<int> arguments, results;  // slots; one that is in both is written in place
 };
 // Sends go on at once, whoever receives; every channel is used once in a step.
@@ -76,5 +76,11 @@ struct PipelineProgram {
 
   const ArraySlot& slot(const MeshSlot& at) const { return meshes[at.mesh].slots[at.slot]; }
 };
+
+// One line per instruction of a mesh.
+std::string InstructionsText(const MeshProgram& mesh);
+// What is sent from mesh to mesh in a step, one line per value: shardings at both ends, bytes, how
+// often.
+std::string TransfersText(const PipelineProgram& program);
 
 }  // namespace minka

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
 #include "minka/driver/inputs.h"
+#include "minka/driver/parallelize.h"
 #include "minka/frontend/trace.h"
 #include "minka/models/bert.h"
 #include "minka/models/gpt.h"
@@ -20,7 +21,6 @@
 #include "minka/models/wresnet.h"
 #include "minka/oracle/oracle.h"
 #include "minka/runtime/mesh/local_devices.h"
-#include "minka/runtime/pipeline/pipeline_executor.h"
 
 namespace minka {
 namespace {
@@ -124,27 +124,27 @@ const Subject& SubjectOf(const std::string& model) {
 // Model, schedule, meshes, stages, micro-batches.
 using Case = std::tuple<std::string, std::string, std::vector<std::string>, int, int>;
 
-class Pipeline : public testing::TestWithParam<Case> {};
+class PipelineResult : public testing::TestWithParam<Case> {};
 
-TEST_P(Pipeline, ComputesWhatOneDeviceComputes) {
+TEST_P(PipelineResult, ComputesWhatOneDeviceComputes) {
   const auto& [model, schedule, meshes, num_stages, num_micro_batches] = GetParam();
   const Subject& subject = SubjectOf(model);
-  const PlanRequest planning{.cluster = Cluster::Local(8),
-                             .micro_batches = {.num_micro_batches = num_micro_batches,
-                                               .per_micro_batch = model == "wresnet"}};
-  PipelineOptions options{.num_stages = num_stages, .schedule = schedule};
-  for (const std::string& mesh : meshes) options.meshes.push_back(Mesh::Parse(mesh).value());
-  const auto planned = PlanPipeline(subject.traced.step, planning, options);
-  ASSERT_TRUE(planned.ok()) << Message(planned.status());
-  auto program = LowerPipeline(*planned);
-  ASSERT_TRUE(program.ok()) << Message(program.status());
-  auto executor = PipelineExecutor::Create(Devices().client, *std::move(program));
-  ASSERT_TRUE(executor.ok()) << Message(executor.status());
-  StepRunner runner(planned->prepared, std::make_unique<PipelineExecutor>(*std::move(executor)));
-  const auto report =
-      CompareWithOneDevice(subject.traced.step, runner, subject.inputs, kSteps, subject.one_device);
+  Pipeline method{.num_micro_batches = num_micro_batches,
+                  .options = {.num_stages = num_stages, .schedule = schedule},
+                  .per_micro_batch = model == "wresnet"};
+  for (const std::string& mesh : meshes) method.options.meshes.push_back(Mesh::Parse(mesh).value());
+  auto run = Parallelize(subject.traced, Cluster::Local(8), method, {.devices = Devices()});
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs,
+                                           kSteps, subject.one_device);
   ASSERT_TRUE(report.ok()) << Message(report.status());
   EXPECT_EQ(report->Failures(), "");
+
+  const PlannedPipeline& planned = *run->pipeline();
+  const std::string json = PipelinePlanToJson(planned.plan, planned.modules());
+  const auto loaded = LoadPipeline(subject.traced.step, json);
+  ASSERT_TRUE(loaded.ok()) << Message(loaded.status());
+  EXPECT_EQ(PipelinePlanToJson(loaded->plan, loaded->modules()), json);
 }
 
 Case Of(const std::string& model, const std::string& schedule, std::vector<std::string> meshes,
@@ -161,7 +161,7 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Mlp, Pipeline,
+    Schedules, PipelineResult,
     testing::Values(Of("mlp", "gpipe", {"1", "1"}, 2, 4), Of("mlp", "1f1b", {"2", "2"}, 2, 1),
                     Of("mlp", "1f1b", {"2", "2"}, 2, 4), Of("mlp", "eager-1f1b", {"1", "2"}, 2, 8),
                     Of("mlp", "interleaved-1f1b", {"2", "2"}, 4, 4),

@@ -322,7 +322,7 @@ TEST(BatchStatistics, OfEachMicroBatchAreComparedWithOneDeviceThatTakesThemSo) {
     MINKA_CHECK(report.ok(), "{}", Message(report.status()));
     return report->Failures();
   };
-  const auto step = OneDeviceStep(traced.step, run->plan());
+  const auto step = OneDeviceStep(traced.step, PreparationOf(run->plan()).micro_batches);
   ASSERT_TRUE(step.ok()) << Message(step.status());
   EXPECT_EQ(failures(*step), "");
   EXPECT_NE(failures(traced.step), "") << "statistics of the full batch are others";

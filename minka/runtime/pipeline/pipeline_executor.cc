@@ -15,9 +15,9 @@ namespace minka {
 namespace {
 
 Literal NumberLiteral(int32_t number) {
-  return {{ElementType::kS32, {}},
-          std::make_shared<const std::string>(reinterpret_cast<const char*>(&number),
-                                              sizeof(number))};
+  return {
+      {ElementType::kS32, {}},
+      std::make_shared<const std::string>(reinterpret_cast<const char*>(&number), sizeof(number))};
 }
 
 }  // namespace
@@ -219,11 +219,10 @@ absl::StatusOr<PipelineExecutor> PipelineExecutor::Create(const pjrt::Client& cl
     std::vector<pjrt::Executable>& executables = executor.executables_.emplace_back();
     for (const StageProgram& program_of_stage : mesh.programs) {
       RETURN_IF_ERROR(WithContext(Verify(program_of_stage.module), program_of_stage.module.name));
-      ASSIGN_OR_RETURN(
-          pjrt::Executable executable,
-          pjrt::Executable::Compile(
-              client, ExportHlo(program_of_stage.module),
-              {.num_replicas = static_cast<int>(devices.size()), .devices = devices}));
+      ASSIGN_OR_RETURN(pjrt::Executable executable,
+                       pjrt::Executable::Compile(
+                           client, ExportHlo(program_of_stage.module),
+                           {.num_replicas = static_cast<int>(devices.size()), .devices = devices}));
       executables.push_back(std::move(executable));
     }
     std::vector<MeshArray>& numbers = executor.numbers_.emplace_back();
@@ -279,6 +278,17 @@ std::vector<const pjrt::Executable*> PipelineExecutor::executables() const {
     for (const pjrt::Executable& executable : of_mesh) all.push_back(&executable);
   }
   return all;
+}
+
+std::vector<std::vector<int64_t>> PipelineExecutor::temporary_bytes() const {
+  std::vector<std::vector<int64_t>> bytes;
+  for (const std::vector<pjrt::Executable>& of_mesh : executables_) {
+    bytes.emplace_back();
+    for (const pjrt::Executable& executable : of_mesh) {
+      bytes.back().push_back(executable.memory().temp_bytes);
+    }
+  }
+  return bytes;
 }
 
 void PipelineExecutor::ResetMeasurements() {

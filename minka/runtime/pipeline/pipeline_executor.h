@@ -1,6 +1,6 @@
 // Runs the instruction lists of a pipeline's meshes in this process, all on the devices of one
-// client. One thread plays every mesh in turn: a plugin runs multi-device launches of one client one
-// after the other anyhow.
+// client. One thread plays every mesh in turn: a plugin runs multi-device launches of one client
+// one after the other anyhow.
 #pragma once
 
 #include <map>
@@ -32,6 +32,8 @@ class PipelineExecutor : public StepExecutor {
 
   std::vector<const pjrt::Executable*> executables() const override;
   const PipelineProgram& program() const { return program_; }
+  // What each program takes besides arguments and results, by mesh and program.
+  std::vector<std::vector<int64_t>> temporary_bytes() const;
   void ResetMeasurements() override;
   int64_t measured_peak_bytes() const override;
 

@@ -1,0 +1,27 @@
+// What a pipeline is asked for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "minka/sharding/mesh.h"
+
+namespace minka {
+
+// What is left out is chosen.
+struct PipelineOptions {
+  // 0: as many as are predicted to be fastest, on meshes of equal size, one each.
+  int num_stages = 0;
+  // The stage of every layer, never falling, from 0 on, without gaps. Empty: stages of equal work
+  // per device.
+  std::vector<int> stage_of_layer;
+  // Consecutive stages lie on them, round and round. Empty: each mesh in its fastest shape.
+  std::vector<Mesh> meshes;
+  // Without meshes: the number of devices of each. Empty: the cluster's devices in equal parts, one
+  // for each stage.
+  std::vector<int> submeshes;
+  std::string schedule = "1f1b";  // see ScheduleKinds
+  bool operator==(const PipelineOptions&) const = default;
+};
+
+}  // namespace minka
