@@ -7,9 +7,9 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
-#include "minka/analysis/flops.h"
 #include "minka/analysis/xla_cpu_memory.h"
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
@@ -76,19 +76,6 @@ std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vecto
   return stage_of_layer;
 }
 
-// Work of each layer in its forward and backward pass.
-std::vector<double> LoadOfLayers(const Step& step) {
-  std::vector<double> load(*step.num_layers);
-  const Computation& entry = step.module.entry_computation();
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    const StepPart& part = entry.instructions[id].part;
-    if (part.layer < 0 || part.phase == Phase::kApply) continue;
-    const InstructionWork work = WorkOf(step.module, entry, id);
-    load[part.layer] += work.flops + work.elementwise;
-  }
-  return load;
-}
-
 // The cluster's part that one mesh is: whole hosts, or devices of one.
 absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
   Cluster part = cluster;
@@ -102,6 +89,12 @@ absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
                            cluster.devices_per_host);
   }
   return part;
+}
+
+bool HasBackward(const Step& step) {
+  return std::ranges::any_of(
+      step.module.entry_computation().instructions,
+      [](const Instruction& instruction) { return instruction.part.phase == Phase::kBackward; });
 }
 
 class PipelinePlanner {
@@ -131,12 +124,17 @@ class PipelinePlanner {
                                   {.num_meshes = num_meshes,
                                    .num_micro_batches = static_cast<int>(num_micro_batches),
                                    .stages_per_mesh = num_stages / num_meshes}));
+    if (!out.schedule.trains && HasBackward(prepared_)) {
+      return InvalidArgument("schedule {} runs forward passes only, and {} has a backward pass",
+                             out.schedule.name, prepared_.module.name);
+    }
     if (stage_of_layer.empty()) {
       std::vector<int64_t> sizes;
       for (int stage = 0; stage < num_stages; ++stage) {
         sizes.push_back(shapes[out.schedule.MeshOf(stage)].front().num_devices());
       }
-      stage_of_layer = BalanceLayers(LoadOfLayers(prepared_), sizes);
+      ASSIGN_OR_RETURN(const std::vector<double> load, LoadOfLayers());
+      stage_of_layer = BalanceLayers(load, sizes);
     }
     out.plan.stage_of_layer = std::move(stage_of_layer);
     ASSIGN_OR_RETURN(out.staged, CutIntoStages(prepared_, OptionsOf(out)));
@@ -151,6 +149,22 @@ class PipelinePlanner {
   }
 
  private:
+  // What the forward and backward pass of each layer take on one device.
+  absl::StatusOr<std::vector<double>> LoadOfLayers() const {
+    const Mesh one_device({{"x", 1}});
+    ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
+                     MakeCostModel(planning_.cost_model, planning_.cluster, one_device));
+    ASSIGN_OR_RETURN(const IntraOpResult planned, PlanMesh(prepared_, one_device, *cost, {}));
+    std::vector<double> load(num_layers());
+    const Computation& entry = prepared_.module.entry_computation();
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      const StepPart& part = entry.instructions[id].part;
+      if (part.layer < 0 || part.phase == Phase::kApply) continue;
+      load[part.layer] += planned.stage.ops[id].cost_us;
+    }
+    return load;
+  }
+
   absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes,
                           PlannedPipeline& out) const {
     std::vector<std::vector<Mesh>> left = shapes;  // of each mesh the one that its first stage took
@@ -225,7 +239,7 @@ class PipelinePlanner {
     for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
       SetTaskTimes(out.staged.stages[stage], plan.num_micro_batches, plan.stages[stage]);
     }
-    ASSIGN_OR_RETURN(const Timeline timeline, TimelineOf(out));
+    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(out));
     plan.step_time_us = timeline.step_time;
     const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
     plan.bubble = idle / (timeline.step_time * static_cast<double>(timeline.idle.size()));
@@ -265,23 +279,6 @@ class PipelinePlanner {
     stage.weight_gradient_us /= num_micro_batches;
   }
 
-  static absl::StatusOr<Timeline> TimelineOf(const PlannedPipeline& planned) {
-    return Simulate(planned.schedule, {.task = [&planned](const Task& task) {
-                      const PipelineStagePlan& stage = planned.plan.stages[task.stage];
-                      switch (task.kind) {
-                        case TaskKind::kForward:
-                          return stage.forward_us;
-                        case TaskKind::kBackward:
-                          return stage.backward_us;
-                        case TaskKind::kWeightGradient:
-                          return stage.weight_gradient_us;
-                        case TaskKind::kApply:
-                          break;
-                      }
-                      return stage.apply_us;
-                    }});
-  }
-
   static absl::Status EstimateMemory(PlannedPipeline& out) {
     ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out));
     std::vector<std::vector<int64_t>> temporary;
@@ -294,7 +291,35 @@ class PipelinePlanner {
       }
     }
     SetMemory(program, temporary, out.plan);
+    out.plan.transfers = TransfersOf(program, out.plan.num_micro_batches);
     return absl::OkStatus();
+  }
+
+  static std::vector<PlannedTransfers> TransfersOf(const PipelineProgram& program,
+                                                   int num_micro_batches) {
+    std::map<std::tuple<int, int, std::string>, int64_t> messages_of_value;
+    std::map<std::tuple<int, int, std::string>, int64_t> bytes_of_value;
+    for (const Channel& channel : program.channels) {
+      const ArraySlot& from = program.slot(channel.from);
+      const std::tuple key(channel.from.mesh, channel.to.mesh, from.name);
+      ++messages_of_value[key];
+      bytes_of_value[key] += from.shape.num_bytes();
+    }
+    std::map<std::tuple<int, int, bool>, PlannedTransfers> found;
+    for (const auto& [key, num_messages] : messages_of_value) {
+      const auto& [from, to, name] = key;
+      const bool per_micro_batch = num_micro_batches > 1 && num_messages == num_micro_batches;
+      PlannedTransfers& transfers = found[{from, to, per_micro_batch}];
+      transfers.from_mesh = from;
+      transfers.to_mesh = to;
+      transfers.per_micro_batch = per_micro_batch;
+      ++transfers.num_values;
+      transfers.num_messages += num_messages;
+      transfers.bytes += bytes_of_value[key];
+    }
+    std::vector<PlannedTransfers> out;
+    for (const auto& [key, transfers] : found) out.push_back(transfers);
+    return out;
   }
 
   const PlanRequest& planning_;
@@ -449,6 +474,23 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
                            stage, out.plan.stages[stage].mesh_number);
   }
   return out;
+}
+
+absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned) {
+  return Simulate(planned.schedule, {.task = [&planned](const Task& task) {
+                    const PipelineStagePlan& stage = planned.plan.stages[task.stage];
+                    switch (task.kind) {
+                      case TaskKind::kForward:
+                        return stage.forward_us;
+                      case TaskKind::kBackward:
+                        return stage.backward_us;
+                      case TaskKind::kWeightGradient:
+                        return stage.weight_gradient_us;
+                      case TaskKind::kApply:
+                        break;
+                    }
+                    return stage.apply_us;
+                  }});
 }
 
 MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan) {

@@ -15,6 +15,7 @@
 #include "minka/program/pipeline_program.h"
 #include "minka/runtime/pipeline/pipeline_executor.h"
 #include "minka/schedule/schedule.h"
+#include "minka/simulator/timeline.h"
 
 namespace minka {
 
@@ -36,6 +37,9 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest
 
 // A plan.json of a pipeline, checked against the step.
 absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json);
+
+// When every task runs, as far as the stages' plans say.
+absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned);
 
 MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan);
 

@@ -180,7 +180,7 @@ class Training {
           manifest.data.contains("source") ? manifest.data.at("source") : std::string("unnamed")));
     }
     for (const char* flag : {"global-batch", "dropout", "dtype", "optimizer", "learning-rate",
-                             "weight-decay", "schedule", "warmup", "decay-steps", "clip-norm",
+                             "weight-decay", "decay", "warmup", "decay-steps", "clip-norm",
                              "loss-scale", "micro-batches", "per-micro-batch"}) {
       const auto text = [&](const std::map<std::string, std::string>& options) {
         const auto found = options.find(flag);

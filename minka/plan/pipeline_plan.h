@@ -24,6 +24,16 @@ struct PipelineStagePlan {
   double apply_us = 0;  // once per step
 };
 
+// What one mesh sends another one in a step.
+struct PlannedTransfers {
+  int from_mesh = 0, to_mesh = 0;
+  bool per_micro_batch = false;
+  int64_t num_values = 0;    // different ones
+  int64_t num_messages = 0;  // per step
+  int64_t bytes = 0;         // of whole values, per step
+  bool operator==(const PlannedTransfers&) const = default;
+};
+
 struct PipelinePlan {
   int schema_version = 1;
   std::string module_hash;  // of the prepared step, before it is cut
@@ -40,6 +50,7 @@ struct PipelinePlan {
   std::string schedule;
   std::vector<int> stage_of_layer;
   std::vector<PipelineStagePlan> stages;
+  std::vector<PlannedTransfers> transfers;
   std::vector<std::string> notes;
 };
 

@@ -483,6 +483,16 @@ absl::StatusOr<Plan> ReadPlan(const Node& root, const Module& module) {
   return plan;
 }
 
+absl::Status ReadTransfers(const Node& node, PlannedTransfers& out) {
+  RETURN_IF_ERROR(node.ExpectSize(6));
+  RETURN_IF_ERROR(node.Element(0).Read(out.from_mesh));
+  RETURN_IF_ERROR(node.Element(1).Read(out.to_mesh));
+  RETURN_IF_ERROR(node.Element(2).Read(out.per_micro_batch));
+  RETURN_IF_ERROR(node.Element(3).Read(out.num_values));
+  RETURN_IF_ERROR(node.Element(4).Read(out.num_messages));
+  return node.Element(5).Read(out.bytes);
+}
+
 absl::Status ReadPipelineStage(const Node& node, const Module& module, PipelineStagePlan& out) {
   RETURN_IF_ERROR(node.ExpectKeys({"layers", "mesh_number", "forward_us", "backward_us",
                                    "weight_gradient_us", "apply_us", "plan"}));
@@ -513,7 +523,7 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
   RETURN_IF_ERROR(root.ExpectKeys(
       {"schema_version", "module_hash", "options", "method", "cost_model", "step_time_us", "bubble",
        "peak_memory_bytes", "memory_tier", "search_seconds", "num_micro_batches", "per_micro_batch",
-       "remat", "schedule", "stage_of_layer", "notes", "stages"}));
+       "remat", "schedule", "stage_of_layer", "notes", "transfers", "stages"}));
   RETURN_IF_ERROR(root["options"].Read(plan.options));
   RETURN_IF_ERROR(root["cost_model"].Read(plan.cost_model));
   RETURN_IF_ERROR(root["step_time_us"].Read(plan.step_time_us));
@@ -528,6 +538,12 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
   RETURN_IF_ERROR(root["schedule"].Read(plan.schedule));
   RETURN_IF_ERROR(root["stage_of_layer"].Read(plan.stage_of_layer));
   RETURN_IF_ERROR(root["notes"].Read(plan.notes));
+  const Node transfers = root["transfers"];
+  ASSIGN_OR_RETURN(const size_t num_transfers, transfers.Size());
+  plan.transfers.resize(num_transfers);
+  for (size_t i = 0; i < num_transfers; ++i) {
+    RETURN_IF_ERROR(ReadTransfers(transfers.Element(i), plan.transfers[i]));
+  }
   const Node stages = root["stages"];
   RETURN_IF_ERROR(stages.ExpectSize(modules.size()));
   plan.stages.resize(modules.size());

@@ -175,6 +175,12 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                                    {"apply_us", stage.apply_us},
                                    {"plan", PlanJson(stage.plan, *modules[i])}}));
   }
+  Json transfers = Json::array();
+  for (const PlannedTransfers& of_meshes : plan.transfers) {
+    transfers.push_back(
+        Json::array({of_meshes.from_mesh, of_meshes.to_mesh, of_meshes.per_micro_batch,
+                     of_meshes.num_values, of_meshes.num_messages, of_meshes.bytes}));
+  }
   return Json::object({{"schema_version", kPlanSchemaVersion},
                        {"module_hash", plan.module_hash},
                        {"options", plan.options},
@@ -191,6 +197,7 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                        {"schedule", plan.schedule},
                        {"stage_of_layer", plan.stage_of_layer},
                        {"notes", plan.notes},
+                       {"transfers", std::move(transfers)},
                        {"stages", std::move(stages)}});
 }
 

@@ -4,6 +4,8 @@
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/pipeline.h"
+#include "minka/report/pipeline_table.h"
 #include "minka/report/plan_table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
@@ -17,15 +19,34 @@ namespace {
 struct PlanFlags {
   StepSource source;
   PlanningFlags planning;
-  std::string out, plugin;
+  std::string out, trace, plugin;
   bool json = false;
 };
+
+absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
+                             const PlanRequest& request) {
+  ASSIGN_OR_RETURN(PlannedPipeline planned, PlanPipeline(source.step, request));
+  ClearStatus();
+  for (const std::string& line : source.inferred) {
+    planned.plan.notes.push_back("concluded: " + line);
+  }
+  const std::string json = PipelinePlanToJson(planned.plan, planned.modules());
+  if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, json));
+  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
+  if (!flags.trace.empty()) RETURN_IF_ERROR(WriteFile(flags.trace, ChromeTrace(timeline)));
+  if (flags.json) return Print(json);
+  if (flags.out == "-") return absl::OkStatus();
+  return Print(PipelineTable(planned.prepared, planned.plan, planned.schedule, timeline));
+}
 
 absl::Status RunPlan(const PlanFlags& flags) {
   if (flags.json && flags.out == "-") {
     return InvalidArgument("--json and --out - both want standard output; give --out a file");
   }
   ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags.planning));
+  if (!flags.trace.empty() && !request.pipeline) {
+    return InvalidArgument("--trace shows the meshes of a pipeline; give --method pipeline");
+  }
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
   RETURN_IF_ERROR(AddMeasuredCosts(flags.plugin, request));
   request.options = ToOptions(flags.source);
@@ -33,6 +54,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
   request.on_progress = [](const std::string& what, double seconds, double gap) {
     ShowStatus(fmt::format("{}: {:.1f} s, gap {:.2f} %", what, seconds, 100 * gap));
   };
+  if (request.pipeline) return RunPlanPipeline(flags, source, request);
   ASSIGN_OR_RETURN(PlanResult result, PlanStep(source.step, request));
   ClearStatus();
   Plan& plan = result.candidates[result.best].plan;
@@ -61,6 +83,9 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
   AddModuleFlags(*command, flags->source);
   command->add_option("--out", flags->out,
                       "Write plan.json to this file; - is standard output. Default: not written");
+  command->add_option("--trace", flags->trace,
+                      "Write the predicted step of a pipeline to this file for chrome://tracing "
+                      "and Perfetto. Default: not written");
   command->add_flag("--json", flags->json, "Print the content of plan.json instead of tables");
   command->add_option("--plugin", flags->plugin,
                       "PJRT plugin that --cost-model measured profiles with. Default: "

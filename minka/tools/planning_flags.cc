@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
+#include "minka/plan/pipeline_plan.h"
 #include "minka/report/comparison.h"
+#include "minka/schedule/generate.h"
 #include "minka/tools/quantities.h"
 
 namespace minka {
@@ -48,19 +51,123 @@ absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const 
   return numbers;
 }
 
-absl::StatusOr<Cluster> LocalCluster(const PlanningFlags& flags, const std::vector<Mesh>& meshes) {
-  if (meshes.empty() && !flags.num_devices) {
+// "3", or the number of layers of each: "4,4,2".
+absl::Status ReadStages(const std::string& text, PipelineOptions& options) {
+  if (text == "auto") return absl::OkStatus();
+  std::vector<int> numbers;
+  for (const std::string& item : SplitAtCommas(text)) {
+    int number = 0;
+    if (!CLI::detail::lexical_cast(item, number) || number < 1) {
+      return InvalidArgument(
+          "--stages {} is neither auto, nor a number of stages, nor the number of layers of each, "
+          "such as 4,4,2",
+          text);
+    }
+    numbers.push_back(number);
+  }
+  if (numbers.size() == 1) {
+    options.num_stages = numbers[0];
+    return absl::OkStatus();
+  }
+  for (size_t stage = 0; stage < numbers.size(); ++stage) {
+    options.stage_of_layer.insert(options.stage_of_layer.end(), numbers[stage],
+                                  static_cast<int>(stage));
+  }
+  return absl::OkStatus();
+}
+
+// "1x2,1x4": hosts times devices per host.
+absl::Status ReadSubmeshes(const std::string& text, std::vector<int>& submeshes) {
+  if (text.empty()) return absl::OkStatus();
+  for (const std::string& item : SplitAtCommas(text)) {
+    const size_t times = item.find('x');
+    int hosts = 0, devices = 0;
+    if (times == std::string::npos || !CLI::detail::lexical_cast(item.substr(0, times), hosts) ||
+        !CLI::detail::lexical_cast(item.substr(times + 1), devices) || hosts < 1 || devices < 1) {
+      return InvalidArgument(
+          "--submeshes {}: {} is no hosts x devices per host, such as 1x2 in 1x2,1x4", text, item);
+    }
+    submeshes.push_back(hosts * devices);
+  }
+  return absl::OkStatus();
+}
+
+// --dp, --op, --pp: as many equal meshes, of which one degree may follow from the devices.
+absl::Status ReadDegrees(const PlanningFlags& flags, PipelineOptions& options) {
+  if (!flags.dp && !flags.op && !flags.pp) return absl::OkStatus();
+  if (!flags.meshes.empty() || !flags.submeshes.empty() || options.num_stages > 0) {
+    return InvalidArgument(
+        "--dp, --op and --pp say stages and meshes; drop --mesh, --submeshes and --stages");
+  }
+  const int num_given = flags.dp.has_value() + flags.op.has_value() + flags.pp.has_value();
+  const int product = flags.dp.value_or(1) * flags.op.value_or(1) * flags.pp.value_or(1);
+  const int num_devices = flags.num_devices.value_or(num_given == 3 ? product : 0);
+  const int rest = product > 0 ? num_devices / product : 0;
+  const bool fits = rest > 0 && rest * product == num_devices && (rest == 1 || num_given == 2);
+  if (!fits) {
+    return InvalidArgument(
+        "--dp {} --op {} --pp {} on {} devices: the product of the three must be the number of "
+        "devices "
+        "(--num-devices); one of them may be left out",
+        flags.dp.value_or(0), flags.op.value_or(0), flags.pp.value_or(0), num_devices);
+  }
+  const int stages = flags.pp.value_or(rest);
+  if (!options.stage_of_layer.empty() && options.stage_of_layer.back() + 1 != stages) {
+    return InvalidArgument("--stages lists {} stages, --pp says {}",
+                           options.stage_of_layer.back() + 1, stages);
+  }
+  options.meshes.assign(
+      stages, Mesh({{"data", flags.dp.value_or(rest)}, {"operator", flags.op.value_or(rest)}}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& flags,
+                                                          const std::vector<Mesh>& meshes) {
+  const PlanningFlags defaults;
+  if (flags.method != kPipelineMethod) {
+    const bool is_asked_for = flags.stages != defaults.stages || !flags.submeshes.empty() ||
+                              flags.schedule != defaults.schedule || flags.dp || flags.op ||
+                              flags.pp;
+    if (!is_asked_for) return std::nullopt;
+    return InvalidArgument(
+        "--stages, --submeshes, --schedule, --dp, --op and --pp belong to --method pipeline, not "
+        "to {}",
+        flags.method);
+  }
+  if (!meshes.empty() && !flags.submeshes.empty()) {
+    return InvalidArgument("--mesh and --submeshes both say on what the stages run; drop one");
+  }
+  PipelineOptions options{.meshes = meshes, .schedule = flags.schedule};
+  RETURN_IF_ERROR(ReadStages(flags.stages, options));
+  RETURN_IF_ERROR(ReadSubmeshes(flags.submeshes, options.submeshes));
+  RETURN_IF_ERROR(ReadDegrees(flags, options));
+  return options;
+}
+
+// That one mesh or, of a pipeline, all meshes need.
+int64_t DevicesOf(const std::vector<Mesh>& meshes, const std::optional<PipelineOptions>& pipeline) {
+  int64_t most = 0, all = 0;
+  for (const Mesh& mesh : pipeline ? pipeline->meshes : meshes) {
+    most = std::max(most, mesh.num_devices());
+    all += mesh.num_devices();
+  }
+  if (!pipeline) return most;
+  return std::accumulate(pipeline->submeshes.begin(), pipeline->submeshes.end(), all);
+}
+
+absl::StatusOr<Cluster> LocalCluster(const PlanningFlags& flags, const std::vector<Mesh>& meshes,
+                                     const std::optional<PipelineOptions>& pipeline) {
+  const int64_t needed = DevicesOf(meshes, pipeline);
+  if (needed == 0 && !flags.num_devices) {
     return InvalidArgument(
         "what is the plan for? Give --mesh data=2,model=4, or --num-devices 8 to search its shape");
   }
-  int64_t num_devices = flags.num_devices.value_or(1);
-  for (const Mesh& mesh : meshes) {
-    if (flags.num_devices && mesh.num_devices() > *flags.num_devices) {
-      return InvalidArgument("mesh {} has {} devices, but --num-devices says {}", mesh.ToString(),
-                             mesh.num_devices(), *flags.num_devices);
-    }
-    num_devices = std::max(num_devices, mesh.num_devices());
+  if (flags.num_devices && needed > *flags.num_devices) {
+    return InvalidArgument("{} need {} devices, but --num-devices says {}",
+                           pipeline ? "the meshes of the stages" : "the meshes", needed,
+                           *flags.num_devices);
   }
+  const int64_t num_devices = flags.num_devices ? *flags.num_devices : needed;
   if (num_devices < 1 || num_devices > kMaxLocalDevices) {
     return InvalidArgument(
         "{} local devices asked for; 1 to {} can be had (--cluster plans for others)", num_devices,
@@ -69,8 +176,9 @@ absl::StatusOr<Cluster> LocalCluster(const PlanningFlags& flags, const std::vect
   return Cluster::Local(static_cast<int>(num_devices));
 }
 
-absl::StatusOr<Cluster> ClusterOf(const PlanningFlags& flags, const std::vector<Mesh>& meshes) {
-  if (flags.cluster == "local") return LocalCluster(flags, meshes);
+absl::StatusOr<Cluster> ClusterOf(const PlanningFlags& flags, const std::vector<Mesh>& meshes,
+                                  const std::optional<PipelineOptions>& pipeline) {
+  if (flags.cluster == "local") return LocalCluster(flags, meshes, pipeline);
   Cluster cluster;
   std::error_code ignored;
   if (flags.cluster.ends_with(".json") || std::filesystem::exists(flags.cluster, ignored)) {
@@ -131,13 +239,26 @@ absl::StatusOr<CostModelChoice> CostModelOf(const PlanningFlags& flags) {
 
 }  // namespace
 
+namespace {
+
+std::string Schedules() {
+  std::string text;
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", kind.name, kind.summary);
+  }
+  return text;
+}
+
+}  // namespace
+
 void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                       const std::string& memory_limit_help) {
   const char* const group = kGroup;
   command
-      .add_option("--mesh", flags.meshes,
-                  "Mesh as data=2,model=4 or 2x4 (axes x, y, z); several are compared. Default: "
-                  "every shape of the devices")
+      .add_option(
+          "--mesh", flags.meshes,
+          "Mesh as data=2,model=4 or 2x4 (axes x, y, z); several are compared, or are those "
+          "of a pipeline's stages, in their order. Default: every shape of the devices")
       ->allow_extra_args(false)
       ->group(group);
   command
@@ -154,7 +275,7 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       .add_option("--method", flags.method,
                   "shard (everything is searched), data (the batch over all axes), zero2 (data, "
                   "optimizer state split), zero3 (weights split, too); several, joined by commas, "
-                  "are compared")
+                  "are compared. pipeline: layers as stages on meshes of their own, each by shard")
       ->capture_default_str()
       ->group(group);
   command
@@ -175,6 +296,28 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
           "joined by commas; auto: as the memory limit asks for")
       ->capture_default_str()
       ->group(group);
+  command
+      .add_option(
+          "--stages", flags.stages,
+          "For pipeline: auto, a number of stages, or the number of layers of each, such as "
+          "4,4,2")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--submeshes", flags.submeshes,
+                  "For pipeline: hosts x devices per host of each mesh, such as 1x2,1x4. Default: "
+                  "equal parts of the devices")
+      ->group(group);
+  command.add_option("--schedule", flags.schedule, "For pipeline: " + Schedules())
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--dp", flags.dp,
+                  "For pipeline: equal meshes of so many devices for data (with --op and --pp; one "
+                  "may follow from --num-devices)")
+      ->group(group);
+  command.add_option("--op", flags.op, "For pipeline: times so many for operators")->group(group);
+  command.add_option("--pp", flags.pp, "For pipeline: so many stages")->group(group);
   command
       .add_option("--memory-limit", flags.memory_limit,
                   "Bytes per device, such as 2GiB" + memory_limit_help)
@@ -272,9 +415,11 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
     ASSIGN_OR_RETURN(Mesh mesh, Mesh::Parse(text));
     request.meshes.push_back(std::move(mesh));
   }
-  ASSIGN_OR_RETURN(request.cluster, ClusterOf(flags, request.meshes));
-  request.methods.clear();
+  ASSIGN_OR_RETURN(request.pipeline, PipelineOf(flags, request.meshes));
+  ASSIGN_OR_RETURN(request.cluster, ClusterOf(flags, request.meshes, request.pipeline));
+  if (!request.pipeline) request.methods.clear();
   for (const std::string& name : SplitAtCommas(flags.method)) {
+    if (request.pipeline) break;  // every stage by shard
     ASSIGN_OR_RETURN(const Method method, ParseMethod(name));
     request.methods.push_back(method);
   }
@@ -321,6 +466,14 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   if (flags.micro_batches.num_micro_batches != 1) {
     options["micro-batches"] = fmt::to_string(flags.micro_batches.num_micro_batches);
   }
+  if (flags.method == kPipelineMethod) {
+    put("stages", flags.stages);
+    put("submeshes", flags.submeshes);
+    put("schedule", flags.schedule);
+    if (flags.dp) options["dp"] = fmt::to_string(*flags.dp);
+    if (flags.op) options["op"] = fmt::to_string(*flags.op);
+    if (flags.pp) options["pp"] = fmt::to_string(*flags.pp);
+  }
   if (flags.remat != "auto") options["remat"] = flags.remat;
   const auto put_flag = [&options](const char* flag, bool value) {
     if (value) options[flag] = "true";
@@ -358,6 +511,12 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   get("batch-axis", flags.limits.batch_axis);
   get("combine-gathers", flags.combine_gathers);
   get("remat", flags.remat);
+  get("stages", flags.stages);
+  get("submeshes", flags.submeshes);
+  get("schedule", flags.schedule);
+  if (options.contains("dp")) RETURN_IF_ERROR(get_number("dp", flags.dp.emplace()));
+  if (options.contains("op")) RETURN_IF_ERROR(get_number("op", flags.op.emplace()));
+  if (options.contains("pp")) RETURN_IF_ERROR(get_number("pp", flags.pp.emplace()));
   RETURN_IF_ERROR(get_number("gap", flags.gap));
   RETURN_IF_ERROR(get_number("work-limit", flags.work_limit));
   RETURN_IF_ERROR(get_number("threads", flags.threads));

@@ -13,6 +13,7 @@
 #include "minka/driver/parallelize.h"
 #include "minka/driver/prepare.h"
 #include "minka/report/format.h"
+#include "minka/report/pipeline_table.h"
 #include "minka/report/plan_table.h"
 #include "minka/tensors/safetensors.h"
 #include "minka/tools/bundle.h"
@@ -97,6 +98,14 @@ absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFla
   ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.plan));
   ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
   ASSIGN_OR_RETURN(const Step prepared, Prepare(step, planned));
+  ASSIGN_OR_RETURN(const PlannedPreparation how, PlannedPreparationOf(json));
+  if (!how.stage_of_layer.empty()) {
+    auto pipeline = LoadPipeline(step, json);
+    if (!pipeline.ok()) return WithContext(pipeline.status(), flags.plan);
+    planning.method = kPipelineMethod;
+    for (const Mesh& mesh : pipeline->meshes()) planning.meshes.push_back(mesh.ToString());
+    return absl::OkStatus();
+  }
   auto plan = PlanFromJson(json, prepared.module);
   if (!plan.ok()) return WithContext(plan.status(), flags.plan);
   planning.meshes = {plan->stage.mesh.ToString()};
@@ -104,6 +113,13 @@ absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFla
 }
 
 absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
+  if (request.pipeline) {
+    return Pipeline{.num_micro_batches = request.micro_batches.num_micro_batches,
+                    .options = *request.pipeline,
+                    .search = request.search,
+                    .per_micro_batch = request.micro_batches.per_micro_batch,
+                    .remat = request.remat};
+  }
   if (request.methods.size() != 1 || request.meshes.size() > 1) {
     return InvalidArgument(
         "run takes one --method and one --mesh (or --num-devices); minka plan compares several");
@@ -180,7 +196,9 @@ class ModuleRun {
     figures_.step_times = executor.times();
     figures_.num_warm_up = kNumWarmUpSteps;
     figures_.measured_peak_memory_bytes = executor.measured_peak_bytes();
-    figures_.total_allocation_bytes = executor.executables()[0]->memory().total_bytes();
+    figures_.total_allocation_bytes = run_->pipeline() != nullptr
+                                          ? run_->pipeline()->plan.peak_memory_bytes
+                                          : executor.executables()[0]->memory().total_bytes();
     return absl::OkStatus();
   }
 
@@ -219,16 +237,24 @@ class ModuleRun {
   }
 
   absl::Status PrintReport() const {
-    const Plan& plan = run_->plan();
+    const PlannedPipeline* const pipeline = run_->pipeline();
     if (flags_.json) {
-      auto json = RunJson(plan, run_->prepared().module, figures_);
+      auto json = pipeline != nullptr ? RunJson(*pipeline, figures_)
+                                      : RunJson(run_->plan(), run_->prepared().module, figures_);
       if (check_) json["check"] = "ok";
       return Print(DumpJson(json));
     }
     if (flags_.outputs == "-") return absl::OkStatus();
     std::string text;
     for (const std::string& line : source_.inferred) text += fmt::format("concluded: {}\n", line);
-    text += PlanTable(run_->prepared(), plan) + "\n" + PredictedAndMeasured(plan, figures_);
+    if (pipeline != nullptr) {
+      ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
+      text += PipelineTable(run_->prepared(), pipeline->plan, pipeline->schedule, timeline) + "\n" +
+              PredictedAndMeasured(pipeline->plan, figures_);
+    } else {
+      text += PlanTable(run_->prepared(), run_->plan()) + "\n" +
+              PredictedAndMeasured(run_->plan(), figures_);
+    }
     if (check_) text += DescribeCheck(*check_);
     return Print(text);
   }

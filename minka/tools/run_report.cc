@@ -32,7 +32,7 @@ std::string Verdict(const OutputComparison& output) {
              : fmt::format("ok, {} not finite as on one device", output.num_not_finite);
 }
 
-std::string MeasuredTime(const Plan& plan, const RunFigures& figures) {
+std::string MeasuredTime(double predicted_us, const RunFigures& figures) {
   const RunStatistics warm = figures.step_times.Warm(figures.num_warm_up);
   const std::string first =
       figures.step_times.us.empty()
@@ -40,9 +40,31 @@ std::string MeasuredTime(const Plan& plan, const RunFigures& figures) {
           : fmt::format("; the first step, cold, {}", FormatTime(figures.step_times.us.front()));
   if (warm.num_runs == 0) return "no warm step measured" + first;
   return fmt::format("{} measured{}: median of {} warm step{}, half of them in {} to {}{}",
-                     FormatTime(warm.median_us), Difference(plan.step_time_us, warm.median_us),
+                     FormatTime(warm.median_us), Difference(predicted_us, warm.median_us),
                      warm.num_runs, warm.num_runs == 1 ? "" : "s",
                      FormatTime(warm.lower_quartile_us), FormatTime(warm.upper_quartile_us), first);
+}
+
+void AddFigures(double predicted_us, const RunFigures& figures, nlohmann::ordered_json& json) {
+  json["predicted_step_time_us"] = predicted_us;
+  const RunStatistics warm = figures.step_times.Warm(figures.num_warm_up);
+  const auto if_warm = [&](double us) -> nlohmann::ordered_json {
+    return warm.num_runs > 0 ? nlohmann::ordered_json(us) : nullptr;
+  };
+  json["num_measured_steps"] = warm.num_runs;
+  json["measured_step_time_us"] = if_warm(warm.mean_us);
+  json["measured_step_time_std_us"] = if_warm(warm.std_us);
+  json["measured_step_time_median_us"] = if_warm(warm.median_us);
+  json["measured_step_time_quartiles_us"] = {if_warm(warm.lower_quartile_us),
+                                             if_warm(warm.upper_quartile_us)};
+  json["first_step_time_us"] = figures.step_times.us.empty()
+                                   ? nullptr
+                                   : nlohmann::ordered_json(figures.step_times.us.front());
+  json["measured_peak_memory_bytes"] = figures.measured_peak_memory_bytes;
+  json["total_allocation_bytes"] = figures.total_allocation_bytes;
+  json["prepare_input_seconds"] = figures.prepare_input_seconds;
+  json["create_state_seconds"] = figures.create_state_seconds;
+  json["compile_seconds"] = figures.compile_seconds;
 }
 
 }  // namespace
@@ -51,7 +73,23 @@ std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures) {
   return fmt::format(
       "  step time      {} predicted, {}\n"
       "  peak memory    {} predicted, {} measured per device{}\n",
-      FormatTime(plan.step_time_us), MeasuredTime(plan, figures),
+      FormatTime(plan.step_time_us), MeasuredTime(plan.step_time_us, figures),
+      FormatBytes(plan.peak_memory_bytes), FormatBytes(figures.measured_peak_memory_bytes),
+      Difference(static_cast<double>(plan.peak_memory_bytes),
+                 static_cast<double>(figures.measured_peak_memory_bytes)));
+}
+
+std::string PredictedAndMeasured(const PipelinePlan& plan, const RunFigures& figures) {
+  double busy_us = 0;  // of all meshes, one after the other
+  for (const PipelineStagePlan& stage : plan.stages) {
+    busy_us += stage.apply_us + plan.num_micro_batches * (stage.forward_us + stage.backward_us +
+                                                          stage.weight_gradient_us);
+  }
+  return fmt::format(
+      "  step time      {} predicted with all meshes at once, {} where they take turns as in this "
+      "process, {}\n"
+      "  peak memory    {} predicted, {} measured per device{}\n",
+      FormatTime(plan.step_time_us), FormatTime(busy_us), MeasuredTime(busy_us, figures),
       FormatBytes(plan.peak_memory_bytes), FormatBytes(figures.measured_peak_memory_bytes),
       Difference(static_cast<double>(plan.peak_memory_bytes),
                  static_cast<double>(figures.measured_peak_memory_bytes)));
@@ -94,25 +132,13 @@ std::string DescribeCheck(const OracleReport& report) {
 
 nlohmann::ordered_json RunJson(const Plan& plan, const Module& module, const RunFigures& figures) {
   auto json = nlohmann::ordered_json::parse(PlanToJson(plan, module));
-  json["predicted_step_time_us"] = plan.step_time_us;
-  const RunStatistics warm = figures.step_times.Warm(figures.num_warm_up);
-  const auto if_warm = [&](double us) -> nlohmann::ordered_json {
-    return warm.num_runs > 0 ? nlohmann::ordered_json(us) : nullptr;
-  };
-  json["num_measured_steps"] = warm.num_runs;
-  json["measured_step_time_us"] = if_warm(warm.mean_us);
-  json["measured_step_time_std_us"] = if_warm(warm.std_us);
-  json["measured_step_time_median_us"] = if_warm(warm.median_us);
-  json["measured_step_time_quartiles_us"] = {if_warm(warm.lower_quartile_us),
-                                             if_warm(warm.upper_quartile_us)};
-  json["first_step_time_us"] = figures.step_times.us.empty()
-                                   ? nullptr
-                                   : nlohmann::ordered_json(figures.step_times.us.front());
-  json["measured_peak_memory_bytes"] = figures.measured_peak_memory_bytes;
-  json["total_allocation_bytes"] = figures.total_allocation_bytes;
-  json["prepare_input_seconds"] = figures.prepare_input_seconds;
-  json["create_state_seconds"] = figures.create_state_seconds;
-  json["compile_seconds"] = figures.compile_seconds;
+  AddFigures(plan.step_time_us, figures, json);
+  return json;
+}
+
+nlohmann::ordered_json RunJson(const PlannedPipeline& pipeline, const RunFigures& figures) {
+  auto json = nlohmann::ordered_json::parse(PipelinePlanToJson(pipeline.plan, pipeline.modules()));
+  AddFigures(pipeline.plan.step_time_us, figures, json);
   return json;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "minka/driver/pipeline.h"
 #include "minka/driver/plan_step.h"
 #include "minka/oracle/oracle.h"
 #include "minka/runtime/mesh/mesh_executor.h"
@@ -21,11 +22,14 @@ struct RunFigures {
 // Lines for step time and peak memory, predicted against measured. A run without a warm step has
 // nothing to compare the predicted time with.
 std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures);
+// Of a pipeline: in one process the meshes take turns, so that their times add up.
+std::string PredictedAndMeasured(const PipelinePlan& plan, const RunFigures& figures);
 // The outputs that differ most from one device's.
 std::string DescribeCheck(const OracleReport& report);
 
 // The content of plan.json and the fixed keys of a run (docs/plan.md).
 nlohmann::ordered_json RunJson(const Plan& plan, const Module& module, const RunFigures& figures);
+nlohmann::ordered_json RunJson(const PlannedPipeline& pipeline, const RunFigures& figures);
 std::string DumpJson(const nlohmann::ordered_json& json);
 
 }  // namespace minka

@@ -44,7 +44,7 @@ void VisitModelFlags(Source& source, Visit visit) {
       "sgd (momentum 0.9), nesterov (the same by Nesterov), adam, adamw, adafactor, lion or lamb");
   visit("learning-rate", update.learning_rate, "Learning rate of the optimizer, its peak");
   visit("weight-decay", update.weight_decay, "Weight decay of adamw, lion and lamb");
-  visit("schedule", update.schedule,
+  visit("decay", update.schedule,
         "What the learning rate does after the warm-up: constant, linear or cosine (to zero at "
         "--decay-steps), inverse-sqrt");
   visit("warmup", update.warmup_updates, "Steps over which the learning rate rises to its peak");
@@ -61,7 +61,7 @@ void VisitModelFlags(Source& source, Visit visit) {
 
 // What VisitModelFlags' values are where nothing is given.
 std::string DefaultOf(std::string_view flag) {
-  if (flag == "schedule") return "constant";
+  if (flag == "decay") return "constant";
   if (flag == "warmup") return "0";
   if (flag == "decay-steps") return "what --steps says, where there is such a flag";
   if (flag == "clip-norm") return "no limit";

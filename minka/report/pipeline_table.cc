@@ -1,0 +1,152 @@
+#include "minka/report/pipeline_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "fmt/format.h"
+#include "minka/report/format.h"
+#include "minka/report/table.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+namespace {
+
+constexpr int kGridWidth = 100;
+
+// "0-3", "4".
+std::string LayersText(const std::vector<int>& layers) {
+  if (layers.empty()) return "";
+  return layers.size() == 1 ? fmt::to_string(layers.front())
+                            : fmt::format("{}-{}", layers.front(), layers.back());
+}
+
+std::string StageTable(const PipelinePlan& plan, const Schedule& schedule) {
+  std::vector<Column> columns = {{"stage", Align::kRight},   {"layers"},
+                                 {"on", Align::kRight},      {"mesh"},
+                                 {"forward", Align::kRight}, {"backward", Align::kRight}};
+  if (schedule.splits_backward) columns.push_back({"weights", Align::kRight});
+  columns.insert(columns.end(), {{"apply", Align::kRight},
+                                 {"in flight", Align::kRight},
+                                 {"memory/device", Align::kRight},
+                                 {"of it state", Align::kRight},
+                                 {"gap", Align::kRight}});
+  Table table(columns);
+  const std::vector<int> in_flight = PeakInFlight(schedule);
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const PipelineStagePlan& stage = plan.stages[i];
+    std::vector<std::string> cells = {fmt::to_string(i),
+                                      LayersText(stage.plan.stage.layers),
+                                      fmt::to_string(stage.mesh_number),
+                                      stage.plan.stage.mesh.ToString(),
+                                      FormatTime(stage.forward_us),
+                                      FormatTime(stage.backward_us)};
+    if (schedule.splits_backward) cells.push_back(FormatTime(stage.weight_gradient_us));
+    cells.insert(
+        cells.end(),
+        {FormatTime(stage.apply_us), fmt::to_string(in_flight[stage.mesh_number]),
+         FormatBytes(stage.plan.peak_memory_bytes), FormatBytes(stage.plan.state_bytes_per_device),
+         FormatPercent(stage.plan.sharding_gap)});
+    table.Add(std::move(cells));
+  }
+  return table.ToString();
+}
+
+std::string TransferTable(const PipelinePlan& plan) {
+  if (plan.transfers.empty()) return "nothing is sent from mesh to mesh\n";
+  Table table({{"from mesh", Align::kRight},
+               {"to", Align::kRight},
+               {"", Align::kLeft},
+               {"values", Align::kRight},
+               {"messages/step", Align::kRight},
+               {"bytes/step", Align::kRight}});
+  for (const PlannedTransfers& transfers : plan.transfers) {
+    table.Add({fmt::to_string(transfers.from_mesh), fmt::to_string(transfers.to_mesh),
+               transfers.per_micro_batch ? "per micro-batch" : "once per step",
+               fmt::to_string(transfers.num_values), fmt::to_string(transfers.num_messages),
+               FormatBytes(transfers.bytes)});
+  }
+  return table.ToString();
+}
+
+std::string Headline(const Step& prepared, const PipelinePlan& plan, const Schedule& schedule) {
+  std::string text =
+      fmt::format("{} as a pipeline: {} stages on {} meshes, {} micro-batches, schedule {}\n",
+                  prepared.module.name, plan.stages.size(), schedule.shape.num_meshes,
+                  plan.num_micro_batches, plan.schedule);
+  text += fmt::format(
+      "  step time    {} predicted (cost model {}; transfers between meshes left out)\n",
+      FormatTime(plan.step_time_us), plan.cost_model);
+  text +=
+      fmt::format("  bubble       {} of the meshes' time they wait\n", FormatPercent(plan.bubble));
+  text += fmt::format("  peak memory  {} per device ({})\n", FormatBytes(plan.peak_memory_bytes),
+                      plan.memory_tier == MemoryTier::kCompiled ? "compiled" : "estimated");
+  text += fmt::format("  search       {:.1f} s\n", plan.search_seconds);
+  return text;
+}
+
+char LetterOf(const Task& task) {
+  switch (task.kind) {
+    case TaskKind::kForward:
+      return static_cast<char>('0' + task.micro_batch % 10);
+    case TaskKind::kBackward:
+      return static_cast<char>('a' + task.micro_batch % 26);
+    case TaskKind::kWeightGradient:
+      return 'w';
+    case TaskKind::kApply:
+      break;
+  }
+  return '#';
+}
+
+}  // namespace
+
+std::string TimelineGrid(const Timeline& timeline, int width) {
+  std::string text;
+  const double scale = timeline.step_time > 0 ? width / timeline.step_time : 0;
+  for (size_t mesh = 0; mesh < timeline.meshes.size(); ++mesh) {
+    std::string line(width, '.');
+    for (const TimedTask& timed : timeline.meshes[mesh]) {
+      const int begin = static_cast<int>(std::lround(timed.begin * scale));
+      const int end = static_cast<int>(std::lround(timed.end * scale));
+      std::fill(line.begin() + std::min(begin, width), line.begin() + std::min(end, width),
+                LetterOf(timed.task));
+    }
+    text += fmt::format("mesh {:<2} |{}|\n", mesh, line);
+  }
+  return text;
+}
+
+std::string ChromeTrace(const Timeline& timeline) {
+  auto events = nlohmann::ordered_json::array();
+  for (size_t mesh = 0; mesh < timeline.meshes.size(); ++mesh) {
+    events.push_back({{"name", "thread_name"},
+                      {"ph", "M"},
+                      {"pid", 0},
+                      {"tid", mesh},
+                      {"args", {{"name", fmt::format("mesh {}", mesh)}}}});
+    for (const TimedTask& timed : timeline.meshes[mesh]) {
+      events.push_back({{"name", ToString(timed.task)},
+                        {"cat", TaskKindName(timed.task.kind)},
+                        {"ph", "X"},
+                        {"ts", timed.begin},
+                        {"dur", timed.end - timed.begin},
+                        {"pid", 0},
+                        {"tid", mesh}});
+    }
+  }
+  return nlohmann::ordered_json{{"traceEvents", std::move(events)}}.dump() + "\n";
+}
+
+std::string PipelineTable(const Step& prepared, const PipelinePlan& plan, const Schedule& schedule,
+                          const Timeline& timeline) {
+  std::string text = Headline(prepared, plan, schedule) + "\n" + StageTable(plan, schedule) + "\n" +
+                     TransferTable(plan) +
+                     "\none step, predicted (digit: forward of that micro-batch, "
+                     "letter: backward, a for 0, w: gradients of weights, #: update, .: waits)\n" +
+                     TimelineGrid(timeline, kGridWidth);
+  for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
+  return text;
+}
+
+}  // namespace minka
