@@ -179,9 +179,9 @@ class Training {
           report_.data_source,
           manifest.data.contains("source") ? manifest.data.at("source") : std::string("unnamed")));
     }
-    for (const char* flag : {"global-batch", "dropout", "dtype", "optimizer", "learning-rate",
-                             "weight-decay", "decay", "warmup", "decay-steps", "clip-norm",
-                             "loss-scale", "micro-batches", "per-micro-batch"}) {
+    for (const char* flag :
+         {"global-batch", "dropout", "dtype", "optimizer", "learning-rate", "weight-decay", "decay",
+          "warmup", "decay-steps", "clip-norm", "loss-scale", "micro-batches", "per-micro-batch"}) {
       const auto text = [&](const std::map<std::string, std::string>& options) {
         const auto found = options.find(flag);
         return found == options.end() ? std::string("the default") : found->second;
@@ -234,6 +234,7 @@ class Training {
           *options_.memory_limit_of_data * static_cast<double>(data->peak_memory_bytes));
     }
     report_.memory_limit_bytes = request.search.memory_limit_bytes;
+    if (request.pipeline) return PlanAndCompilePipeline(request, devices);
     PlanResult considered;
     const PlanSource source = [&](const Step& step, std::optional<int64_t> limit) {
       return Search(step, request, limit, considered);
@@ -266,6 +267,23 @@ class Training {
                      Evaluation::Create(traced, *run_, request.cluster, request.cost_model));
     evaluation_.emplace(std::move(evaluation));
     return absl::OkStatus();
+  }
+
+  absl::Status PlanAndCompilePipeline(const PlanRequest& request, const LocalDevices& devices) {
+    Phase("plan");
+    const auto start = Clock::now();
+    ASSIGN_OR_RETURN(PlannedPipeline pipeline, PlanPipeline(traced_.step, request));
+    Phase("xla");
+    ASSIGN_OR_RETURN(auto executor, CompilePipeline(pipeline, devices.client));
+    report_.compile_seconds = SecondsSince(start);
+    report_.pipeline = pipeline;
+    report_.prepared = pipeline.prepared;
+    report_.total_allocation_bytes = pipeline.plan.peak_memory_bytes;
+    if (events_.on_pipeline) events_.on_pipeline(pipeline);
+    run_.emplace(traced_.step, std::move(pipeline), std::move(executor), devices,
+                 traced_.initializers);
+    if (!options_.plan_path.empty()) RETURN_IF_ERROR(run_->SavePlan(options_.plan_path));
+    return options_.dump_dir.empty() ? absl::OkStatus() : run_->Dump(options_.dump_dir);
   }
 
   PlanRequest DataRequest(PlanRequest request) const {
@@ -444,7 +462,7 @@ class Training {
   }
 
   absl::Status Sample() {
-    if (!text_ || options_.sample_bytes <= 0) return absl::OkStatus();
+    if (!text_ || !evaluation_ || options_.sample_bytes <= 0) return absl::OkStatus();
     Phase("generate text");
     const int logits_result = evaluation_->FindResult("logits");
     if (logits_result < 0) return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/driver/pipeline.h"
 #include "minka/driver/plan_step.h"
 #include "minka/models/registry.h"
 #include "minka/oracle/oracle.h"
@@ -51,7 +52,8 @@ struct TrainOptions {
   Checkpoints checkpoints;
   int num_devices = 8;
   // What is asked of the plan; the cluster is the local one. A measured cost model without a
-  // calibration profiles the machine or takes an earlier profile.
+  // calibration profiles the machine or takes an earlier profile. A pipeline is trained without
+  // held-out loss and sample: no evaluation follows the places of its state.
   PlanRequest request;
   // Limits memory to this part of what data parallelism needs, where request has no limit.
   std::optional<double> memory_limit_of_data;
@@ -74,11 +76,13 @@ struct TrainEvents {
   std::function<void(std::string_view phase)> on_phase;
   // Before the first step: everything considered, and the plan that runs.
   std::function<void(const PlanResult& considered, const Plan& plan)> on_plan;
+  std::function<void(const PlannedPipeline& pipeline)> on_pipeline;  // instead, of a pipeline
   std::function<void(const TrainProgress& progress)> on_progress;
 };
 
 struct TrainReport {
   Plan plan;
+  std::optional<PlannedPipeline> pipeline;  // in its place
   Step prepared;
   std::optional<int64_t> memory_limit_bytes;
   int64_t first_step = 0;  // steps done before this run

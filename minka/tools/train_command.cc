@@ -7,6 +7,7 @@
 #include "minka/base/status.h"
 #include "minka/driver/prepare.h"
 #include "minka/report/format.h"
+#include "minka/report/pipeline_table.h"
 #include "minka/report/plan_table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
@@ -75,8 +76,15 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
     return InvalidArgument("train runs on local devices; minka plan plans for --cluster {}",
                            planning.cluster);
   }
-  if (planning.meshes.empty() && !planning.num_devices) planning.num_devices = 8;
+  const bool names_meshes = !planning.meshes.empty() || !planning.submeshes.empty() ||
+                            (planning.dp && planning.op && planning.pp);
+  if (!names_meshes && !planning.num_devices) planning.num_devices = 8;
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
+  if (options.request.pipeline && flags.evaluate_every > 0) {
+    return InvalidArgument(
+        "a pipeline is trained without evaluation; drop --evaluate-every, or train by another "
+        "--method");
+  }
   options.num_devices = options.request.cluster.num_devices();
   options.request.options = ToOptions(flags.source);
   options.request.options.merge(ToOptions(flags.planning));
@@ -173,9 +181,13 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
         fmt::format("  bigram entropy {:.3f} nats per byte: what one byte of context can give\n",
                     *report.bigram_entropy);
   }
-  text += PredictedAndMeasured(report.plan, FiguresOf(report));
+  if (report.pipeline) text += "  no held-out loss and no sample: evaluations run on one mesh\n";
+  text += report.pipeline ? PredictedAndMeasured(report.pipeline->plan, FiguresOf(report))
+                          : PredictedAndMeasured(report.plan, FiguresOf(report));
   if (report.memory_limit_bytes) {
-    const bool over = report.plan.peak_memory_bytes > *report.memory_limit_bytes;
+    const int64_t needed =
+        report.pipeline ? report.pipeline->plan.peak_memory_bytes : report.plan.peak_memory_bytes;
+    const bool over = needed > *report.memory_limit_bytes;
     text +=
         fmt::format("  memory limit   {} per device{}\n", FormatBytes(*report.memory_limit_bytes),
                     over ? ": the plan was estimated to fit, the compiled program does not" : "");
@@ -193,7 +205,8 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
 }
 
 std::string JsonOf(const TrainReport& report) {
-  auto json = RunJson(report.plan, report.prepared.module, FiguresOf(report));
+  auto json = report.pipeline ? RunJson(*report.pipeline, FiguresOf(report))
+                              : RunJson(report.plan, report.prepared.module, FiguresOf(report));
   json["first_step"] = report.first_step;
   json["num_steps"] = report.num_steps;
   if (!report.resumed_from.empty()) json["resumed_from"] = report.resumed_from;
@@ -242,6 +255,16 @@ absl::Status RunTrain(TrainFlags flags) {
     printed = prepared.ok()
                   ? Print(DescribeCandidates(considered) + PlanTable(*prepared, plan) + "\n")
                   : prepared.status();
+  };
+  events.on_pipeline = [&](const PlannedPipeline& pipeline) {
+    ClearStatus();
+    if (flags.json) return;
+    const absl::StatusOr<Timeline> timeline = PredictTimeline(pipeline);
+    printed =
+        timeline.ok()
+            ? Print(PipelineTable(pipeline.prepared, pipeline.plan, pipeline.schedule, *timeline) +
+                    "\n")
+            : timeline.status();
   };
   absl::StatusOr<TrainReport> report = Train(options, events);
   ClearStatus();
