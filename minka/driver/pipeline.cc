@@ -104,18 +104,19 @@ class PipelinePlanner {
 
   int num_layers() const { return prepared_.num_layers.value_or(0); }
 
+  absl::Status CheckStages(int num_stages) const {
+    if (num_stages <= num_layers()) return absl::OkStatus();
+    return InvalidArgument(
+        "{} stages are asked for, but {} has {} layers, and each stage one at least", num_stages,
+        prepared_.module.name, num_layers());
+  }
+
   // Of so many stages on meshes of the shapes given by mesh.
   absl::StatusOr<PlannedPipeline> Plan(std::vector<int> stage_of_layer, int num_stages,
                                        const std::vector<std::vector<Mesh>>& shapes) const {
     const auto num_meshes = static_cast<int>(shapes.size());
     if (num_stages < 1 || num_stages % num_meshes != 0) {
       return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
-    }
-    if (num_stages > num_layers()) {
-      return InvalidArgument(
-          "{} stages are asked for, but {} has {} layers, and each stage one at "
-          "least",
-          num_stages, prepared_.module.name, num_layers());
     }
     PlannedPipeline out{.prepared = prepared_};
     const auto num_micro_batches = planning_.micro_batches.num_micro_batches;
@@ -368,6 +369,7 @@ absl::StatusOr<PlannedPipeline> SearchStages(const PipelinePlanner& planner,
                                              const PlanRequest& request) {
   const PipelineOptions& options = *request.pipeline;
   const auto plan = [&](int num_stages) -> absl::StatusOr<PlannedPipeline> {
+    RETURN_IF_ERROR(planner.CheckStages(num_stages));
     ASSIGN_OR_RETURN(const auto shapes, ShapesOf(request.cluster, options, num_stages));
     if (NumDevices(shapes) > request.cluster.num_devices()) {
       return InvalidArgument("the stages' meshes have {} devices, cluster {} has {}",

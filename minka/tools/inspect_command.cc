@@ -1,8 +1,10 @@
 // `minka inspect`: how every array and operation of a plan lies on the mesh.
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "minka/base/status.h"
+#include "minka/report/pipeline_table.h"
 #include "minka/report/tensors_of_plan.h"
 #include "minka/tools/command.h"
 #include "minka/tools/step_source.h"
@@ -12,6 +14,7 @@ namespace {
 
 struct InspectFlags {
   std::string plan, module, only, tensor = "*";
+  std::optional<int> stage;
   bool ops = false, dims = false, json = false;
 };
 
@@ -33,11 +36,34 @@ absl::StatusOr<std::vector<TensorOnMesh>> Selected(const InspectFlags& flags,
   return tensors;
 }
 
+absl::Status PrintPipeline(const PlannedPipeline& pipeline, bool json) {
+  if (json) return Print(PipelinePlanToJson(pipeline.plan, pipeline.modules()));
+  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(pipeline));
+  return Print(PipelineTable(pipeline.prepared, pipeline.plan, pipeline.schedule, timeline));
+}
+
+// A stage's plan is one of its step on its mesh.
+absl::StatusOr<PlanOfStep> StageOf(const PlannedPipeline& pipeline, int stage) {
+  const auto num_stages = static_cast<int>(pipeline.plan.stages.size());
+  if (stage < 0 || stage >= num_stages) {
+    return InvalidArgument("--stage {}: there are stages 0 to {}", stage, num_stages - 1);
+  }
+  const Step& step = pipeline.staged.stages[stage].step;
+  return PlanOfStep{.step = step, .prepared = step, .plan = pipeline.plan.stages[stage].plan};
+}
+
 absl::Status RunInspect(const InspectFlags& flags) {
   if (flags.ops && !flags.only.empty()) {
     return InvalidArgument("--only chooses tensors and --ops lists operations; give one of them");
   }
-  ASSIGN_OR_RETURN(const PlanOfStep loaded, ReadPlan(flags.plan, flags.module));
+  ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(flags.plan, flags.module));
+  if (const auto* const pipeline = std::get_if<PlannedPipeline>(&file)) {
+    if (!flags.stage) return PrintPipeline(*pipeline, flags.json);
+    ASSIGN_OR_RETURN(file, StageOf(*pipeline, *flags.stage));
+  } else if (flags.stage) {
+    return InvalidArgument("--stage {}: {} is the plan of one mesh", *flags.stage, flags.plan);
+  }
+  const auto& loaded = std::get<PlanOfStep>(file);
   const Mesh& mesh = loaded.plan.stage.mesh;
   if (flags.ops) {
     const std::string text = OperationsText(loaded.prepared, loaded.plan, flags.tensor);
@@ -68,6 +94,9 @@ void AddInspectCommand(CLI::App& app, CommandLine& line) {
           "Glob on names of tensors and operations, and on operations' names in the model; "
           "* matches / too")
       ->capture_default_str();
+  command->add_option("--stage", flags->stage,
+                      "Of a pipeline: the tensors or operations of this stage. Default: a table of "
+                      "the stages");
   command->add_flag("--ops", flags->ops,
                     "Per operation: shardings of operands and results, what each axis splits, what "
                     "it followed, costs. Default: tensors");

@@ -242,6 +242,13 @@ absl::StatusOr<StepSource> FromOptions(const std::map<std::string, std::string>&
 }
 
 absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& module) {
+  ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(path, module));
+  if (auto* const plan = std::get_if<PlanOfStep>(&file)) return std::move(*plan);
+  return InvalidArgument("{} is the plan of a pipeline; minka inspect shows it and its stages",
+                         path);
+}
+
+absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path, const std::string& module) {
   ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
   auto options = OptionsOfPlan(json);
   if (!options.ok()) return WithContext(options.status(), path);
@@ -255,6 +262,12 @@ absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& 
   if (!loaded.ok()) {
     return WithContext(loaded.status(),
                        fmt::format("the module of {} (--module names another)", path));
+  }
+  ASSIGN_OR_RETURN(const PlannedPreparation how, PlannedPreparationOf(json));
+  if (!how.stage_of_layer.empty()) {
+    auto pipeline = LoadPipeline(loaded->step, json);
+    if (!pipeline.ok()) return WithContext(pipeline.status(), path);
+    return *std::move(pipeline);
   }
   PlanOfStep result;
   result.step = std::move(loaded->step);

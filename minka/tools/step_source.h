@@ -4,10 +4,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "minka/driver/pipeline.h"
 #include "minka/driver/plan_step.h"
 #include "minka/driver/train.h"
 #include "minka/ir/step.h"
@@ -50,5 +52,9 @@ struct PlanOfStep {
   Plan plan;
 };
 absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& module);
+
+// The same of a file that may have the plan of a pipeline, which ReadPlan refuses.
+using PlanFile = std::variant<PlanOfStep, PlannedPipeline>;
+absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path, const std::string& module);
 
 }  // namespace minka
