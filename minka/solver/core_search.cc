@@ -30,7 +30,8 @@ constexpr int64_t kSweepsPerProbe = 50;
 // The bound has come to rest if it rises by less than that share in so many rounds.
 constexpr double kRise = 2e-4;
 constexpr int kRoundsAtRest = 8;
-constexpr int64_t kMostWorkToBranch = 10'000'000'000;
+constexpr int64_t kSweepsPerCase = 25;
+constexpr int64_t kMostWorkToBranch = 5'000'000'000;
 constexpr int64_t kMostWorkToProbeAll = 10'000'000'000;
 constexpr uint64_t kSeedOfHelper = 0x9e3779b9;
 
@@ -91,6 +92,11 @@ void CoreSearch::Offer(const CoreAnswer& answer) {
 
 void CoreSearch::FirstBound(int64_t work, const std::function<bool()>& stop) {
   if (!ascent_.has_bound()) ascent_.Run(work, stop);
+  Collect();
+}
+
+void CoreSearch::RaiseBound(int64_t work, const std::function<bool()>& stop) {
+  ascent_.Run(work, stop);
   Collect();
 }
 
@@ -258,16 +264,16 @@ bool CoreSearch::WorthBranching() const {
   int32_t most_choices = 0;
   for (int32_t n = 0; n < graph_.num_nodes(); ++n)
     most_choices = std::max(most_choices, graph_.num_choices(n));
-  return static_cast<double>(most_choices) * static_cast<double>(ProbeWork()) <=
+  return static_cast<double>(most_choices) * static_cast<double>(CaseWork()) <=
          static_cast<double>(kMostWorkToBranch);
 }
 
 void CoreSearch::Branch(const RoundOptions& options, const std::function<bool()>& stop) {
   if (!branching_) {
-    std::vector<std::vector<int64_t>> choices =
-        ChoiceExcess(ascent_.messages()).Within(best_->cost);
-    const int32_t node = NodeToBranchOn(choices);
-    branching_.emplace(core_, std::move(choices), node, ProbeWork(), seed_ + kSeedOfHelper);
+    const ChoiceExcess excess(ascent_.messages());
+    other_work_ += graph_.num_cells();
+    branching_.emplace(core_, excess.Within(best_->cost), excess, CaseWork(),
+                       seed_ + kSeedOfHelper);
   }
   const double share = std::max(0.0, 1 - options.gap);
   const auto goal = static_cast<int64_t>(std::ceil(share * static_cast<double>(best_->cost)));
@@ -279,6 +285,8 @@ bool CoreSearch::WorthProbing() const {
   return static_cast<double>(pruned_->num_choices) * static_cast<double>(ProbeWork()) <=
          static_cast<double>(kMostWorkToProbeAll);
 }
+
+int64_t CoreSearch::CaseWork() const { return kSweepsPerCase * ascent_.messages().sweep_work(); }
 
 int64_t CoreSearch::ProbeWork() const { return kSweepsPerProbe * ascent_.messages().sweep_work(); }
 

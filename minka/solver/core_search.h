@@ -46,6 +46,8 @@ class CoreSearch {
 
   // Raises the bound for about `work` units, if there is none yet.
   void FirstBound(int64_t work, const std::function<bool()>& stop);
+  // The bound's side alone, for about `work` units or until `stop` says so.
+  void RaiseBound(int64_t work, const std::function<bool()>& stop);
 
   // About `work` units for each side, on two threads if `in_parallel`; the outcome is the same.
   // What the sides find reaches each other between rounds only. Stops early where `stop` says so or
@@ -113,6 +115,7 @@ class CoreSearch {
   bool WorthBranching() const;
   void Branch(const RoundOptions& options, const std::function<bool()>& stop);
   bool WorthProbing() const;
+  int64_t CaseWork() const;
   int64_t ProbeWork() const;
   void Probe(int64_t work, const std::function<bool()>& stop);
   void Collect();

@@ -165,8 +165,8 @@ TEST(BranchingTest, ProvesTheOptimumByCases) {
     MessagePassing messages(graph);
     for (int sweep = 0; sweep < 20; ++sweep) messages.Sweep();
     num_above_root += messages.Certify() < *optimum ? 1 : 0;
-    const std::vector<std::vector<int64_t>> choices = ChoiceExcess(messages).Within(answer->cost);
-    Branching branching(core, choices, NodeToBranchOn(choices), /*case_work=*/1000, i);
+    const ChoiceExcess excess(messages);
+    Branching branching(core, excess.Within(answer->cost), excess, /*case_work=*/1000, i);
     const auto search = [](const Reduction& reduced, uint64_t seed) {
       return std::make_unique<CoreSearch>(reduced.core, seed);
     };
