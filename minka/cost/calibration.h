@@ -80,7 +80,7 @@ struct Calibration {
   double drift = 1;           // time of a program at the end over that at the beginning
   std::vector<DotPoint> dots;
   std::vector<DotPoint> cached_dots;   // whose operands and result are in the caches
-  std::vector<DotPoint> convolutions;  // as the dots that they are, per group of features
+  std::vector<DotPoint> convolutions;  // as the dots that they are, depthwise ones per feature
   std::vector<ReductionRate> reductions;
   std::vector<CollectivePoint> collectives;
 

@@ -20,12 +20,12 @@ class RooflineCostModel final : public CostModel {
       calibration_ = *calibration;
       dots_ = ModelsOf(calibration->dots);
       cached_dots_ = ModelsOf(calibration->cached_dots);
-      std::vector<DotPoint> whole, grouped;
+      std::vector<DotPoint> whole, depthwise;
       for (const DotPoint& point : calibration->convolutions) {
-        (point.batch > 1 ? grouped : whole).push_back(point);
+        (point.batch > 1 ? depthwise : whole).push_back(point);
       }
       convolutions_ = ModelsOf(whole);
-      grouped_convolutions_ = ModelsOf(grouped);
+      depthwise_convolutions_ = ModelsOf(depthwise);
     }
     const int on_one_host =
         static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
@@ -130,7 +130,7 @@ class RooflineCostModel final : public CostModel {
   }
   const DotModels& ModelsFor(const LocalWork& work) const {
     if (work.opcode == Opcode::kConvolution) {
-      if (work.dot_sizes[0] > 1 && !grouped_convolutions_.empty()) return grouped_convolutions_;
+      if (work.is_depthwise && !depthwise_convolutions_.empty()) return depthwise_convolutions_;
       if (!convolutions_.empty()) return convolutions_;
     }
     return work.is_cached && !cached_dots_.empty() ? cached_dots_ : dots_;
@@ -146,7 +146,7 @@ class RooflineCostModel final : public CostModel {
   const Mesh mesh_;
   const HostLinks links_;
   std::optional<Calibration> calibration_;
-  DotModels dots_, cached_dots_, convolutions_, grouped_convolutions_;  // empty: none measured
+  DotModels dots_, cached_dots_, convolutions_, depthwise_convolutions_;  // empty: none measured
   double sharing_ =
       1;  // how much slower a device is than its rates, because others use the same cores
 };

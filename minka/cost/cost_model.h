@@ -29,6 +29,7 @@ struct LocalWork {
   // {batch, m, n, k} on the device: of a dot, and of the dot that a convolution is.
   std::vector<int64_t> dot_sizes;
   DotForm dot_form = DotForm::kNN;
+  bool is_depthwise = false;                        // of convolutions: analysis/convolution_form.h
   ReductionKernel kernel = ReductionKernel::kNone;  // of reductions
 };
 

@@ -102,7 +102,7 @@ TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
               1e-9);
 }
 
-TEST(Measured, WhatIsInTheCachesAndGroupedConvolutionsHaveTheirOwnRates) {
+TEST(Measured, WhatIsInTheCachesAndDepthwiseConvolutionsHaveTheirOwnRates) {
   const Calibration calibration = SomeCalibration();
   const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"), &calibration);
   EXPECT_EQ(model->cache_bytes(), 500);  // of one of two cores
@@ -115,11 +115,14 @@ TEST(Measured, WhatIsInTheCachesAndGroupedConvolutionsHaveTheirOwnRates) {
   const LocalWork dot = {
       .opcode = Opcode::kDot, .is_cached = true, .dot_sizes = {1, 256, 256, 256}};
   EXPECT_NEAR(model->Operation(dot), 150, 1);
-  const auto convolution = [&](std::vector<int64_t> sizes) {
-    return model->Operation({.opcode = Opcode::kConvolution, .dot_sizes = std::move(sizes)});
+  const auto convolution = [&](std::vector<int64_t> sizes, bool is_depthwise) {
+    return model->Operation({.opcode = Opcode::kConvolution,
+                             .dot_sizes = std::move(sizes),
+                             .is_depthwise = is_depthwise});
   };
-  EXPECT_NEAR(convolution({16, 64, 1, 9}), 700, 1);
-  EXPECT_NEAR(convolution({1, 64, 64, 64}), 20, 1);
+  EXPECT_NEAR(convolution({16, 64, 1, 9}, true), 700, 1);
+  EXPECT_LT(convolution({16, 64, 1, 9}, false), 100);
+  EXPECT_NEAR(convolution({1, 64, 64, 64}, false), 20, 1);
 }
 
 TEST(Measured, GathersOfRowsAreCheaperThanThoseOfColumns) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "minka/analysis/convolution_form.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
@@ -35,25 +36,6 @@ struct Convolution {
   int num_spatial() const { return static_cast<int>(attributes.window.size()); }
   int64_t input_size(int i) const { return input.dims[attributes.input_spatial[i]]; }
   int64_t positions(int i) const { return result.dims[attributes.output_spatial[i]]; }
-  bool is_empty() const {
-    return input.num_elements() == 0 || kernel.num_elements() == 0 || result.num_elements() == 0;
-  }
-  bool has_reversal() const {
-    return std::ranges::any_of(attributes.window, [](const WindowDim& w) { return w.reversal; });
-  }
-  // Each output feature from the input feature of its number.
-  bool is_depthwise() const {
-    const int64_t features = input.dims[attributes.input_feature];
-    return attributes.batch_group_count == 1 && features > 1 &&
-           attributes.feature_group_count == features &&
-           result.dims[attributes.output_feature] == features;
-  }
-  // The gradient of such a one's kernel: each output feature from the batch element of its number.
-  bool is_depthwise_kernel_gradient() const {
-    const int64_t batch = input.dims[attributes.input_batch];
-    return attributes.feature_group_count == 1 && batch > 1 &&
-           attributes.batch_group_count == batch && result.dims[attributes.output_feature] == batch;
-  }
 
   const ConvolutionAttributes& attributes;
   const Shape &input, &kernel, &result;
@@ -229,29 +211,6 @@ class ByTaps {
   Value padded_, kernel_;
 };
 
-// Would XLA exchange input and kernel (AlgebraicSimplifier's SwapConvOperands)?
-bool IsWindowLargerThanInput(const Convolution& c) {
-  if (c.attributes.feature_group_count != 1 || c.attributes.batch_group_count != 1 ||
-      c.has_reversal()) {
-    return false;
-  }
-  int64_t window_elements = 1, input_elements = 1;
-  for (int i = 0; i < c.num_spatial(); ++i) {
-    const WindowDim& window = c.attributes.window[i];
-    const bool is_bare =
-        window.padding_low == 0 && window.padding_high == 0 && window.window_dilation == 1;
-    const bool is_contraction = is_bare && window.size == c.input_size(i) &&
-                                window.base_dilation == 1 && window.stride == 1;
-    const bool is_group =
-        is_bare && window.base_dilation == window.size && window.stride == window.size - 1;
-    if (is_contraction || is_group) return false;
-    window_elements *= window.size;
-    const bool stays_small = c.input_size(i) == 1 && window.stride == 1;
-    input_elements *= stays_small ? window.size : c.input_size(i);
-  }
-  return window_elements > input_elements;
-}
-
 Value Reversed(ComputationBuilder& b, Value x, const Dims& dims) {
   return b.Append(
       {.opcode = Opcode::kReverse, .operands = {x}, .attributes = DimensionsAttributes{dims}});
@@ -291,13 +250,18 @@ Module Exchanged(const Convolution& c) {
 std::optional<Module> FastForm(const Computation& computation, const Instruction& instruction) {
   if (instruction.opcode != Opcode::kConvolution) return std::nullopt;
   const Convolution convolution(computation, instruction);
-  if (convolution.is_empty() || !IsFloat(convolution.result.type)) return std::nullopt;
-  if (convolution.is_depthwise()) return ByTaps(convolution).Forward();
-  if (convolution.is_depthwise_kernel_gradient() && !convolution.has_reversal()) {
-    return ByTaps(convolution).KernelGradient();
+  switch (ConvolutionFormOf(convolution.attributes, convolution.input, convolution.kernel,
+                            convolution.result)) {
+    case ConvolutionForm::kDepthwise:
+      return ByTaps(convolution).Forward();
+    case ConvolutionForm::kDepthwiseKernelGradient:
+      return ByTaps(convolution).KernelGradient();
+    case ConvolutionForm::kExchanged:
+      return Exchanged(convolution);
+    case ConvolutionForm::kPlain:
+      return std::nullopt;
   }
-  if (IsWindowLargerThanInput(convolution)) return Exchanged(convolution);
-  return std::nullopt;
+  MINKA_CHECK(false);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "minka/analysis/convolution_form.h"
 #include "minka/base/check.h"
 #include "minka/ir/literal.h"
 #include "minka/ir/window.h"
@@ -343,30 +344,6 @@ ComputationId CalledComputations::Import(ComputationId source) {
   if (is_new) entry->second = target_.Import(source_, source);
   return entry->second;
 }
-
-namespace {
-
-ConvolutionAttributes LocalConvolution(const ConvolutionAttributes& whole,
-                                       std::span<const Shape> operands,
-                                       std::span<const Shape> local_operands) {
-  ConvolutionAttributes local = whole;
-  const auto share_of = [&](int64_t count, int operand, int64_t dim) {
-    const int64_t size = operands[operand].dims[dim];
-    return size == 0 ? count : count / (size / local_operands[operand].dims[dim]);
-  };
-  if (whole.feature_group_count > 1) {
-    local.feature_group_count = share_of(whole.feature_group_count, 0, whole.input_feature);
-  }
-  if (whole.batch_group_count > 1) {
-    local.batch_group_count = share_of(whole.batch_group_count, 0, whole.input_batch);
-  }
-  for (size_t i = 0; i < local.window.size(); ++i) {
-    local.window[i].size = local_operands[1].dims[whole.kernel_spatial[i]];
-  }
-  return local;
-}
-
-}  // namespace
 
 Attributes LocalAttributes(const Instruction& instruction, std::span<const Shape> operands,
                            std::span<const Shape> local_operands,

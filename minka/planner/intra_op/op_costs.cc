@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fmt/format.h"
+#include "minka/analysis/convolution_form.h"
 #include "minka/analysis/dot_layout.h"
 #include "minka/analysis/flops.h"
 #include "minka/analysis/trip_count.h"
@@ -50,17 +51,17 @@ bool IsKernelGradient(const ConvolutionAttributes& convolution, const Shape& res
 }
 
 // The same of the matrix multiplication that a convolution on local shapes is: per group, positions
-// times features, over as many inputs under the window as `flops` says; in groups, which are
-// written as sums over the window (lowering/convolution_forms.h), over all of it, padding and holes
-// too.
+// times features, over as many inputs under the window as `flops` says; of depthwise ones, which
+// are written as sums over the window (lowering/convolution_forms.h), over all of it, padding and
+// holes too.
 std::vector<int64_t> ConvolutionSizes(const ConvolutionAttributes& convolution, const Shape& kernel,
-                                      const Shape& result, double flops) {
+                                      const Shape& result, double flops, bool is_depthwise) {
   const int64_t elements = std::max<int64_t>(result.num_elements(), 1);
   const int64_t features = std::max<int64_t>(result.dims[convolution.output_feature], 1);
   const int64_t groups =
       std::min(features, std::max(convolution.feature_group_count, convolution.batch_group_count));
   auto inputs = static_cast<int64_t>(flops / 2 / static_cast<double>(elements));
-  if (groups > 1) {
+  if (is_depthwise) {
     inputs = kernel.num_elements() /
              std::max<int64_t>(kernel.dims[convolution.kernel_output_feature], 1);
   }
@@ -200,14 +201,21 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
         std::swap(local.dot_sizes[1], local.dot_sizes[2]);
       }
       break;
-    case Opcode::kConvolution:
-      local.dot_sizes = ConvolutionSizes(
-          instruction.As<ConvolutionAttributes>(), local_operand(1),
-          LocalShape(instruction.shape(), ResultSharding(rule, strategy, 0), mesh_), work.flops);
-      if (IsKernelGradient(instruction.As<ConvolutionAttributes>(), instruction.shape())) {
-        local.dot_form = DotForm::kTN;
-      }
+    case Opcode::kConvolution: {
+      const auto& whole = instruction.As<ConvolutionAttributes>();
+      const Shape operands[] = {in.computation.shape(instruction.operands[0]),
+                                in.computation.shape(instruction.operands[1])};
+      const Shape parts[] = {local_operand(0), local_operand(1)};
+      const Shape result =
+          LocalShape(instruction.shape(), ResultSharding(rule, strategy, 0), mesh_);
+      const ConvolutionAttributes part = LocalConvolution(whole, operands, parts);
+      const ConvolutionForm form = ConvolutionFormOf(part, parts[0], parts[1], result);
+      local.is_depthwise =
+          form == ConvolutionForm::kDepthwise || form == ConvolutionForm::kDepthwiseKernelGradient;
+      local.dot_sizes = ConvolutionSizes(part, parts[1], result, work.flops, local.is_depthwise);
+      if (IsKernelGradient(whole, instruction.shape())) local.dot_form = DotForm::kTN;
       break;
+    }
     case Opcode::kReduce:
     case Opcode::kReduceWindow:
     case Opcode::kSelectAndScatter:

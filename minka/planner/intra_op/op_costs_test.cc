@@ -15,7 +15,7 @@ constexpr ElementType kF32 = ElementType::kF32, kS32 = ElementType::kS32;
 constexpr double kLaunch = 1e6, kCollective = 1e9;
 
 // Bytes, and what tells launches and collectives from them.
-class CountingCosts final : public CostModel {
+class CountingCosts : public CostModel {
  public:
   explicit CountingCosts(double cache_bytes = 0) : cache_bytes_(cache_bytes) {}
   std::string name() const override { return "counting"; }
@@ -128,6 +128,53 @@ TEST(OperationPrices, ScattersAndLookUpsTouchRowsOfATable) {
   EXPECT_EQ(PriceOf(built, dense.instruction), kLaunch + 2 * kRows + kWeights);
   EXPECT_EQ(PriceOf(built, built.entry_computation().results[0].instruction),
             kLaunch + 2 * kRows + kStarts);
+}
+
+// Remembers what it was asked for last.
+class RememberingCosts final : public CountingCosts {
+ public:
+  double Operation(const LocalWork& work) const override {
+    last = work;
+    return 0;
+  }
+  mutable LocalWork last;
+};
+
+// What one of four devices does of a convolution of 16 inputs and outputs, whole groups each.
+LocalWork WorkOfConvolution(int64_t groups) {
+  ModuleBuilder module("convolution");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({kF32, {2, 10, 16}}, "x");
+  const Value kernel = b.Parameter({kF32, {3, 16 / groups, 16}}, "kernel");
+  const Value y = b.Convolution(x, kernel,
+                                {.window = {{.size = 3, .padding_low = 1, .padding_high = 1}},
+                                 .input_feature = 2,
+                                 .kernel_input_feature = 1,
+                                 .kernel_output_feature = 2,
+                                 .output_feature = 2,
+                                 .input_spatial = {1},
+                                 .kernel_spatial = {0},
+                                 .output_spatial = {1},
+                                 .feature_group_count = groups});
+  b.SetResults({y});
+  const Module built = *std::move(module).Finish();
+  const OpRule rule = RuleFor(built, built.entry_computation(), y.instruction);
+  const auto group = std::ranges::find(rule.factors, "group", &Factor::name);
+  const RememberingCosts cost;
+  PriceOf(built, y.instruction,
+          {.kind = AxisUse::Kind::kFactor, .index = static_cast<int>(group - rule.factors.begin())},
+          cost);
+  return cost.last;
+}
+
+TEST(OperationPrices, OnlyConvolutionsThatRunDepthwiseArePricedSo) {
+  const LocalWork depthwise = WorkOfConvolution(16);
+  EXPECT_TRUE(depthwise.is_depthwise);
+  EXPECT_THAT(depthwise.dot_sizes, ElementsAre(4, 20, 1, 3));
+  const LocalWork grouped = WorkOfConvolution(8);
+  EXPECT_FALSE(grouped.is_depthwise);
+  // Of the window's three positions, the padded ones are not counted: 28 of 30.
+  EXPECT_THAT(grouped.dot_sizes, ElementsAre(2, 20, 2, 5));
 }
 
 }  // namespace
