@@ -8,7 +8,6 @@
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
-#include "minka/planner/intra_op/intra_op.h"
 
 namespace minka {
 namespace {
@@ -18,10 +17,10 @@ constexpr int kMaxPlans = 4;  // the first and three more
 // The plan under `limit`, or, where none fits, under the smallest limit known to work if that is
 // less than `estimated`, what the plan before was estimated to need: estimates err by some per cent
 // to either side, and the compiled program says what is needed. `limit` becomes what was taken.
-absl::StatusOr<Plan> NextPlan(const PlanSource& source, const Step& step, int64_t estimated,
-                              std::optional<int64_t>& limit) {
-  absl::StatusOr<Plan> plan = source(step, limit);
-  const std::optional<int64_t> smallest = SmallestKnownLimit(plan.status());
+SearchResult<Plan> NextPlan(const PlanSource& source, const Step& step, int64_t estimated,
+                            std::optional<int64_t>& limit) {
+  SearchResult<Plan> plan = source(step, limit);
+  const std::optional<int64_t> smallest = plan.status().smallest_limit_bytes;
   if (!smallest || *smallest >= estimated) return plan;
   limit = smallest;
   return source(step, limit);
@@ -111,12 +110,12 @@ void AddNotes(const std::vector<std::string>& added, std::vector<std::string>& n
 }  // namespace
 
 PlanSource PlanFromText(std::string json) {
-  return
-      [json = std::move(json)](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
-        ASSIGN_OR_RETURN(const Preparation preparation, PreparationOfJson(json));
-        ASSIGN_OR_RETURN(const Step prepared, Prepare(step, preparation));
-        return PlanFromJson(json, prepared.module);
-      };
+  return [json = std::move(json)](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
+    ASSIGN_OR_RETURN(const Preparation preparation, PreparationOfJson(json));
+    ASSIGN_OR_RETURN(const Step prepared, Prepare(step, preparation));
+    ASSIGN_OR_RETURN(Plan plan, PlanFromJson(json, prepared.module));
+    return plan;
+  };
 }
 
 absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_source,

@@ -14,6 +14,7 @@
 #include "minka/ir/step.h"
 #include "minka/lowering/spmd.h"
 #include "minka/plan/plan.h"
+#include "minka/planner/intra_op/search_result.h"
 #include "minka/runtime/pjrt/client.h"
 #include "minka/runtime/pjrt/executable.h"
 
@@ -22,8 +23,8 @@ namespace minka {
 // Gives the plan of a step, which says how the step is prepared for it. The limit is that of
 // CompileOptions at first, a little higher where nothing is estimated to fit, lower where the
 // compiled program of an earlier plan needed more than was predicted.
-using PlanSource = std::function<absl::StatusOr<Plan>(const Step& step,
-                                                      std::optional<int64_t> memory_limit_bytes)>;
+using PlanSource =
+    std::function<SearchResult<Plan>(const Step& step, std::optional<int64_t> memory_limit_bytes)>;
 
 // The plan of a file, for every limit the same.
 PlanSource PlanFromText(std::string json);

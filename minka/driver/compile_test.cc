@@ -31,7 +31,7 @@ TracedStep SmallMlp() {
 }
 
 PlanSource Planned(const ParallelMethod& method) {
-  return [method](const Step& step, std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+  return [method](const Step& step, std::optional<int64_t> limit) -> SearchResult<Plan> {
     ASSIGN_OR_RETURN(PlanRequest request, RequestFor(Cluster::Local(8), method, {}));
     request.search.memory_limit_bytes = limit;
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
@@ -112,7 +112,7 @@ TEST(Compile, TheEstimateIsCloseToTheCompiledMemory) {
   for (const ParallelMethod& method : {ParallelMethod(DataParallel{}), ParallelMethod(Zero3{})}) {
     int64_t estimated = 0;
     const PlanSource source = [&](const Step& step,
-                                  std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+                                  std::optional<int64_t> limit) -> SearchResult<Plan> {
       ASSIGN_OR_RETURN(Plan plan, Planned(method)(step, limit));
       estimated = plan.peak_memory_bytes;
       return plan;
@@ -133,12 +133,10 @@ TEST(Compile, TakesTheSmallestLimitKnownToWorkWhereNothingFits) {
   const int64_t fits = data->plan.peak_memory_bytes;
   std::vector<int64_t> limits;
   const PlanSource source = [&](const Step& step,
-                                std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+                                std::optional<int64_t> limit) -> SearchResult<Plan> {
     limits.push_back(*limit);
     if (*limit < fits + 100) {
-      absl::Status refusal = ResourceExhausted("nothing fits");
-      SetSmallestKnownLimit(fits + 100, refusal);
-      return refusal;
+      return Refusal{.why = ResourceExhausted("nothing fits"), .smallest_limit_bytes = fits + 100};
     }
     return Planned(DataParallel{})(step, std::nullopt);
   };
@@ -168,7 +166,7 @@ TEST(Compile, KeepsTheBoundsOfTheLimitThatWasAskedFor) {
   first.lower_bound = 90;
   first.gap = 0.2;
   int plans = 0;
-  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
     if (++plans == 1) return first;
     ASSIGN_OR_RETURN(Plan plan, Planned(Zero3{})(step, std::nullopt));
     plan.objective = 160;
@@ -187,7 +185,7 @@ TEST(Compile, KeepsTheBoundsOfTheLimitThatWasAskedFor) {
 }
 
 TEST(Compile, RefusesMoreDevicesThanThereAre) {
-  const auto source = [](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+  const auto source = [](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
     ASSIGN_OR_RETURN(PlanRequest request,
                      RequestFor(Cluster::Local(16), DataParallel{.mesh = "data=16"}, {}));
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));

@@ -43,7 +43,7 @@ absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
         fmt::format("{}={}", traced.step.parameters[i].name,
                     ToString(trained.ParameterLayout(numbers[i]).sharding, mesh)));
   }
-  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
     return std::move(result.candidates[result.best].plan);
   };

@@ -12,7 +12,7 @@ namespace {
 
 PlanSource Search(PlanRequest request) {
   return [request = std::move(request)](const Step& step,
-                                        std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+                                        std::optional<int64_t> limit) -> SearchResult<Plan> {
     PlanRequest limited = request;
     limited.search.memory_limit_bytes = limit;
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, limited));

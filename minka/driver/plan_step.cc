@@ -73,8 +73,8 @@ RematChoice RematCandidates(const Step& simplified) {
   return all.ok() ? *std::move(all) : RematChoice();
 }
 
-absl::StatusOr<Plan> PlanPrepared(const Step& step, const PlanRequest& request,
-                                  const Target& target, const IntraOpOptions& options) {
+SearchResult<Plan> PlanPrepared(const Step& step, const PlanRequest& request, const Target& target,
+                                const IntraOpOptions& options) {
   const Mesh& mesh = target.searched_mesh();
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
                    MakeCostModel(request.cost_model, request.cluster, mesh));
@@ -158,10 +158,9 @@ void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_
 }
 
 // Does the first say that a smaller limit than the second's would do?
-bool NeedsLess(const absl::Status& a, const absl::Status& b) {
-  const std::optional<int64_t> smallest = SmallestKnownLimit(a);
-  const std::optional<int64_t> other = SmallestKnownLimit(b);
-  return smallest && other && *smallest < *other;
+bool NeedsLess(const PlanCandidate& a, const PlanCandidate& b) {
+  return a.smallest_limit_bytes && b.smallest_limit_bytes &&
+         *a.smallest_limit_bytes < *b.smallest_limit_bytes;
 }
 
 // The number of the fastest that fits; -1: none does.
@@ -186,18 +185,25 @@ size_t NearestToFit(const std::vector<PlanCandidate>& candidates) {
     if (candidate.plan.peak_memory_bytes < candidates[smallest].plan.peak_memory_bytes)
       smallest = i;
     if (candidate.status.ok()) continue;
-    if (!refused || NeedsLess(candidate.status, candidates[*refused].status)) refused = i;
+    if (!refused || NeedsLess(candidate, candidates[*refused])) refused = i;
   }
   return refused.value_or(smallest);
 }
 
-PlanCandidate CandidateOf(const Mesh& mesh, Method method, absl::StatusOr<Plan> plan,
+PlanCandidate CandidateOf(const Mesh& mesh, Method method, SearchResult<Plan> plan,
                           const SearchOptions& search) {
-  PlanCandidate candidate{.mesh = mesh, .method = method, .status = plan.status()};
+  PlanCandidate candidate{.mesh = mesh,
+                          .method = method,
+                          .status = plan.status(),
+                          .smallest_limit_bytes = plan.status().smallest_limit_bytes};
   if (!plan.ok()) return candidate;
   candidate.plan = *std::move(plan);
   candidate.fits = Fits(candidate.plan, search);
   return candidate;
+}
+
+Refusal RefusalOf(const PlanCandidate& candidate) {
+  return {.why = candidate.status, .smallest_limit_bytes = candidate.smallest_limit_bytes};
 }
 
 // One over the part of the work left that a search under a limit may take, where several choices
@@ -218,7 +224,7 @@ class Planner {
 
   PlanCandidate PlanOn(const Mesh& mesh, Method method) {
     ++number_;
-    absl::StatusOr<Plan> plan =
+    SearchResult<Plan> plan =
         IsOver() && number_ > 1 ? ResourceExhausted("not searched: {} was spent before",
                                                     WorkIsSpent() ? "--work-limit" : "--time-limit")
         : NumAxesThatSplit(mesh) <= kMaxAxesApart
@@ -256,9 +262,9 @@ class Planner {
     return options;
   }
 
-  absl::StatusOr<Plan> PlanTarget(const SearchOptions& search, const Target& target, int64_t work) {
+  SearchResult<Plan> PlanTarget(const SearchOptions& search, const Target& target, int64_t work) {
     WorkBudget budget(std::max<int64_t>(1, std::min(work, budget_.left())));
-    absl::StatusOr<Plan> plan = PlanWithRematFor(search, target, budget);
+    SearchResult<Plan> plan = PlanWithRematFor(search, target, budget);
     budget_.Take(budget.spent());
     const bool is_best = plan.ok() && Fits(*plan, search) &&
                          (!best_objective_ || plan->objective < *best_objective_);
@@ -266,11 +272,11 @@ class Planner {
     return plan;
   }
 
-  absl::StatusOr<Plan> PlanWithRematFor(const SearchOptions& search, const Target& target,
-                                        WorkBudget& budget) {
-    std::map<RematChoice, absl::StatusOr<Plan>> without_limit;
+  SearchResult<Plan> PlanWithRematFor(const SearchOptions& search, const Target& target,
+                                      WorkBudget& budget) {
+    std::map<RematChoice, SearchResult<Plan>> without_limit;
     const auto plan_once = [&](const RematChoice& remat, std::optional<int64_t> limit,
-                               WorkBudget& of_search) -> absl::StatusOr<Plan> {
+                               WorkBudget& of_search) -> SearchResult<Plan> {
       ASSIGN_OR_RETURN(const Step* prepared, steps_.With(remat));
       IntraOpOptions options = OptionsFor(search, target, of_search);
       options.search.memory_limit_bytes = limit;
@@ -281,17 +287,17 @@ class Planner {
     // A plan that fits by itself needs no limit, and is found sooner without; but of a plan by
     // rules the limit says how micro-batches are summed.
     const PlanWithRemat plan_with = [&](const RematChoice& remat,
-                                        std::optional<int64_t> limit) -> absl::StatusOr<Plan> {
+                                        std::optional<int64_t> limit) -> SearchResult<Plan> {
       if (IsDataParallel(target.method)) return plan_once(remat, limit, budget);
       auto found = without_limit.find(remat);
       if (found == without_limit.end()) {
         found = without_limit.emplace(remat, plan_once(remat, std::nullopt, budget)).first;
       }
-      const absl::StatusOr<Plan>& free = found->second;
+      const SearchResult<Plan>& free = found->second;
       if (!limit || !free.ok() || free->peak_memory_bytes <= *limit) return free;
       if (request_.remat || remat_.empty()) return plan_once(remat, limit, budget);
       WorkBudget of_search(std::max<int64_t>(1, budget.left() / kSearchesOfTarget));
-      absl::StatusOr<Plan> plan = plan_once(remat, limit, of_search);
+      SearchResult<Plan> plan = plan_once(remat, limit, of_search);
       budget.Take(of_search.spent());
       return plan;
     };
@@ -302,7 +308,7 @@ class Planner {
                                    .is_over = [&] { return budget.left() == 0 || IsOver(); }});
   }
 
-  absl::StatusOr<Plan> PlanWithJoinedAxes(const Mesh& mesh, Method method) {
+  SearchResult<Plan> PlanWithJoinedAxes(const Mesh& mesh, Method method) {
     RETURN_IF_ERROR(CheckCompatible({.method = method, .search = request_.search}, mesh));
     if (request_.cost_model.kind == CostModelKind::kAlpa) {
       return InvalidArgument(
@@ -341,11 +347,10 @@ class Planner {
   }
 
   // The best, with the bound that holds for all.
-  static absl::StatusOr<Plan> BestOfJoined(const Mesh& mesh,
-                                           std::vector<PlanCandidate> candidates) {
+  static SearchResult<Plan> BestOfJoined(const Mesh& mesh, std::vector<PlanCandidate> candidates) {
     const int fastest = Fastest(candidates);
     PlanCandidate& best = candidates[fastest < 0 ? NearestToFit(candidates) : fastest];
-    RETURN_IF_ERROR(best.status);
+    if (!best.status.ok()) return RefusalOf(best);
     Plan plan = std::move(best.plan);
     for (const PlanCandidate& candidate : candidates) {
       if (candidate.status.ok()) {
@@ -377,9 +382,8 @@ class Planner {
 
 // The refusal of a candidate, with the pins and limits to blame: whatever plan there is without one
 // of them will do, so that it is searched for quickly.
-absl::Status WithCulprits(const absl::Status& refusal, PreparedSteps& steps,
-                          const RematChoice& candidates, const PlanRequest& request,
-                          const PlanCandidate& candidate) {
+Refusal WithCulprits(const Refusal& refusal, PreparedSteps& steps, const RematChoice& candidates,
+                     const PlanRequest& request, const PlanCandidate& candidate) {
   constexpr double kAnyGap = 0.9;
   constexpr int64_t kMaxWork = 5'000'000'000;
   const TrySearch search = [&](const SearchOptions& options) -> absl::Status {
@@ -430,7 +434,7 @@ absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const CostModelChoice& 
   MINKA_CHECK(false);
 }
 
-absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
+SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
   RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));
   const std::vector<Mesh> meshes =
       !request.meshes.empty() ? request.meshes : MeshShapes(request.cluster);
@@ -456,10 +460,10 @@ absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request
     return out;
   }
   const PlanCandidate& nearest = out.candidates[NearestToFit(out.candidates)];
-  absl::Status refusal = nearest.status.ok() ? NoPlanFits(*request.search.memory_limit_bytes,
-                                                          "the smallest of those tried needs",
-                                                          nearest.plan.peak_memory_bytes)
-                                             : nearest.status;
+  const Refusal refusal = nearest.status.ok() ? NoPlanFits(*request.search.memory_limit_bytes,
+                                                           "the smallest of those tried needs",
+                                                           nearest.plan.peak_memory_bytes)
+                                              : RefusalOf(nearest);
   if (!request.names_culprits) return refusal;
   return WithCulprits(refusal, steps, remat, request, nearest);
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "minka/cluster/cluster.h"
 #include "minka/cost/calibration.h"
@@ -56,9 +57,10 @@ struct PlanRequest {
 struct PlanCandidate {
   Mesh mesh;
   Method method = Method::kShard;
-  absl::Status status;  // why there is no plan
-  Plan plan;            // where status is OK
-  bool fits = false;    // within the memory limit, or none given
+  absl::Status status;                          // why there is no plan
+  std::optional<int64_t> smallest_limit_bytes;  // where nothing fits: as in Refusal
+  Plan plan;                                    // where status is OK
+  bool fits = false;                            // within the memory limit, or none given
 };
 
 struct PlanResult {
@@ -69,6 +71,6 @@ struct PlanResult {
 
 // On one mesh. Prepares the step for each candidate. An error only if no candidate has a plan that
 // fits: it names the smallest memory that would do.
-absl::StatusOr<PlanResult> PlanStep(const Step& step, const PlanRequest& request);
+SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request);
 
 }  // namespace minka

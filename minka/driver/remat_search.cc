@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "minka/base/status.h"
-#include "minka/planner/intra_op/intra_op.h"
+#include "fmt/format.h"
 
 namespace minka {
 namespace {
@@ -21,7 +20,7 @@ class Search {
     }
   }
 
-  absl::StatusOr<Plan> Run() && {
+  SearchResult<Plan> Run() && {
     if (Presses() && !layers_.empty()) {
       const int num_layers = static_cast<int>(layers_.size());
       SearchRow(2 * num_layers, [&](int n) { return DotsThenAll(n); });
@@ -50,12 +49,12 @@ class Search {
                  First(std::min(n, num_layers), RematPolicy::kDots));
   }
 
-  bool Fits(const absl::StatusOr<Plan>& plan) const {
+  bool Fits(const SearchResult<Plan>& plan) const {
     return plan.ok() && (!options_.memory_limit_bytes ||
                          plan->peak_memory_bytes <= *options_.memory_limit_bytes);
   }
 
-  const absl::StatusOr<Plan>& Try(const RematChoice& choice, Limit limit) {
+  const SearchResult<Plan>& Try(const RematChoice& choice, Limit limit) {
     const Trial trial{choice, limit};
     const auto found = tried_.find(trial);
     if (found != tried_.end()) return found->second;
@@ -68,11 +67,11 @@ class Search {
   // Does nothing fit without rematerialisation, or only at a cost in time? Errors that no memory
   // mends are left to the caller.
   bool Presses() {
-    const absl::StatusOr<Plan>& plan = Try({}, Limit::kAsked);
-    if (!plan.ok()) return SmallestKnownLimit(plan.status()).has_value();
+    const SearchResult<Plan>& plan = Try({}, Limit::kAsked);
+    if (!plan.ok()) return plan.status().smallest_limit_bytes.has_value();
     if (!Fits(plan)) return true;
     if (plan->memory_price <= 0) return false;
-    const absl::StatusOr<Plan>& unlimited = Try({}, Limit::kNone);
+    const SearchResult<Plan>& unlimited = Try({}, Limit::kNone);
     return unlimited.ok() && unlimited->objective < plan->objective * (1 - options_.gap);
   }
 
@@ -105,18 +104,18 @@ class Search {
   void TryLess(int least, Row row) {
     double best = Try(row(least), Limit::kNone)->objective;
     for (int step = 1; least - step > 0 && !options_.is_over(); step *= 2) {
-      const absl::StatusOr<Plan>& plan = Try(row(least - step), Limit::kAsked);
+      const SearchResult<Plan>& plan = Try(row(least - step), Limit::kAsked);
       if (!Fits(plan) || plan->objective >= best) return;
       best = plan->objective;
     }
   }
 
-  absl::StatusOr<Plan> Best() && {
-    const absl::StatusOr<Plan>* best = &tried_.at(order_.front());
+  SearchResult<Plan> Best() && {
+    const SearchResult<Plan>* best = &tried_.at(order_.front());
     double seconds = 0;
     std::set<RematChoice> choices;
     for (const Trial& trial : order_) {
-      const absl::StatusOr<Plan>& plan = tried_.at(trial);
+      const SearchResult<Plan>& plan = tried_.at(trial);
       if (plan.ok()) seconds += plan->search_seconds;
       const bool is_candidate = trial.limit == Limit::kAsked || Fits(plan);
       if (is_candidate && IsBetter(plan, *best)) best = &plan;
@@ -135,7 +134,7 @@ class Search {
     return plan;
   }
 
-  bool IsBetter(const absl::StatusOr<Plan>& plan, const absl::StatusOr<Plan>& other) const {
+  bool IsBetter(const SearchResult<Plan>& plan, const SearchResult<Plan>& other) const {
     if (!plan.ok() || !other.ok()) {
       return plan.ok() || (!other.ok() && Needs(plan.status()) < Needs(other.status()));
     }
@@ -144,20 +143,20 @@ class Search {
     return plan->objective < other->objective;
   }
 
-  static int64_t Needs(const absl::Status& refusal) {
-    return SmallestKnownLimit(refusal).value_or(INT64_MAX);
+  static int64_t Needs(const Refusal& refusal) {
+    return refusal.smallest_limit_bytes.value_or(INT64_MAX);
   }
 
   const PlanWithRemat& plan_;
   const RematSearchOptions& options_;
   std::vector<size_t> layers_;  // that may be rematerialised
-  std::map<Trial, absl::StatusOr<Plan>> tried_;
+  std::map<Trial, SearchResult<Plan>> tried_;
   std::vector<Trial> order_;
 };
 
 }  // namespace
 
-absl::StatusOr<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options) {
+SearchResult<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options) {
   return Search(plan, options).Run();
 }
 

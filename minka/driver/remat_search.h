@@ -5,16 +5,16 @@
 #include <functional>
 #include <optional>
 
-#include "absl/status/statusor.h"
 #include "minka/ir/step.h"
 #include "minka/plan/plan.h"
+#include "minka/planner/intra_op/search_result.h"
 
 namespace minka {
 
 // The best plan under one choice. It need not fit; where the method can trade time for memory, an
-// error says that nothing does (SmallestKnownLimit).
-using PlanWithRemat = std::function<absl::StatusOr<Plan>(
-    const RematChoice& choice, std::optional<int64_t> memory_limit_bytes)>;
+// refusal says which limit would do.
+using PlanWithRemat = std::function<SearchResult<Plan>(const RematChoice& choice,
+                                                       std::optional<int64_t> memory_limit_bytes)>;
 
 struct RematSearchOptions {
   // As EffectiveRemat gives it for kAll: layers that may be rematerialised. Empty: none.
@@ -35,6 +35,6 @@ struct RematSearchOptions {
 // Below it, plans under the limit are tried as long as they get faster. Of the plans that fit, the
 // one with the smallest objective is returned; its gap is empty if more than one choice was
 // planned. If none fits, the one that needs least, or the error that names the smallest limit.
-absl::StatusOr<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options);
+SearchResult<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options);
 
 }  // namespace minka

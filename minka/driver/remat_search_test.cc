@@ -25,7 +25,7 @@ class Planner {
  public:
   explicit Planner(bool shards) : shards_(shards) {}
 
-  absl::StatusOr<Plan> operator()(const RematChoice& choice, std::optional<int64_t> limit) {
+  SearchResult<Plan> operator()(const RematChoice& choice, std::optional<int64_t> limit) {
     tried.push_back(choice);
     Plan plan;
     plan.remat = choice;
@@ -40,9 +40,8 @@ class Planner {
     if (!shards_ || !limit || plan.peak_memory_bytes <= *limit) return plan;
     const int64_t missing = plan.peak_memory_bytes - *limit;
     if (missing > 50) {
-      absl::Status status = ResourceExhausted("does not fit");
-      SetSmallestKnownLimit(plan.peak_memory_bytes - 50, status);
-      return status;
+      return Refusal{.why = ResourceExhausted("does not fit"),
+                     .smallest_limit_bytes = plan.peak_memory_bytes - 50};
     }
     plan.peak_memory_bytes = *limit;
     plan.objective += static_cast<double>(missing);
@@ -57,7 +56,7 @@ class Planner {
   bool shards_;
 };
 
-absl::StatusOr<Plan> Search(Planner& planner, std::optional<int64_t> limit) {
+SearchResult<Plan> Search(Planner& planner, std::optional<int64_t> limit) {
   return SearchRemat(std::ref(planner),
                      {.candidates = {kNone, kAll, kAll, kAll, kAll, kAll, kAll, kAll, kAll, kNone},
                       .memory_limit_bytes = limit});
@@ -97,7 +96,7 @@ TEST(SearchRemat, ShardsTheRestWhereThatIsCheaper) {
 
 TEST(SearchRemat, AnErrorNamesTheSmallestLimit) {
   Planner planner(/*shards=*/true);
-  EXPECT_EQ(SmallestKnownLimit(Search(planner, 50).status()), 180 - 72 - 50);
+  EXPECT_EQ(Search(planner, 50).status().smallest_limit_bytes, 180 - 72 - 50);
   Planner rigid(/*shards=*/false);
   EXPECT_EQ(Search(rigid, 50)->peak_memory_bytes, 180 - 72);
 }

@@ -299,8 +299,7 @@ class Training {
   // of that.
   absl::StatusOr<Plan> CompiledDataPlan(const PlanRequest& request, const LocalDevices& devices) {
     Phase("compile data parallelism");
-    const PlanSource source = [&](const Step& step,
-                                  std::optional<int64_t>) -> absl::StatusOr<Plan> {
+    const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
       ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, DataRequest(request)));
       return std::move(planned.candidates.front().plan);
     };
@@ -321,8 +320,8 @@ class Training {
   }
 
   // The best plan under the limit; data parallelism is planned beside it, to compare.
-  absl::StatusOr<Plan> Search(const Step& step, const PlanRequest& asked,
-                              std::optional<int64_t> limit, PlanResult& considered) {
+  SearchResult<Plan> Search(const Step& step, const PlanRequest& asked,
+                            std::optional<int64_t> limit, PlanResult& considered) {
     PlanRequest request = asked;
     request.search.memory_limit_bytes = limit;
     ASSIGN_OR_RETURN(considered, PlanStep(step, request));

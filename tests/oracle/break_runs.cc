@@ -46,7 +46,7 @@ BreakRuns::Program& BreakRuns::ProgramOf(size_t plan) {
   program->plan = kPlans[plan];
   const PlanRequest request =
       Must(RequestFor(Cluster::Local(4), MethodOf(subject_, kPlans[plan]), CostModelChoice{}));
-  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> absl::StatusOr<Plan> {
+  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
     ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, request));
     return std::move(planned.candidates[planned.best].plan);
   };

@@ -1,18 +1,15 @@
 #include "minka/planner/intra_op/constraints.h"
 
-#include "absl/strings/cord.h"
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
 
 namespace minka {
 namespace {
 
-// The code and what is attached to the refusal, with more to its message.
-absl::Status Extended(const absl::Status& refusal, const std::string& more) {
-  absl::Status extended = MakeError(refusal.code(), Message(refusal) + more);
-  refusal.ForEachPayload(
-      [&](auto type_url, const absl::Cord& payload) { extended.SetPayload(type_url, payload); });
-  return extended;
+// With more to its message.
+Refusal Extended(const Refusal& refusal, const std::string& more) {
+  return {.why = MakeError(refusal.why.code(), Message(refusal) + more),
+          .smallest_limit_bytes = refusal.smallest_limit_bytes};
 }
 
 }  // namespace
@@ -36,10 +33,10 @@ std::vector<Constraint> ConstraintsOf(const SearchOptions& options) {
   return constraints;
 }
 
-absl::Status NameCulprits(const absl::Status& refusal, const SearchOptions& options,
-                          const TrySearch& search) {
-  const bool lacks_room = SmallestKnownLimit(refusal).has_value();
-  if (!lacks_room && refusal.code() != absl::StatusCode::kFailedPrecondition) return refusal;
+Refusal NameCulprits(const Refusal& refusal, const SearchOptions& options,
+                     const TrySearch& search) {
+  const bool lacks_room = refusal.smallest_limit_bytes.has_value();
+  if (!lacks_room && refusal.why.code() != absl::StatusCode::kFailedPrecondition) return refusal;
   const std::vector<Constraint> constraints = ConstraintsOf(options);
   std::vector<std::string> all, culprits;
   SearchOptions none = options;

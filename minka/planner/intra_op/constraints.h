@@ -26,7 +26,6 @@ using TrySearch = std::function<absl::Status(const SearchOptions&)>;
 // where it says something else than that nothing is allowed (FailedPrecondition) or fits
 // (ResourceExhausted), or where no pin or limit is to blame. Searches at most once per pin and
 // limit, and once more.
-absl::Status NameCulprits(const absl::Status& refusal, const SearchOptions& options,
-                          const TrySearch& search);
+Refusal NameCulprits(const Refusal& refusal, const SearchOptions& options, const TrySearch& search);
 
 }  // namespace minka

@@ -39,7 +39,7 @@ TEST(NameCulprits, NamesEveryConstraintThatIsEnoughByItself) {
     const bool is_free = !Pins(options, "x=[a,-]") || !options.limits.no_all_gather;
     return is_free ? absl::OkStatus() : FailedPrecondition("no");
   };
-  EXPECT_EQ(Message(NameCulprits(FailedPrecondition("nothing obeys"), kAsked, search)),
+  EXPECT_EQ(Message(NameCulprits({FailedPrecondition("nothing obeys")}, kAsked, search)),
             "nothing obeys; there is one without --pin x=[a,-] or without --no-all-gather: drop "
             "one of them");
 }
@@ -49,32 +49,31 @@ TEST(NameCulprits, NamesAllWhereOneIsNotEnough) {
     const bool is_free = options.pins.empty() && options.memory_limit_bytes == 100;
     return is_free ? absl::OkStatus() : FailedPrecondition("no");
   };
-  EXPECT_EQ(Message(NameCulprits(FailedPrecondition("nothing obeys"), kAsked, search)),
+  EXPECT_EQ(Message(NameCulprits({FailedPrecondition("nothing obeys")}, kAsked, search)),
             "nothing obeys; there is one without --pin x=[a,-], --pin w=[-,a], --no-all-gather, "
             "--batch-axis a: drop more than one of them");
 }
 
 TEST(NameCulprits, ARefusalForWantOfMemoryKeepsTheLimitThatWorks) {
-  absl::Status refusal = ResourceExhausted("nothing fits");
-  SetSmallestKnownLimit(200, refusal);
+  const Refusal refusal = {.why = ResourceExhausted("nothing fits"), .smallest_limit_bytes = 200};
   const TrySearch search = [](const SearchOptions& options) -> absl::Status {
     return Pins(options, "w=[-,a]") ? ResourceExhausted("no") : absl::OkStatus();
   };
-  const absl::Status named = NameCulprits(refusal, kAsked, search);
+  const Refusal named = NameCulprits(refusal, kAsked, search);
   EXPECT_EQ(Message(named), "nothing fits; one fits without --pin w=[-,a]: drop it");
-  EXPECT_EQ(named.code(), refusal.code());
-  EXPECT_EQ(SmallestKnownLimit(named), 200);
+  EXPECT_EQ(named.why.code(), refusal.why.code());
+  EXPECT_EQ(named.smallest_limit_bytes, 200);
 }
 
 TEST(NameCulprits, LeavesOtherRefusalsAsTheyAre) {
   const TrySearch never = [](const SearchOptions&) -> absl::Status {
     return FailedPrecondition("no");
   };
-  EXPECT_EQ(Message(NameCulprits(FailedPrecondition("nothing obeys"), kAsked, never)),
+  EXPECT_EQ(Message(NameCulprits({FailedPrecondition("nothing obeys")}, kAsked, never)),
             "nothing obeys");
   const TrySearch always = [](const SearchOptions&) { return absl::OkStatus(); };
-  EXPECT_EQ(Message(NameCulprits(InvalidArgument("a bad pin"), kAsked, always)), "a bad pin");
-  EXPECT_EQ(Message(NameCulprits(FailedPrecondition("nothing obeys"), {}, always)),
+  EXPECT_EQ(Message(NameCulprits({InvalidArgument("a bad pin")}, kAsked, always)), "a bad pin");
+  EXPECT_EQ(Message(NameCulprits({FailedPrecondition("nothing obeys")}, {}, always)),
             "nothing obeys");
 }
 

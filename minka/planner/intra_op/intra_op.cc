@@ -5,8 +5,6 @@
 #include <cmath>
 #include <iterator>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/numbers.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/micro_loop.h"
@@ -67,9 +65,7 @@ ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
   return limits;
 }
 
-constexpr char kSmallestLimitPayload[] = "minka/smallest_limit_bytes";
-
-absl::Status DoesNotFit(int64_t limit, int64_t smallest, bool is_proved) {
+Refusal DoesNotFit(int64_t limit, int64_t smallest, bool is_proved) {
   return NoPlanFits(limit, "the smallest limit known to work is", smallest, is_proved);
 }
 
@@ -132,26 +128,11 @@ bool MayLackMemory(const SolveResult& solved) {
 
 }  // namespace
 
-std::optional<int64_t> SmallestKnownLimit(const absl::Status& status) {
-  const auto payload = status.GetPayload(kSmallestLimitPayload);
-  int64_t bytes = 0;
-  if (!payload || !absl::SimpleAtoi(std::string(*payload), &bytes)) return std::nullopt;
-  return bytes;
-}
-
-void SetSmallestKnownLimit(int64_t bytes, absl::Status& status) {
-  // Not from a string itself: clang and g++ name that template of the packaged library differently.
-  const std::string text = fmt::to_string(bytes);
-  status.SetPayload(kSmallestLimitPayload, absl::Cord(absl::string_view(text)));
-}
-
-absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest, bool is_proved) {
-  absl::Status status =
-      ResourceExhausted("no plan {} into {} bytes per device; {} {} bytes ({:.1f} MiB)",
-                        is_proved ? "fits" : "was found that fits", limit, what, smallest,
-                        static_cast<double>(smallest) / (1 << 20));
-  SetSmallestKnownLimit(smallest, status);
-  return status;
+Refusal NoPlanFits(int64_t limit, std::string_view what, int64_t smallest, bool is_proved) {
+  return {.why = ResourceExhausted("no plan {} into {} bytes per device; {} {} bytes ({:.1f} MiB)",
+                                   is_proved ? "fits" : "was found that fits", limit, what,
+                                   smallest, static_cast<double>(smallest) / (1 << 20)),
+          .smallest_limit_bytes = smallest};
 }
 
 std::string_view MethodName(Method method) {
@@ -183,8 +164,8 @@ absl::StatusOr<int64_t> PeakMemory(const StepFacts& facts, const StagePlan& stag
   return EstimateMemory(facts, stage).peak_bytes;
 }
 
-absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
-                                       const IntraOpOptions& options) {
+SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
+                                     const IntraOpOptions& options) {
   const Clock::time_point start = Clock::now();
   const StepFacts facts(step);
   ASSIGN_OR_RETURN(ChoiceTables tables,
@@ -287,9 +268,8 @@ absl::StatusOr<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const
   return result;
 }
 
-absl::StatusOr<IntraOpResult> PlanDataParallel(const Step& step, const Mesh& mesh,
-                                               const CostModel& cost,
-                                               const IntraOpOptions& options) {
+SearchResult<IntraOpResult> PlanDataParallel(const Step& step, const Mesh& mesh,
+                                             const CostModel& cost, const IntraOpOptions& options) {
   // Data parallelism has nothing to give up for memory: it is planned as it is and said not to fit.
   // Only what micro-batches accumulate depends on the limit.
   IntraOpOptions planned = options;
@@ -319,7 +299,7 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
     by_rules.method = method;
     by_rules.cutoff.reset();
     by_rules.initial_choice.clear();
-    absl::StatusOr<IntraOpResult> other = PlanDataParallel(step, mesh, cost, by_rules);
+    SearchResult<IntraOpResult> other = PlanDataParallel(step, mesh, cost, by_rules);
     if (!other.ok()) continue;
     result.seconds += other->seconds;
     if (limit && other->stage.peak_memory_bytes > *limit) continue;
@@ -346,8 +326,8 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
 
 }  // namespace
 
-absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
-                                       const IntraOpOptions& options) {
+SearchResult<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
+                                     const IntraOpOptions& options) {
   if (IsDataParallel(options.method)) return PlanDataParallel(step, mesh, cost, options);
   ASSIGN_OR_RETURN(IntraOpResult result, PlanOnce(step, mesh, cost, options));
   if (cost.shares_latency()) TakePlanByRules(step, mesh, cost, options, result);

@@ -15,6 +15,7 @@
 #include "minka/cost/cost_model.h"
 #include "minka/ir/step.h"
 #include "minka/plan/plan.h"
+#include "minka/planner/intra_op/search_result.h"
 
 namespace minka {
 
@@ -113,15 +114,11 @@ struct IntraOpResult {
 // Precondition: the step is prepared (driver/prepare.h), with its structure
 // (analysis/structure.h). Errors name a pin that matches nothing or does not fit, or the smallest
 // memory limit known to work.
-absl::StatusOr<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
-                                       const IntraOpOptions& options);
+SearchResult<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
+                                     const IntraOpOptions& options);
 
-// The smallest memory limit known to work, of a refusal that names one; and the refusal's making.
-std::optional<int64_t> SmallestKnownLimit(const absl::Status& status);
-void SetSmallestKnownLimit(int64_t bytes, absl::Status& status);
 // "no plan fits into LIMIT bytes per device; WHAT SMALLEST bytes (... MiB)", or, where that is not
 // proved, "no plan was found that fits into ...", which names that limit.
-absl::Status NoPlanFits(int64_t limit, std::string_view what, int64_t smallest,
-                        bool is_proved = true);
+Refusal NoPlanFits(int64_t limit, std::string_view what, int64_t smallest, bool is_proved = true);
 
 }  // namespace minka

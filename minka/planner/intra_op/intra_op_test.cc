@@ -62,8 +62,8 @@ std::unique_ptr<CostModel> AlpaModel(const Mesh& mesh) {
 // Alpa's all-reduce over n devices.
 double AllReduce(double bytes, double n) { return 1 + 2 * (n - 1) / n * bytes; }
 
-absl::StatusOr<IntraOpResult> PlanOn(const Step& step, const Mesh& mesh,
-                                     IntraOpOptions options = {}) {
+SearchResult<IntraOpResult> PlanOn(const Step& step, const Mesh& mesh,
+                                   IntraOpOptions options = {}) {
   options.search.gap = 0;
   options.search.num_threads = 1;
   return PlanMesh(WithStructure(step), mesh, *AlpaModel(mesh), options);
