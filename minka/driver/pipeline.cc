@@ -197,9 +197,9 @@ class PipelinePlanner {
       IntraOpOptions options{
           .method = planning_.methods.front(), .search = search, .budget = &budget};
       if (best) options.cutoff = best->objective;
-      absl::StatusOr<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
+      SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
       if (!planned.ok()) {
-        if (refusal.ok()) refusal = planned.status();
+        if (refusal.ok()) refusal = planned.status().why;
         continue;
       }
       if (best && planned->stage.step_time_us >= best->step_time_us) continue;
