@@ -106,6 +106,12 @@ class PipelinePlanner {
 
   absl::Status CheckStages(int num_stages) const {
     if (num_stages <= num_layers()) return absl::OkStatus();
+    if (num_layers() == 0) {
+      return InvalidArgument(
+          "{} has no layers to part into stages: none are marked, and none are found between its "
+          "inputs and its loss (--loss names that result of a module)",
+          prepared_.module.name);
+    }
     return InvalidArgument(
         "{} stages are asked for, but {} has {} layers, and each stage one at least", num_stages,
         prepared_.module.name, num_layers());
