@@ -91,6 +91,49 @@ absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
   return part;
 }
 
+// What it takes to bring so many bytes from one mesh to another: every device of the smaller mesh
+// sends or receives its part, over the links within a host where both meshes lie in one.
+double TransferTime(const Cluster& cluster, double bytes, int64_t num_devices, bool within_host) {
+  const Link& link = within_host ? cluster.intra_host : cluster.inter_host;
+  double us = bytes / (static_cast<double>(num_devices) * link.bytes_per_us);
+  if (!within_host && cluster.host_network_bytes_per_us > 0) {
+    us = std::max(us, bytes / cluster.host_network_bytes_per_us);
+  }
+  return link.latency_us + us;
+}
+
+void SetSendTimes(const Cluster& cluster, PlannedPipeline& out) {
+  std::vector<int64_t> first_device = {0};  // by mesh, and behind the last
+  for (const Mesh& mesh : out.meshes()) {
+    first_device.push_back(first_device.back() + mesh.num_devices());
+  }
+  const auto host = [&](int64_t device) { return device / cluster.devices_per_host; };
+  const auto time = [&](int from, int to, double bytes) {
+    if (bytes == 0 || from == to) return 0.0;
+    const auto devices = [&](int mesh) { return first_device[mesh + 1] - first_device[mesh]; };
+    const int64_t first = std::min(first_device[from], first_device[to]);
+    const int64_t last = std::max(first_device[from + 1], first_device[to + 1]) - 1;
+    return TransferTime(cluster, bytes, std::min(devices(from), devices(to)),
+                        host(first) == host(last));
+  };
+  std::vector<double> up(out.plan.stages.size()), down(out.plan.stages.size());
+  for (const Border& border : out.staged.borders) {
+    if (!border.per_micro_batch) continue;
+    for (const StagePort& to : border.to) {
+      const auto bytes = static_cast<double>(border.shape.num_bytes());
+      (to.stage > border.from.stage ? up : down)[border.from.stage] += bytes;
+    }
+  }
+  const auto num_stages = static_cast<int>(out.plan.stages.size());
+  for (int i = 0; i < num_stages; ++i) {
+    PipelineStagePlan& stage = out.plan.stages[i];
+    const int next = out.plan.stages[std::min(i + 1, num_stages - 1)].mesh_number;
+    const int before = out.plan.stages[std::max(i - 1, 0)].mesh_number;
+    stage.send_forward_us = time(stage.mesh_number, next, up[i]);
+    stage.send_backward_us = time(stage.mesh_number, before, down[i]);
+  }
+}
+
 bool HasBackward(const Step& step) {
   return std::ranges::any_of(
       step.module.entry_computation().instructions,
@@ -246,6 +289,7 @@ class PipelinePlanner {
     for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
       SetTaskTimes(out.staged.stages[stage], plan.num_micro_batches, plan.stages[stage]);
     }
+    SetSendTimes(planning_.cluster, out);
     ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(out));
     plan.step_time_us = timeline.step_time;
     const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
@@ -485,20 +529,27 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
 }
 
 absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned) {
-  return Simulate(planned.schedule, {.task = [&planned](const Task& task) {
-                    const PipelineStagePlan& stage = planned.plan.stages[task.stage];
-                    switch (task.kind) {
-                      case TaskKind::kForward:
-                        return stage.forward_us;
-                      case TaskKind::kBackward:
-                        return stage.backward_us;
-                      case TaskKind::kWeightGradient:
-                        return stage.weight_gradient_us;
-                      case TaskKind::kApply:
-                        break;
-                    }
-                    return stage.apply_us;
-                  }});
+  const auto send = [&planned](const Task& from, const Task&) {
+    const PipelineStagePlan& stage = planned.plan.stages[from.stage];
+    return from.kind == TaskKind::kForward ? stage.send_forward_us : stage.send_backward_us;
+  };
+  return Simulate(planned.schedule, {.task =
+                                         [&planned](const Task& task) {
+                                           const PipelineStagePlan& stage =
+                                               planned.plan.stages[task.stage];
+                                           switch (task.kind) {
+                                             case TaskKind::kForward:
+                                               return stage.forward_us;
+                                             case TaskKind::kBackward:
+                                               return stage.backward_us;
+                                             case TaskKind::kWeightGradient:
+                                               return stage.weight_gradient_us;
+                                             case TaskKind::kApply:
+                                               break;
+                                           }
+                                           return stage.apply_us;
+                                         },
+                                     .transfer = send});
 }
 
 MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan) {

@@ -22,6 +22,9 @@ struct PipelineStagePlan {
   // not split them.
   double forward_us = 0, backward_us = 0, weight_gradient_us = 0;
   double apply_us = 0;  // once per step
+  // From the end of a forward task until the next stage has what it reads of it, of a backward task
+  // until the stage before has.
+  double send_forward_us = 0, send_backward_us = 0;
 };
 
 // What one mesh sends another one in a step.
@@ -39,7 +42,7 @@ struct PipelinePlan {
   std::string module_hash;  // of the prepared step, before it is cut
   std::map<std::string, std::string> options;
   std::string cost_model;
-  double step_time_us = 0;  // predicted; transfers between meshes take no time in it
+  double step_time_us = 0;  // predicted
   double bubble = 0;        // part of the step in which a mesh is idle, over all meshes
   int64_t peak_memory_bytes = 0;
   MemoryTier memory_tier = MemoryTier::kEstimated;

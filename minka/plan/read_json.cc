@@ -494,15 +494,18 @@ absl::Status ReadTransfers(const Node& node, PlannedTransfers& out) {
 }
 
 absl::Status ReadPipelineStage(const Node& node, const Module& module, PipelineStagePlan& out) {
-  RETURN_IF_ERROR(node.ExpectKeys({"layers", "mesh_number", "forward_us", "backward_us",
-                                   "weight_gradient_us", "apply_us", "plan"}));
+  RETURN_IF_ERROR(
+      node.ExpectKeys({"layers", "mesh_number", "forward_us", "backward_us", "weight_gradient_us",
+                       "apply_us", "send_forward_us", "send_backward_us", "plan"}));
   ASSIGN_OR_RETURN(out.plan, ReadPlan(node["plan"], module));
   RETURN_IF_ERROR(node["layers"].Read(out.plan.stage.layers));
   RETURN_IF_ERROR(node["mesh_number"].Read(out.mesh_number));
   RETURN_IF_ERROR(node["forward_us"].Read(out.forward_us));
   RETURN_IF_ERROR(node["backward_us"].Read(out.backward_us));
   RETURN_IF_ERROR(node["weight_gradient_us"].Read(out.weight_gradient_us));
-  return node["apply_us"].Read(out.apply_us);
+  RETURN_IF_ERROR(node["apply_us"].Read(out.apply_us));
+  RETURN_IF_ERROR(node["send_forward_us"].Read(out.send_forward_us));
+  return node["send_backward_us"].Read(out.send_backward_us);
 }
 
 }  // namespace

@@ -173,6 +173,8 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                                    {"backward_us", stage.backward_us},
                                    {"weight_gradient_us", stage.weight_gradient_us},
                                    {"apply_us", stage.apply_us},
+                                   {"send_forward_us", stage.send_forward_us},
+                                   {"send_backward_us", stage.send_backward_us},
                                    {"plan", PlanJson(stage.plan, *modules[i])}}));
   }
   Json transfers = Json::array();

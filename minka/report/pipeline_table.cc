@@ -27,6 +27,8 @@ std::string StageTable(const PipelinePlan& plan, const Schedule& schedule) {
                                  {"forward", Align::kRight}, {"backward", Align::kRight}};
   if (schedule.splits_backward) columns.push_back({"weights", Align::kRight});
   columns.insert(columns.end(), {{"apply", Align::kRight},
+                                 {"send up", Align::kRight},
+                                 {"down", Align::kRight},
                                  {"in flight", Align::kRight},
                                  {"memory/device", Align::kRight},
                                  {"of it state", Align::kRight},
@@ -44,7 +46,8 @@ std::string StageTable(const PipelinePlan& plan, const Schedule& schedule) {
     if (schedule.splits_backward) cells.push_back(FormatTime(stage.weight_gradient_us));
     cells.insert(
         cells.end(),
-        {FormatTime(stage.apply_us), fmt::to_string(in_flight[stage.mesh_number]),
+        {FormatTime(stage.apply_us), FormatTime(stage.send_forward_us),
+         FormatTime(stage.send_backward_us), fmt::to_string(in_flight[stage.mesh_number]),
          FormatBytes(stage.plan.peak_memory_bytes), FormatBytes(stage.plan.state_bytes_per_device),
          FormatPercent(stage.plan.sharding_gap)});
     table.Add(std::move(cells));
@@ -74,9 +77,8 @@ std::string Headline(const Step& prepared, const PipelinePlan& plan, const Sched
       fmt::format("{} as a pipeline: {} stages on {} meshes, {} micro-batches, schedule {}\n",
                   prepared.module.name, plan.stages.size(), schedule.shape.num_meshes,
                   plan.num_micro_batches, plan.schedule);
-  text += fmt::format(
-      "  step time    {} predicted (cost model {}; transfers between meshes left out)\n",
-      FormatTime(plan.step_time_us), plan.cost_model);
+  text += fmt::format("  step time    {} predicted (cost model {})\n",
+                      FormatTime(plan.step_time_us), plan.cost_model);
   text +=
       fmt::format("  bubble       {} of the meshes' time they wait\n", FormatPercent(plan.bubble));
   text += fmt::format("  peak memory  {} per device ({})\n", FormatBytes(plan.peak_memory_bytes),
