@@ -164,7 +164,9 @@ class Emitter {
     const StageValues& values = values_[stage];
     for (const auto& [key, borders] : sends_) {
       const auto& [from, made] = key;
-      const bool is_parameter = made.version == 0 && values_[from].planned.instruction(made.value.instruction).opcode == Opcode::kParameter;
+      const bool is_parameter =
+          made.version == 0 &&
+          values_[from].planned.instruction(made.value.instruction).opcode == Opcode::kParameter;
       const bool is_given = sums ? values.sums.contains(made) : is_parameter;
       if (from == stage && is_given) Send(stage, made, kOnce);
     }
@@ -204,9 +206,10 @@ class Emitter {
     const auto [found, is_new] = number_of_program_[stage].try_emplace(program.task);
     if (!is_new) return found->second;
     found->second = static_cast<int>(mesh().programs.size());
-    mesh().programs.push_back(
-        {.stage = stage, .task = program.task, .module = program.program.module,
-         .signature = SignatureOfTask(stage, program)});
+    mesh().programs.push_back({.stage = stage,
+                               .task = program.task,
+                               .module = program.program.module,
+                               .signature = SignatureOfTask(stage, program)});
     return found->second;
   }
 
@@ -231,8 +234,7 @@ class Emitter {
   };
 
   int ChannelOf(const Message& message) {
-    const auto [found, is_new] =
-        channels_.try_emplace(message, static_cast<int>(channels_.size()));
+    const auto [found, is_new] = channels_.try_emplace(message, static_cast<int>(channels_.size()));
     return found->second;
   }
 

@@ -35,8 +35,7 @@ class TaskWriter {
         .name = fmt::format("{}.{}.{}", stage_.instruction(made.value.instruction).name,
                             made.value.result, made.version),
         .results = {stage_.LocalShapeOf(made)},
-        .attributes =
-            ParameterAttributes{.number = static_cast<int64_t>(out_.parameters.size())}};
+        .attributes = ParameterAttributes{.number = static_cast<int64_t>(out_.parameters.size())}};
     out_.parameters.push_back(made);
     out_.program.parameters.push_back(stage_.ShardingOf(made));
     return writer_.builder().Append(std::move(parameter));
@@ -85,7 +84,8 @@ class TaskWriter {
 
   absl::StatusOr<TaskProgram> Finish() && {
     writer_.builder().SetResults(std::move(results_));
-    RETURN_IF_ERROR(WithContext(FinishLocal(std::move(target_), out_.program), ToString(out_.task)));
+    RETURN_IF_ERROR(
+        WithContext(FinishLocal(std::move(target_), out_.program), ToString(out_.task)));
     return std::move(out_);
   }
 
