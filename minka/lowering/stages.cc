@@ -17,9 +17,9 @@ namespace {
 // Of a value that every stage makes where it reads it.
 constexpr int kEverywhere = -1;
 
-// State up to so many elements (step counters, learning rates) is sent to all that make something
-// of it, rather than what they make.
-constexpr int64_t kMaxSentElements = 16;
+// What is made of state and constants up to so many elements (step counters, learning rates) is
+// made where it is read; of larger ones (weights), once.
+constexpr int64_t kMaxSharedElements = 16;
 
 absl::Status CheckOptions(const Step& step, const StageOptions& options) {
   const std::vector<int>& stages = options.stage_of_layer;
@@ -27,12 +27,19 @@ absl::Status CheckOptions(const Step& step, const StageOptions& options) {
     return InvalidArgument("{} layers are given to stages; {} has {}", stages.size(),
                            step.module.name, step.num_layers.value_or(0));
   }
-  for (size_t layer = 0; layer < stages.size(); ++layer) {
-    const int before = layer == 0 ? 0 : stages[layer - 1];
-    if (stages[layer] < before || stages[layer] > before + 1 || (layer == 0 && stages[0] != 0)) {
-      return InvalidArgument("layer {} is given to stage {} behind one of stage {}", layer,
-                             stages[layer], before);
-    }
+  if (stages.empty()) {
+    return InvalidArgument(
+        "{} has no layers to make stages of: it marks no boundaries between them",
+        step.module.name);
+  }
+  if (stages[0] != 0) {
+    return InvalidArgument("layer 0 is given to stage {}; the first is 0", stages[0]);
+  }
+  for (size_t layer = 1; layer < stages.size(); ++layer) {
+    const int before = stages[layer - 1];
+    if (stages[layer] == before || stages[layer] == before + 1) continue;
+    return InvalidArgument("layer {} is given to stage {} behind one of stage {}", layer,
+                           stages[layer], before);
   }
   return absl::OkStatus();
 }
@@ -48,12 +55,7 @@ class Placement {
         stage_(entry_.instructions.size(), kEverywhere),
         num_stages_(options.stage_of_layer.back() + 1),
         tasks_(entry_.instructions.size()),
-        made_(num_stages_, tasks_),
-        state_of_(entry_.instructions.size(), -1) {
-    for (size_t i = 0; i < entry_.parameters.size(); ++i) {
-      const ParameterInfo& info = step.parameters[i];
-      if (info.role == ParameterRole::kState) state_of_[entry_.parameters[i]] = static_cast<int>(i);
-    }
+        made_(num_stages_, tasks_) {
     FindStages();
     FindTasks();
     if (options.splits_backward) FindWeightGradients();
@@ -130,16 +132,25 @@ class Placement {
 
   bool MayBeMadeEverywhere(InstructionId id) const {
     const Instruction& instruction = entry_.instructions[id];
-    if (instruction.opcode == Opcode::kParameter) return state_of_[id] < 0;
+    if (instruction.opcode == Opcode::kParameter) return RoleOf(id) != ParameterRole::kState;
     // Less is sent than what it makes of it.
     if (instruction.opcode == Opcode::kBroadcast && instruction.part.layer < 0) return true;
     return GivesTheSameAgain(step_.module, instruction) &&
            std::ranges::all_of(instruction.operands, [&](Value operand) {
              const InstructionId source = operand.instruction;
-             return stage_[source] == kEverywhere ||
-                    (state_of_[source] >= 0 &&
-                     entry_.shape(operand).num_elements() <= kMaxSentElements);
+             return IsWeight(source) ? entry_.shape(operand).num_elements() <= kMaxSharedElements
+                                     : stage_[source] == kEverywhere;
            });
+  }
+
+  ParameterRole RoleOf(InstructionId parameter) const {
+    const auto& attributes = entry_.instructions[parameter].As<ParameterAttributes>();
+    return step_.parameters[attributes.number].role;
+  }
+  bool IsWeight(InstructionId id) const {
+    if (entry_.instructions[id].opcode != Opcode::kParameter) return false;
+    const ParameterRole role = RoleOf(id);
+    return role == ParameterRole::kState || role == ParameterRole::kConstant;
   }
 
   int StageOfLayer(InstructionId id) const {
@@ -154,7 +165,7 @@ class Placement {
     // State lies where it is updated.
     for (size_t i = 0; i < entry_.parameters.size(); ++i) {
       const int result = step_.parameters[i].state_result;
-      if (state_of_[entry_.parameters[i]] < 0 || result < 0) continue;
+      if (step_.parameters[i].role != ParameterRole::kState || result < 0) continue;
       const InstructionId update = entry_.results[result].instruction;
       if (entry_.instructions[update].opcode == Opcode::kParameter) continue;
       // What new state is made of alone stands with the state it replaces.
@@ -203,8 +214,8 @@ class Placement {
       return {ProgramKind::kApply, is_sent ? 1 : 0};
     }
     const bool is_parameter = entry_.instructions[source].opcode == Opcode::kParameter;
-    const bool waits = is_sent && !is_parameter && !IsPerMicroBatch(made.kind) &&
-                       made.kind == KindByPlace(reader);
+    const bool waits =
+        is_sent && !is_parameter && !IsPerMicroBatch(made.kind) && made.kind == KindByPlace(reader);
     return {made.kind, waits ? made.phase + 1 : made.phase};
   }
 
@@ -237,7 +248,6 @@ class Placement {
   const int num_stages_;
   std::vector<ProgramTask> tasks_;              // by instruction; of those of a stage
   std::vector<std::vector<ProgramTask>> made_;  // by stage and instruction: not before
-  std::vector<int> state_of_;       // by instruction: the number of a state parameter, or -1
 };
 
 // What a stage gives others, by value of the whole step.
@@ -457,9 +467,8 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
   staged.parameters.resize(step.parameters.size());
   staged.results.resize(step.results.size());
   for (const auto& [value, readers] : borders) {
-    staged.borders.push_back(
-        {.per_micro_batch = placement.loop().IsTransient(value.instruction),
-         .shape = step.module.entry_computation().shape(value)});
+    staged.borders.push_back({.per_micro_batch = placement.loop().IsTransient(value.instruction),
+                              .shape = step.module.entry_computation().shape(value)});
   }
   for (int stage = 0; stage < num_stages; ++stage) {
     staged.stages.push_back(StageWriter(step, placement, borders, stage).Run(staged));

@@ -50,9 +50,9 @@ struct StageOptions {
 };
 
 // `step` as MakeMicroBatches gives it. Values that several layers share (a global norm, tied
-// weights) are computed on stage 0; what depends on batch inputs, keys and constants alone is made
-// on every stage that reads it. InvalidArgument where the layers do not fit, or where an operation
-// would wait for one behind it.
+// weights) are computed on stage 0; what depends on batch inputs, keys and small constants alone is
+// made on every stage that reads it. InvalidArgument where the layers do not fit, or where an
+// operation would wait for one behind it.
 absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& options);
 
 }  // namespace minka
