@@ -1,0 +1,212 @@
+#include "minka/lowering/emit.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "fmt/format.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/schedule/generate.h"
+#include "tests/pipeline/small_steps.h"
+
+namespace minka {
+namespace {
+
+// Plays the lists of all meshes on empty and full slots, without any values.
+class Player {
+ public:
+  explicit Player(const PipelineProgram& program)
+      : program_(program), num_sent_(program.channels.size()), num_received_(num_sent_) {
+    for (const MeshProgram& mesh : program.meshes) {
+      MeshState& state = meshes_.emplace_back();
+      state.is_full.resize(mesh.slots.size());
+      for (const int slot : mesh.numbers) state.is_full[slot] = true;
+    }
+    for (const std::vector<MeshSlot>& places : program.parameters) {
+      for (const MeshSlot& at : places) meshes_[at.mesh].is_full[at.slot] = true;
+    }
+    at_the_end_ = meshes_;
+    for (const MeshSlot& at : program.results) at_the_end_[at.mesh].is_full[at.slot] = true;
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) FindOwners(static_cast<int>(mesh));
+  }
+
+  void Run() {
+    for (bool moves = true; moves;) {
+      moves = false;
+      for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
+        const std::vector<PipelineInstruction>& list = program_.meshes[mesh].instructions;
+        size_t& next = meshes_[mesh].next;
+        for (; next < list.size() && !Waits(list[next]); ++next) {
+          std::visit([&](const auto& instruction) { Play(static_cast<int>(mesh), instruction); },
+                     list[next]);
+          moves = true;
+        }
+      }
+    }
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
+      EXPECT_EQ(meshes_[mesh].next, program_.meshes[mesh].instructions.size())
+          << "mesh " << mesh << " waits for ever";
+      EXPECT_EQ(meshes_[mesh].is_full, at_the_end_[mesh].is_full) << "mesh " << mesh;
+    }
+    for (size_t channel = 0; channel < num_sent_.size(); ++channel) {
+      EXPECT_EQ(num_sent_[channel], 1) << "channel " << channel;
+      EXPECT_EQ(num_received_[channel], 1) << "channel " << channel;
+    }
+  }
+
+  // By mesh: of how many pairs of stage and micro-batch there was at most something that they alone
+  // read and write, from their forward program on.
+  std::vector<int> PeakInFlight() const {
+    std::vector<int> peaks;
+    for (const MeshState& mesh : meshes_) peaks.push_back(mesh.peak);
+    return peaks;
+  }
+
+ private:
+  // Stage and micro-batch.
+  using Owner = std::pair<int, int>;
+
+  struct MeshState {
+    std::vector<bool> is_full;                // by slot
+    std::vector<std::optional<Owner>> owner;  // by slot: whose programs alone name it
+    size_t next = 0;
+    int peak = 0;
+  };
+
+  void FindOwners(int mesh) {
+    const MeshProgram& of_mesh = program_.meshes[mesh];
+    std::vector<std::set<Owner>> named(of_mesh.slots.size());
+    for (const PipelineInstruction& instruction : of_mesh.instructions) {
+      const auto* run = std::get_if<RunInstruction>(&instruction);
+      if (!run) continue;
+      const Owner owner = {of_mesh.programs[run->program].stage, run->micro_batch};
+      for (const int slot : run->arguments) named[slot].insert(owner);
+      for (const int slot : run->results) named[slot].insert(owner);
+    }
+    for (size_t slot = 0; slot < named.size(); ++slot) {
+      const bool is_owned = named[slot].size() == 1 && named[slot].begin()->second >= 0 &&
+                            !at_the_end_[mesh].is_full[slot];
+      meshes_[mesh].owner.push_back(is_owned ? std::optional(*named[slot].begin()) : std::nullopt);
+    }
+  }
+
+  bool Waits(const PipelineInstruction& instruction) const {
+    const auto* receive = std::get_if<ReceiveInstruction>(&instruction);
+    return receive && num_sent_[receive->channel] == 0;
+  }
+  std::string NameOf(int mesh, int slot) const {
+    return fmt::format("{} (slot {} of mesh {})", program_.meshes[mesh].slots[slot].name, slot,
+                       mesh);
+  }
+  void Read(int mesh, int slot) const {
+    EXPECT_TRUE(meshes_[mesh].is_full[slot]) << NameOf(mesh, slot) << " is read empty";
+  }
+  void Fill(int mesh, int slot) {
+    EXPECT_FALSE(meshes_[mesh].is_full[slot]) << NameOf(mesh, slot) << " is written when full";
+    meshes_[mesh].is_full[slot] = true;
+  }
+
+  void Play(int mesh, const RunInstruction& run) {
+    const StageProgram& program = program_.meshes[mesh].programs[run.program];
+    for (const int slot : run.arguments) Read(mesh, slot);
+    for (const int slot : run.results) {
+      if (std::ranges::find(run.arguments, slot) != run.arguments.end()) continue;
+      Fill(mesh, slot);
+    }
+    MeshState& state = meshes_[mesh];
+    std::set<Owner> in_flight;
+    if (program.task.kind == ProgramKind::kForward) {
+      in_flight.insert({program.stage, run.micro_batch});
+    }
+    for (size_t slot = 0; slot < state.owner.size(); ++slot) {
+      if (state.is_full[slot] && state.owner[slot]) in_flight.insert(*state.owner[slot]);
+    }
+    state.peak = std::max(state.peak, static_cast<int>(in_flight.size()));
+  }
+  void Play(int mesh, const SendInstruction& send) {
+    Read(mesh, send.slot);
+    EXPECT_EQ(program_.channels[send.channel].from, (MeshSlot{mesh, send.slot}));
+    ++num_sent_[send.channel];
+  }
+  void Play(int mesh, const ReceiveInstruction& receive) {
+    Fill(mesh, receive.slot);
+    EXPECT_EQ(program_.channels[receive.channel].to, (MeshSlot{mesh, receive.slot}));
+    ++num_received_[receive.channel];
+  }
+  void Play(int mesh, const FreeInstruction& free) {
+    for (const int slot : free.slots) {
+      Read(mesh, slot);
+      meshes_[mesh].is_full[slot] = false;
+    }
+  }
+
+  const PipelineProgram& program_;
+  std::vector<MeshState> meshes_, at_the_end_;
+  std::vector<int> num_sent_, num_received_;  // by channel
+};
+
+// Schedule, meshes, micro-batches.
+using Case = std::tuple<std::string, int, int>;
+
+class Emitted : public testing::TestWithParam<Case> {};
+
+TEST_P(Emitted, ListsRunToTheirEndAndFreeWhatTheyMake) {
+  const auto& [schedule, num_meshes, num_micro_batches] = GetParam();
+  const int stages_per_mesh = schedule == "interleaved-1f1b" ? 2 : 1;
+  const PlannedPipeline planned =
+      PlanSmall(schedule == "inference" ? SmallEvaluation() : SmallMlp(),
+                {.schedule = schedule,
+                 .num_meshes = num_meshes,
+                 .stages_per_mesh = stages_per_mesh,
+                 .num_micro_batches = num_micro_batches});
+  const auto program = LowerPipeline(planned);
+  ASSERT_TRUE(program.ok()) << Message(program.status());
+  Player player(*program);
+  player.Run();
+  EXPECT_EQ(player.PeakInFlight(), PeakInFlight(planned.schedule));
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    for (int num_meshes = 1; num_meshes <= 4; ++num_meshes) {
+      for (const int num_micro_batches : {1, 2, 4, 12}) {
+        if (!MakeSchedule(kind.name, {num_meshes, num_micro_batches}).ok()) continue;
+        cases.emplace_back(kind.name, num_meshes, num_micro_batches);
+      }
+    }
+  }
+  return cases;
+}
+
+std::string NameOf(const testing::TestParamInfo<Case>& info) {
+  const auto& [schedule, num_meshes, num_micro_batches] = info.param;
+  std::string name =
+      fmt::format("{}_{}_meshes_{}_micro_batches", schedule, num_meshes, num_micro_batches);
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Mlp, Emitted, testing::ValuesIn(Cases()), NameOf);
+
+// With values that are sent once, to several stages and in both directions.
+TEST(Emit, ListsOfStepsWithTiedWeightsAndAGlobalNormRunToTheirEnd) {
+  for (const std::string schedule : {"1f1b", "zero-bubble-h1"}) {
+    const PlannedPipeline planned =
+        PlanSmall(SmallBert(), {.schedule = schedule, .num_meshes = 3, .mesh = "2"});
+    const auto program = LowerPipeline(planned);
+    ASSERT_TRUE(program.ok()) << Message(program.status());
+    Player player(*program);
+    player.Run();
+    EXPECT_EQ(player.PeakInFlight(), PeakInFlight(planned.schedule));
+  }
+}
+
+}  // namespace
+}  // namespace minka

@@ -1,0 +1,183 @@
+#include "minka/lowering/task_programs.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/ir/micro_loop.h"
+#include "minka/ir/verifier.h"
+#include "tests/pipeline/small_steps.h"
+
+namespace minka {
+namespace {
+
+using testing::Contains;
+
+std::vector<TaskProgram> Lower(const PlannedPipeline& planned, int stage) {
+  auto programs = LowerTasks(planned.staged.stages[stage], planned.stages[stage]);
+  EXPECT_TRUE(programs.ok()) << Message(programs.status());
+  return *std::move(programs);
+}
+
+Alias AliasOf(const TaskProgram& program, const ValueVersion& result,
+              const ValueVersion& parameter) {
+  const auto number = [](const std::vector<ValueVersion>& values, const ValueVersion& value) {
+    return static_cast<int>(std::ranges::find(values, value) - values.begin());
+  };
+  return {.result = number(program.results, result),
+          .parameter = number(program.parameters, parameter)};
+}
+
+// Every stage of every case with its programs.
+void ForEachStage(const std::function<void(const PlannedStage& stage,
+                                           const std::vector<TaskProgram>& programs)>& check) {
+  struct Case {
+    Step (*make)();
+    SmallPipeline pipeline;
+  };
+  for (const Case& c : {Case{SmallMlp, {.schedule = "zero-bubble-h1"}},
+                        Case{SmallMlp, {.num_micro_batches = 1, .mesh = "2"}},
+                        Case{SmallGpt, {.num_meshes = 3, .mesh = "2"}},
+                        Case{SmallBert, {.schedule = "zero-bubble-h1", .mesh = "2"}},
+                        Case{SmallEvaluation, {.schedule = "inference"}}}) {
+    const PlannedPipeline planned = PlanSmall(c.make(), c.pipeline);
+    for (size_t stage = 0; stage < planned.stages.size(); ++stage) {
+      const Module& module = planned.staged.stages[stage].step.module;
+      SCOPED_TRACE(module.name);
+      check(PlannedStage(module, planned.stages[stage]), Lower(planned, static_cast<int>(stage)));
+    }
+  }
+}
+
+TEST(TaskPrograms, ComeInOrder) {
+  ForEachStage([](const PlannedStage&, const std::vector<TaskProgram>& programs) {
+    for (size_t i = 1; i < programs.size(); ++i) {
+      EXPECT_LT(programs[i - 1].task, programs[i].task);
+    }
+    for (const TaskProgram& program : programs) {
+      const absl::Status verified = Verify(program.program.module);
+      EXPECT_TRUE(verified.ok()) << Message(verified);
+    }
+  });
+}
+
+TEST(TaskPrograms, ParametersAreWhatAProgramReads) {
+  ForEachStage([](const PlannedStage& stage, const std::vector<TaskProgram>& programs) {
+    for (const TaskProgram& program : programs) {
+      const Computation& entry = program.program.module.entry_computation();
+      ASSERT_EQ(entry.parameters.size(), program.parameters.size());
+      const UseTable uses(entry);
+      std::set<ValueVersion> distinct;
+      for (size_t i = 0; i < program.parameters.size(); ++i) {
+        const ValueVersion& taken = program.parameters[i];
+        const Value parameter = {entry.parameters[i]};
+        EXPECT_TRUE(distinct.insert(taken).second);
+        EXPECT_EQ(entry.shape(parameter), stage.LocalShapeOf(taken));
+        EXPECT_TRUE(!uses.uses(parameter).empty() || uses.is_result(parameter))
+            << ToString(program.task) << " does not read "
+            << stage.instruction(taken.value.instruction).name;
+      }
+    }
+  });
+}
+
+// Parameters of the stage and the index are there from the beginning.
+TEST(TaskPrograms, WhatAProgramTakesWasMadeBefore) {
+  ForEachStage([](const PlannedStage& stage, const std::vector<TaskProgram>& programs) {
+    std::set<ValueVersion> made;
+    for (InstructionId id = 0; id < stage.entry().num_instructions(); ++id) {
+      const bool is_index = stage.loop().exists() && stage.loop().roles[id] == LoopRole::kIndex;
+      if (is_index || stage.instruction(id).opcode == Opcode::kParameter) made.insert({{id}});
+    }
+    for (const TaskProgram& program : programs) {
+      for (const ValueVersion& taken : program.parameters) {
+        EXPECT_THAT(made, Contains(taken)) << ToString(program.task);
+      }
+      made.insert(program.results.begin(), program.results.end());
+    }
+    for (size_t i = 0; i < stage.entry().results.size(); ++i) {
+      EXPECT_THAT(made, Contains(stage.Result(static_cast<int>(i))));
+    }
+  });
+}
+
+TEST(TaskPrograms, SumsStayInPlace) {
+  int num_sums = 0;
+  ForEachStage([&](const PlannedStage& stage, const std::vector<TaskProgram>& programs) {
+    for (InstructionId id = 0; id < stage.entry().num_instructions(); ++id) {
+      if (!stage.loop().LeavesLoop(id)) continue;
+      const ValueVersion sum{{id}};
+      ++num_sums;
+      ASSERT_EQ(programs.front().task, ProgramTask{ProgramKind::kFront});
+      EXPECT_THAT(programs.front().results, Contains(sum));
+      int num_adding = 0;
+      for (const TaskProgram& program : programs) {
+        if (!IsPerMicroBatch(program.task.kind)) continue;
+        if (std::ranges::find(program.results, sum) == program.results.end()) continue;
+        ++num_adding;
+        EXPECT_THAT(program.program.module.aliases, Contains(AliasOf(program, sum, sum)));
+      }
+      EXPECT_EQ(num_adding, 1) << stage.instruction(id).name;
+    }
+  });
+  EXPECT_GT(num_sums, 0);
+}
+
+TEST(TaskPrograms, NewStateIsWrittenWhereTheOldOneWas) {
+  int num_aliases = 0;
+  ForEachStage([&](const PlannedStage& stage, const std::vector<TaskProgram>& programs) {
+    for (const Alias& alias : stage.module().aliases) {
+      const ValueVersion state{{stage.entry().parameters[alias.parameter]}};
+      const ValueVersion next = stage.Result(alias.result);
+      const auto maker = std::ranges::find_if(programs, [&](const TaskProgram& program) {
+        return std::ranges::find(program.results, next) != program.results.end();
+      });
+      ASSERT_NE(maker, programs.end());
+      ++num_aliases;
+      EXPECT_EQ(maker->task.kind, ProgramKind::kApply);
+      EXPECT_THAT(maker->program.module.aliases, Contains(AliasOf(*maker, next, state)))
+          << stage.instruction(state.value.instruction).name;
+    }
+  });
+  EXPECT_GT(num_aliases, 0);
+}
+
+int NumDots(const std::vector<TaskProgram>& programs, ProgramKind kind) {
+  int count = 0;
+  for (const TaskProgram& program : programs) {
+    if (program.task.kind != kind) continue;
+    for (const Instruction& instruction : program.program.module.entry_computation().instructions) {
+      count += instruction.opcode == Opcode::kDot;
+    }
+  }
+  return count;
+}
+
+// Each layer has a dot forward, one for the weights' gradient, and one for the cotangent, which
+// nothing needs in front of the first.
+TEST(TaskPrograms, ASplitBackwardPassPutsOffWeightGradients) {
+  const PlannedPipeline whole = PlanSmall(SmallMlp(), {.num_meshes = 4});
+  const PlannedPipeline split =
+      PlanSmall(SmallMlp(), {.schedule = "zero-bubble-h1", .num_meshes = 4});
+  const int num_layers[] = {3, 2, 2, 1};  // the ninth is the loss
+  for (int stage = 0; stage < 4; ++stage) {
+    const int layers = num_layers[stage];
+    const std::vector<TaskProgram> of_whole = Lower(whole, stage), of_split = Lower(split, stage);
+    EXPECT_EQ(NumDots(of_whole, ProgramKind::kForward), layers);
+    EXPECT_EQ(NumDots(of_whole, ProgramKind::kBackward), stage == 0 ? 2 * layers - 1 : 2 * layers);
+    EXPECT_EQ(NumDots(of_whole, ProgramKind::kWeightGradient), 0);
+    EXPECT_EQ(NumDots(of_split, ProgramKind::kForward), layers);
+    // Nobody waits for stage 0.
+    EXPECT_EQ(NumDots(of_split, ProgramKind::kBackward), stage == 0 ? 0 : layers);
+    EXPECT_EQ(NumDots(of_split, ProgramKind::kWeightGradient),
+              stage == 0 ? 2 * layers - 1 : layers);
+  }
+}
+
+}  // namespace
+}  // namespace minka
