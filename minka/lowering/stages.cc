@@ -10,6 +10,7 @@
 #include "minka/base/status.h"
 #include "minka/ir/call_graph.h"
 #include "minka/ir/micro_loop.h"
+#include "minka/lowering/sum_on_stages.h"
 
 namespace minka {
 namespace {
@@ -64,6 +65,7 @@ class Placement {
   const MicroLoop& loop() const { return loop_; }
   // kEverywhere, or the one that makes it.
   int stage(InstructionId id) const { return stage_[id]; }
+  const std::vector<int>& stages() const { return stage_; }
   // Where `result` of the step is made.
   int StageOfResult(int result) const {
     const int stage = stage_[entry_.results[result].instruction];
@@ -153,14 +155,30 @@ class Placement {
     return role == ParameterRole::kState || role == ParameterRole::kConstant;
   }
 
-  int StageOfLayer(InstructionId id) const {
+  // An operation of no layer stands with what it reads, or with the large part of that: a gradient
+  // is squared and summed where it is. What several stages share stands on stage 0.
+  int StageOf(InstructionId id) const {
     const int layer = entry_.instructions[id].part.layer;
-    return layer < 0 ? 0 : options_.stage_of_layer[layer];
+    if (layer >= 0) return options_.stage_of_layer[layer];
+    const std::optional<int> stage = StageOfOperands(id, 0);
+    return stage ? *stage : StageOfOperands(id, kMaxSharedElements).value_or(0);
+  }
+
+  // Of those with more than so many elements, if it is one.
+  std::optional<int> StageOfOperands(InstructionId id, int64_t num_elements) const {
+    std::optional<int> found;
+    for (const Value operand : entry_.instructions[id].operands) {
+      const int stage = stage_[operand.instruction];
+      if (stage == kEverywhere || entry_.shape(operand).num_elements() <= num_elements) continue;
+      if (found && *found != stage) return std::nullopt;
+      found = stage;
+    }
+    return found;
   }
 
   void FindStages() {
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (!MayBeMadeEverywhere(id)) stage_[id] = StageOfLayer(id);
+      if (!MayBeMadeEverywhere(id)) stage_[id] = StageOf(id);
     }
     // State lies where it is updated.
     for (size_t i = 0; i < entry_.parameters.size(); ++i) {
@@ -461,17 +479,18 @@ class StageWriter {
 absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& options) {
   RETURN_IF_ERROR(CheckOptions(step, options));
   const int num_stages = options.stage_of_layer.back() + 1;
-  const Placement placement(step, options);
-  ASSIGN_OR_RETURN(const Borders borders, FindBorders(step, placement, num_stages));
+  const Step summed = SumOnStages(step, Placement(step, options).stages());
+  const Placement placement(summed, options);
+  ASSIGN_OR_RETURN(const Borders borders, FindBorders(summed, placement, num_stages));
   StagedStep staged;
   staged.parameters.resize(step.parameters.size());
   staged.results.resize(step.results.size());
   for (const auto& [value, readers] : borders) {
     staged.borders.push_back({.per_micro_batch = placement.loop().IsTransient(value.instruction),
-                              .shape = step.module.entry_computation().shape(value)});
+                              .shape = summed.module.entry_computation().shape(value)});
   }
   for (int stage = 0; stage < num_stages; ++stage) {
-    staged.stages.push_back(StageWriter(step, placement, borders, stage).Run(staged));
+    staged.stages.push_back(StageWriter(summed, placement, borders, stage).Run(staged));
   }
   return staged;
 }

@@ -49,9 +49,10 @@ struct StageOptions {
   bool splits_backward = false;
 };
 
-// `step` as MakeMicroBatches gives it. Values that several layers share (a global norm, tied
-// weights) are computed on stage 0; what depends on batch inputs, keys and small constants alone is
-// made on every stage that reads it. InvalidArgument where the layers do not fit, or where an
+// `step` as MakeMicroBatches gives it. What stands in no layer stands with what it reads, and on
+// stage 0 where several stages share that (tied weights, a global norm); sums over stages are
+// rewritten for it (sum_on_stages.h). What depends on batch inputs, keys and small constants alone
+// is made on every stage that reads it. InvalidArgument where the layers do not fit, or where an
 // operation would wait for one behind it.
 absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& options);
 
