@@ -104,20 +104,21 @@ class Placement {
     return tasks;
   }
 
-  // OK, or who would wait for ever: forward programs go up the stages, backward ones down.
-  absl::Status CheckRead(Value value, InstructionId reader) const {
+  // OK, or who would wait for ever: forward programs go up the stages, backward ones down. `read`:
+  // what the reader is part of on the stage.
+  absl::Status CheckRead(Value value, InstructionId reader, int stage, ProgramKind read) const {
     const InstructionId id = value.instruction;
-    const ProgramKind made = tasks_[id].kind, read = tasks_[reader].kind;
+    const ProgramKind made = tasks_[id].kind;
     if (!IsPerMicroBatch(made) || !IsPerMicroBatch(read)) return absl::OkStatus();
     if (loop_.LeavesLoop(id)) return absl::OkStatus();
-    const bool goes_up = stage_[id] < stage_[reader];
+    const bool goes_up = stage_[id] < stage;
     const bool ok = made == ProgramKind::kForward ? goes_up || read != ProgramKind::kForward
                                                   : !goes_up && read != ProgramKind::kForward;
     if (ok) return absl::OkStatus();
     return InvalidArgument(
         "the layers cannot be stages here: {} ({} of stage {}) reads {} ({} of stage {}), which "
         "would come later",
-        entry_.instructions[reader].name, ProgramKindName(read), stage_[reader],
+        entry_.instructions[reader].name, ProgramKindName(read), stage,
         entry_.instructions[id].name, ProgramKindName(made), stage_[id]);
   }
 
@@ -177,8 +178,15 @@ class Placement {
   }
 
   void FindStages() {
+    std::vector<bool> is_read(entry_.instructions.size());
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (!MayBeMadeEverywhere(id)) stage_[id] = StageOf(id);
+      for (const Value operand : entry_.instructions[id].operands) {
+        is_read[operand.instruction] = true;
+      }
+    }
+    for (const InstructionId parameter : entry_.parameters) {
+      if (!is_read[parameter] && stage_[parameter] == kEverywhere) stage_[parameter] = 0;
     }
     // State lies where it is updated.
     for (size_t i = 0; i < entry_.parameters.size(); ++i) {
@@ -276,18 +284,15 @@ absl::StatusOr<Borders> FindBorders(const Step& step, const Placement& placement
   Borders borders;
   for (int stage = 0; stage < num_stages; ++stage) {
     const std::vector<bool> on_stage = placement.InstructionsOf(stage);
-    const auto read = [&](Value value) {
-      const int source = placement.stage(value.instruction);
-      if (source == kEverywhere || source == stage) return false;
-      std::vector<int>& readers = borders[value];
-      if (readers.empty() || readers.back() != stage) readers.push_back(stage);
-      return true;
-    };
+    const std::vector<ProgramTask> tasks = placement.TasksOf(stage, on_stage);
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
       if (!on_stage[id]) continue;
       for (const Value operand : entry.instructions[id].operands) {
-        if (!read(operand) || placement.stage(id) == kEverywhere) continue;
-        RETURN_IF_ERROR(placement.CheckRead(operand, id));
+        const int source = placement.stage(operand.instruction);
+        if (source == kEverywhere || source == stage) continue;
+        RETURN_IF_ERROR(placement.CheckRead(operand, id, stage, tasks[id].kind));
+        std::vector<int>& readers = borders[operand];
+        if (readers.empty() || readers.back() != stage) readers.push_back(stage);
       }
     }
   }

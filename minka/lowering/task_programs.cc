@@ -171,7 +171,7 @@ class TaskLowering {
     }
     // What others wait for is made as soon as it can be.
     for (int i = 0; i < static_cast<int>(stage_.entry().results.size()); ++i) {
-      read(stage_.Result(i), {});
+      read(stage_.Result(i), {ProgramKind::kFront});
     }
     for (int i = static_cast<int>(reshards.size()) - 1; i >= 0; --i) {
       if (first_read[i]) read(stage_.SourceOf(i), *first_read[i]);
@@ -180,8 +180,7 @@ class TaskLowering {
       const ValueVersion source = stage_.SourceOf(static_cast<int>(i));
       const ProgramTask made = TaskOf(source);
       const bool is_once = PartOf(loop(), reshards[i]) == LoopPart::kFront;
-      const ProgramTask wanted = is_once ? ProgramTask{} : first_read[i].value_or(made);
-      task_of_reshard_.push_back(is_once ? made : std::max(made, wanted));
+      task_of_reshard_.push_back(is_once ? made : std::max(made, first_read[i].value_or(made)));
     }
   }
 
@@ -233,8 +232,10 @@ class TaskLowering {
     ReuseState();
   }
 
-  // New state is written where the state was that it replaces, if nothing reads that later.
+  // New state is written where the state was that it replaces, if nothing reads that later. What
+  // replaces two is one value, in the memory of the first.
   void ReuseState() {
+    std::set<ValueVersion> placed;
     for (const Alias& alias : stage_.module().aliases) {
       const ValueVersion state{{stage_.entry().parameters[alias.parameter]}};
       const ValueVersion next = stage_.Result(alias.result);
@@ -242,7 +243,8 @@ class TaskLowering {
       const int maker = NumberOf(TaskOf(next));
       const bool is_last = std::none_of(programs_.begin() + maker + 1, programs_.end(),
                                         [&](const auto& later) { return later->Takes(state); });
-      if (is_last && programs_[maker]->Takes(state)) programs_[maker]->Reuse(next, state);
+      if (!is_last || !programs_[maker]->Takes(state) || !placed.insert(next).second) continue;
+      programs_[maker]->Reuse(next, state);
     }
   }
 

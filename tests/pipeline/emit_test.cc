@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
 #include "minka/schedule/generate.h"
+#include "minka/sharding/reshard.h"
 #include "tests/pipeline/small_steps.h"
 
 namespace minka {
@@ -206,6 +207,31 @@ TEST(Emit, ListsOfStepsWithTiedWeightsAndAGlobalNormRunToTheirEnd) {
     player.Run();
     EXPECT_EQ(player.PeakInFlight(), PeakInFlight(planned.schedule));
   }
+}
+
+// What a stage sends once per step is made and sent once, however its plan lays it out for that.
+TEST(Emit, WhatIsResplitToBeSentOnceIsSentOnce) {
+  PlannedPipeline planned = PlanSmall(SmallBert(), {.mesh = "2"});
+  const Border& border = *std::ranges::find_if(planned.staged.borders, [](const Border& border) {
+    return !border.per_micro_batch && border.from.stage == 0 && border.shape.rank() == 2;
+  });
+  const Module& module = planned.staged.stages[0].step.module;
+  StagePlan& plan = planned.stages[0];
+  const Value sent = module.entry_computation().results[border.from.number];
+  const Sharding from = VersionSharding(module, plan, sent, 0);
+  Sharding to = Sharding::Replicated(2);
+  if (from == to) to.dims[0].PushMinor(0);
+  plan.reshards.push_back({.value = sent,
+                           .from = from,
+                           .to = to,
+                           .steps = CheapestReshard(border.shape, from, to, plan.mesh,
+                                                    [](const StepWork&) { return 1.0; })
+                                        .steps,
+                           .before = module.entry_computation().num_instructions()});
+  plan.result_versions[border.from.number] = static_cast<int>(plan.reshards.size());
+  const auto program = LowerPipeline(planned);
+  ASSERT_TRUE(program.ok()) << Message(program.status());
+  Player(*program).Run();
 }
 
 }  // namespace

@@ -218,21 +218,64 @@ TEST(Stages, AStepWithoutLayersIsRefused) {
             "mlp has no layers to make stages of: it marks no boundaries between them");
 }
 
+// Two layers, of which w is state of the second and x an input.
+class TwoLayers {
+ public:
+  TwoLayers() : module_("m"), b(module_.Entry()) {
+    b.SetPart({.phase = Phase::kForward, .layer = 1});
+    w = b.Parameter({ElementType::kF32, {32}}, "w");
+    b.SetPart({});
+    x = b.Parameter({ElementType::kF32, {32}}, "x");
+  }
+  void SetPart(Phase phase, int layer) { b.SetPart({.phase = phase, .layer = layer}); }
+  absl::StatusOr<StagedStep> Cut(const std::vector<Value>& results) {
+    b.SetResults(results);
+    return CutIntoStages({.module = std::move(module_).Finish().value(),
+                          .parameters = {{.role = ParameterRole::kState, .name = "w"},
+                                         {.role = ParameterRole::kBatch, .name = "x"}},
+                          .results = std::vector<ResultInfo>(results.size()),
+                          .num_layers = 2},
+                         {.stage_of_layer = {0, 1}});
+  }
+
+ private:
+  ModuleBuilder module_;
+
+ public:
+  ComputationBuilder b;
+  Value w, x;
+};
+
+TEST(Stages, WhatNothingReadsLiesOnStage0) {
+  TwoLayers step;
+  step.SetPart(Phase::kForward, 1);
+  const auto staged = step.Cut({step.b.Unary(Opcode::kTanh, step.w)});
+  ASSERT_TRUE(staged.ok()) << Message(staged.status());
+  EXPECT_EQ(staged->parameters[0], (std::vector<StagePort>{{.stage = 1, .number = 0}}));
+  EXPECT_EQ(staged->parameters[1], (std::vector<StagePort>{{.stage = 0, .number = 0}}));
+}
+
 TEST(Stages, AStageThatWouldWaitForALaterOneIsRefused) {
-  ModuleBuilder module("m");
-  ComputationBuilder b = module.Entry();
-  const Value w = b.Parameter({ElementType::kF32, {32}}, "w");
-  b.SetPart({.phase = Phase::kForward, .layer = 1});
-  const Value late = b.Unary(Opcode::kTanh, w);
-  b.SetPart({.phase = Phase::kForward, .layer = 0});
-  b.SetResults({b.Unary(Opcode::kNegate, late)});
-  const Step step{.module = std::move(module).Finish().value(),
-                  .parameters = {{.role = ParameterRole::kState, .name = "w"}},
-                  .results = {{.name = "y"}},
-                  .num_layers = 2};
-  EXPECT_EQ(Message(CutIntoStages(step, {.stage_of_layer = {0, 1}}).status()),
+  TwoLayers step;
+  step.SetPart(Phase::kForward, 1);
+  const Value late = step.b.Unary(Opcode::kTanh, step.w);
+  step.SetPart(Phase::kForward, 0);
+  EXPECT_EQ(Message(step.Cut({step.b.Unary(Opcode::kNegate, late)}).status()),
             "the layers cannot be stages here: negate (forward of stage 0) reads tanh (forward of "
             "stage 1), which would come later");
+}
+
+// Also by way of what is made wherever it is read.
+TEST(Stages, AStageThatWouldBroadcastWhatALaterOneMakesIsRefused) {
+  TwoLayers step;
+  step.SetPart(Phase::kForward, 1);
+  const Value late = step.b.Unary(Opcode::kTanh, step.w);
+  step.SetPart(Phase::kForward, -1);
+  const Value everywhere = step.b.Broadcast(late, {32, 32}, {0});
+  step.SetPart(Phase::kForward, 0);
+  EXPECT_EQ(Message(step.Cut({step.b.Unary(Opcode::kNegate, everywhere)}).status()),
+            "the layers cannot be stages here: broadcast (forward of stage 0) reads tanh (forward "
+            "of stage 1), which would come later");
 }
 
 }  // namespace

@@ -9,8 +9,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
+#include "minka/driver/plan_step.h"
+#include "minka/ir/builder.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/verifier.h"
+#include "minka/planner/intra_op/intra_op.h"
 #include "tests/pipeline/small_steps.h"
 
 namespace minka {
@@ -145,6 +148,32 @@ TEST(TaskPrograms, NewStateIsWrittenWhereTheOldOneWas) {
     }
   });
   EXPECT_GT(num_aliases, 0);
+}
+
+// Two states that become the same take one value, which can lie where one of them was.
+TEST(TaskPrograms, AValueTakesTheMemoryOfOneState) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  b.SetPart({.phase = Phase::kForward, .layer = 0});
+  const Shape shape{ElementType::kF32, {32}};
+  const Value v = b.Parameter(shape, "v"), w = b.Parameter(shape, "w");
+  const Value next = b.Binary(Opcode::kMultiply, v, w);
+  b.SetResults({next, next});
+  for (const int number : {0, 1}) module.AddAlias({.result = number, .parameter = number});
+  const ParameterInfo first{.role = ParameterRole::kState, .name = "v", .state_result = 0};
+  const ParameterInfo second{.role = ParameterRole::kState, .name = "w", .state_result = 1};
+  const Step step{.module = std::move(module).Finish().value(),
+                  .parameters = {first, second},
+                  .results = {{.name = "v"}, {.name = "w"}},
+                  .num_layers = 1};
+  const Mesh mesh = Mesh::Parse("1").value();
+  const auto cost = MakeCostModel({}, Cluster::Local(1), mesh);
+  const StagedStep staged = CutIntoStages(step, {.stage_of_layer = {0}}).value();
+  const auto planned = PlanMesh(staged.stages[0].step, mesh, **cost, {});
+  const auto programs = LowerTasks(staged.stages[0], planned->stage);
+  ASSERT_TRUE(programs.ok()) << Message(programs.status());
+  ASSERT_EQ(programs->size(), 1u);
+  EXPECT_EQ((*programs)[0].program.module.aliases, (std::vector<Alias>{{0, 0}}));
 }
 
 int NumDots(const std::vector<TaskProgram>& programs, ProgramKind kind) {
