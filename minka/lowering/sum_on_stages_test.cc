@@ -88,13 +88,16 @@ TEST(SumOnStages, PredicatesAreJoinedStageByStage) {
 }
 
 TEST(SumOnStages, WhatOthersReadAndWhatIsMarkedIsMadeAsItWas) {
-  for (const bool is_marked : {false, true}) {
+  enum class Other { kResult, kReader, kMark };
+  for (const Other other : {Other::kResult, Other::kReader, Other::kMark}) {
     StepBuilder step(kNumber);
     const Value inner = step.Join(Opcode::kAdd, step.parameters[0], step.parameters[1]);
-    const Value sum = step.Join(Opcode::kAdd, inner, step.parameters[3]);
-    const Step summed = is_marked ? step.Summed({sum}, {{.kind = MarkKind::kLoss, .value = inner}})
-                                  : step.Summed({sum, inner});
-    EXPECT_EQ(TextOfResult(summed), "((a + b) + d)");
+    std::vector<Value> results = {step.Join(Opcode::kAdd, inner, step.parameters[3])};
+    std::vector<Mark> marks;
+    if (other == Other::kResult) results.push_back(inner);
+    if (other == Other::kReader) results.push_back(step.b.Unary(Opcode::kNegate, inner));
+    if (other == Other::kMark) marks.push_back({.kind = MarkKind::kLoss, .value = inner});
+    EXPECT_EQ(TextOfResult(step.Summed(results, marks)), "((a + b) + d)");
   }
 }
 

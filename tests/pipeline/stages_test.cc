@@ -218,7 +218,7 @@ TEST(Stages, AStepWithoutLayersIsRefused) {
             "mlp has no layers to make stages of: it marks no boundaries between them");
 }
 
-// Two layers, of which w is state of the second and x an input.
+// Two layers. w is state, read by the second, and x an input.
 class TwoLayers {
  public:
   TwoLayers() : module_("m"), b(module_.Entry()) {
@@ -230,12 +230,13 @@ class TwoLayers {
   void SetPart(Phase phase, int layer) { b.SetPart({.phase = phase, .layer = layer}); }
   absl::StatusOr<StagedStep> Cut(const std::vector<Value>& results) {
     b.SetResults(results);
-    return CutIntoStages({.module = std::move(module_).Finish().value(),
-                          .parameters = {{.role = ParameterRole::kState, .name = "w"},
-                                         {.role = ParameterRole::kBatch, .name = "x"}},
-                          .results = std::vector<ResultInfo>(results.size()),
-                          .num_layers = 2},
-                         {.stage_of_layer = {0, 1}});
+    return CutIntoStages(
+        {.module = std::move(module_).Finish().value(),
+         .parameters = {{.role = ParameterRole::kState, .name = "w", .state_result = new_state},
+                        {.role = ParameterRole::kBatch, .name = "x"}},
+         .results = std::vector<ResultInfo>(results.size()),
+         .num_layers = 2},
+        {.stage_of_layer = {0, 1}});
   }
 
  private:
@@ -244,7 +245,18 @@ class TwoLayers {
  public:
   ComputationBuilder b;
   Value w, x;
+  int new_state = -1;
 };
+
+TEST(Stages, StateLiesWhereItIsUpdated) {
+  TwoLayers step;
+  step.new_state = 0;
+  step.SetPart(Phase::kApply, 0);
+  const auto staged = step.Cut({step.b.Unary(Opcode::kNegate, step.w)});
+  ASSERT_TRUE(staged.ok()) << Message(staged.status());
+  EXPECT_EQ(staged->parameters[0][0].stage, 0);
+  EXPECT_EQ(staged->results[0].stage, 0);
+}
 
 TEST(Stages, WhatNothingReadsLiesOnStage0) {
   TwoLayers step;
