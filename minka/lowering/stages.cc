@@ -56,7 +56,7 @@ class Placement {
         stage_(entry_.instructions.size(), kEverywhere),
         num_stages_(options.stage_of_layer.back() + 1),
         tasks_(entry_.instructions.size()),
-        made_(num_stages_, tasks_) {
+        earliest_(num_stages_, tasks_) {
     FindStages();
     FindTasks();
     if (options.splits_backward) FindWeightGradients();
@@ -94,7 +94,7 @@ class Placement {
       if (!on_stage[id]) continue;
       if (stage_[id] == kEverywhere) {
         const ProgramTask wanted = first_read[id].value_or(ProgramTask{KindByPlace(id)});
-        tasks[id] = std::max(made_[stage][id], WithinReach(id, wanted));
+        tasks[id] = std::max(earliest_[stage][id], WithinReach(id, wanted));
       }
       for (const Value operand : entry_.instructions[id].operands) {
         std::optional<ProgramTask>& first = first_read[operand.instruction];
@@ -225,7 +225,7 @@ class Placement {
         for (const Value operand : entry_.instructions[id].operands) {
           earliest = std::max(earliest, EarliestRead(operand.instruction, stage, id));
         }
-        made_[stage][id] = earliest;
+        earliest_[stage][id] = earliest;
         if (stage_[id] == stage) tasks_[id] = earliest;
       }
     }
@@ -233,7 +233,7 @@ class Placement {
 
   // On a stage, of what `source` gives, by `reader`.
   ProgramTask EarliestRead(InstructionId source, int stage, InstructionId reader) const {
-    if (stage_[source] == kEverywhere) return made_[stage][source];
+    if (stage_[source] == kEverywhere) return earliest_[stage][source];
     const ProgramTask& made = tasks_[source];
     const bool is_sent = stage_[source] != stage;
     if (loop_.LeavesLoop(source) && !loop_.IsInside(reader)) {
@@ -272,8 +272,8 @@ class Placement {
   const MicroLoop loop_;
   std::vector<int> stage_;  // by instruction
   const int num_stages_;
-  std::vector<ProgramTask> tasks_;              // by instruction; of those of a stage
-  std::vector<std::vector<ProgramTask>> made_;  // by stage and instruction: not before
+  std::vector<ProgramTask> tasks_;                  // by instruction; of those of a stage
+  std::vector<std::vector<ProgramTask>> earliest_;  // by stage and instruction: not before
 };
 
 // What a stage gives others, by value of the whole step.
@@ -461,7 +461,7 @@ class StageWriter {
     KeepAliases(module);
     const std::vector<ComputationId> reachable = ReachableComputations(module);
     step_.module = KeepComputations(std::move(module), reachable);
-    return {std::move(step_), std::move(tasks_)};
+    return {std::move(step_), std::move(tasks_), static_cast<int>(results_.size())};
   }
 
   const Step& source_;

@@ -18,6 +18,7 @@ namespace minka {
 struct StageStep {
   Step step;
   std::vector<ProgramTask> tasks;  // by instruction: the program that it belongs to
+  int num_own_results = 0;         // of the whole step; those behind them are sent
 };
 
 // Parameter or result `number` of the step of a stage.

@@ -106,7 +106,9 @@ class TaskWriter {
 class TaskLowering {
  public:
   TaskLowering(const StageStep& stage, const StagePlan& plan)
-      : tasks_(stage.tasks), stage_(stage.step.module, plan) {
+      : tasks_(stage.tasks),
+        num_own_results_(stage.num_own_results),
+        stage_(stage.step.module, plan) {
     FindTasksOfReshards();
     std::set<ProgramTask> known(tasks_.begin(), tasks_.end());
     known.insert(task_of_reshard_.begin(), task_of_reshard_.end());
@@ -232,14 +234,22 @@ class TaskLowering {
     ReuseState();
   }
 
-  // New state is written where the state was that it replaces, if nothing reads that later. What
-  // replaces two is one value, in the memory of the first.
+  bool IsOwnResult(const ValueVersion& made) const {
+    for (int i = 0; i < num_own_results_; ++i) {
+      if (stage_.Result(i) == made) return true;
+    }
+    return false;
+  }
+
+  // New state is written where the state was that it replaces, if nothing reads that later (it is
+  // sent before). What replaces two is one value, in the memory of the first.
   void ReuseState() {
     std::set<ValueVersion> placed;
     for (const Alias& alias : stage_.module().aliases) {
       const ValueVersion state{{stage_.entry().parameters[alias.parameter]}};
       const ValueVersion next = stage_.Result(alias.result);
       if (IsGiven(next) || stage_.ShardingOf(state) != stage_.ShardingOf(next)) continue;
+      if (IsOwnResult(state)) continue;
       const int maker = NumberOf(TaskOf(next));
       const bool is_last = std::none_of(programs_.begin() + maker + 1, programs_.end(),
                                         [&](const auto& later) { return later->Takes(state); });
@@ -249,6 +259,7 @@ class TaskLowering {
   }
 
   const std::vector<ProgramTask>& tasks_;
+  const int num_own_results_;
   PlannedStage stage_;
   std::vector<ProgramTask> task_of_reshard_;
   std::vector<ProgramTask> numbered_;  // ascending

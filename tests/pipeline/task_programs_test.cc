@@ -150,30 +150,42 @@ TEST(TaskPrograms, NewStateIsWrittenWhereTheOldOneWas) {
   EXPECT_GT(num_aliases, 0);
 }
 
-// Two states that become the same take one value, which can lie where one of them was.
-TEST(TaskPrograms, AValueTakesTheMemoryOfOneState) {
+// The aliases of the program of a step that makes v * w of its state v and w.
+std::vector<Alias> AliasesOfProduct(
+    const std::function<std::vector<Value>(Value v, Value w, Value product)>& results) {
   ModuleBuilder module("m");
   ComputationBuilder b = module.Entry();
   b.SetPart({.phase = Phase::kForward, .layer = 0});
   const Shape shape{ElementType::kF32, {32}};
   const Value v = b.Parameter(shape, "v"), w = b.Parameter(shape, "w");
-  const Value next = b.Binary(Opcode::kMultiply, v, w);
-  b.SetResults({next, next});
-  for (const int number : {0, 1}) module.AddAlias({.result = number, .parameter = number});
-  const ParameterInfo first{.role = ParameterRole::kState, .name = "v", .state_result = 0};
-  const ParameterInfo second{.role = ParameterRole::kState, .name = "w", .state_result = 1};
-  const Step step{.module = std::move(module).Finish().value(),
-                  .parameters = {first, second},
-                  .results = {{.name = "v"}, {.name = "w"}},
-                  .num_layers = 1};
+  b.SetResults(results(v, w, b.Binary(Opcode::kMultiply, v, w)));
+  Step step{.results = {{.name = "v"}, {.name = "w"}, {.name = "metric"}}, .num_layers = 1};
+  for (const int number : {0, 1}) {
+    module.AddAlias({.result = number, .parameter = number});
+    step.parameters.push_back({.role = ParameterRole::kState, .state_result = number});
+  }
+  step.module = std::move(module).Finish().value();
+  const StageStep stage = CutIntoStages(step, {.stage_of_layer = {0}}).value().stages[0];
   const Mesh mesh = Mesh::Parse("1").value();
   const auto cost = MakeCostModel({}, Cluster::Local(1), mesh);
-  const StagedStep staged = CutIntoStages(step, {.stage_of_layer = {0}}).value();
-  const auto planned = PlanMesh(staged.stages[0].step, mesh, **cost, {});
-  const auto programs = LowerTasks(staged.stages[0], planned->stage);
-  ASSERT_TRUE(programs.ok()) << Message(programs.status());
-  ASSERT_EQ(programs->size(), 1u);
-  EXPECT_EQ((*programs)[0].program.module.aliases, (std::vector<Alias>{{0, 0}}));
+  const auto programs = LowerTasks(stage, PlanMesh(stage.step, mesh, **cost, {})->stage);
+  EXPECT_TRUE(programs.ok()) << Message(programs.status());
+  return programs.ok() ? (*programs)[0].program.module.aliases : std::vector<Alias>();
+}
+
+TEST(TaskPrograms, OneValueTakesTheMemoryOfOneState) {
+  EXPECT_EQ(AliasesOfProduct(
+                [](Value, Value, Value product) { return std::vector{product, product, product}; }),
+            (std::vector<Alias>{{.result = 0, .parameter = 0}}));
+}
+
+TEST(TaskPrograms, StateThatIsAResultTooKeepsItsMemory) {
+  EXPECT_EQ(
+      AliasesOfProduct([](Value v, Value w, Value product) { return std::vector{product, w, v}; }),
+      std::vector<Alias>());
+  EXPECT_EQ(
+      AliasesOfProduct([](Value, Value w, Value product) { return std::vector{product, w, w}; }),
+      (std::vector<Alias>{{.result = 0, .parameter = 0}}));
 }
 
 int NumDots(const std::vector<TaskProgram>& programs, ProgramKind kind) {
