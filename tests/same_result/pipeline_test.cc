@@ -52,6 +52,15 @@ TracedStep TraceSmall(const std::string& name) {
     return Trace(Mlp({.batch = 32, .hidden = 64, .num_layers = 4}), AdamW({})).value();
   }
   if (name == "bert") return TraceBert();
+  if (name == "evaluation") {
+    return TraceEvaluation(BertMaskedLanguageModel({.batch = 32,
+                                                    .sequence = 16,
+                                                    .vocabulary = 96,
+                                                    .hidden = 32,
+                                                    .num_layers = 4,
+                                                    .num_heads = 4}))
+        .value();
+  }
   if (name == "moe") {
     return Trace(Gpt({.batch = 32,
                       .sequence = 16,
@@ -172,9 +181,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Of("bert", "1f1b", {"2", "2x2"}, 2, 4),
                     Of("bert", "interleaved-1f1b", {"4", "4"}, 4, 2),
                     Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4),
-                    Of("bert", "gpipe", {"4", "2"}, 2, 1), Of("moe", "1f1b", {"4", "4"}, 2, 4),
-                    Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2),
-                    Of("wresnet", "1f1b", {"4", "4"}, 2, 4)),
+                    Of("bert", "gpipe", {"4", "2"}, 2, 1),
+                    Of("moe", "1f1b", {"4", "4"}, 2, 4), Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2),
+                    Of("wresnet", "1f1b", {"4", "4"}, 2, 4),
+                    Of("evaluation", "inference", {"2", "2x2"}, 2, 4)),
     NameOf);
 
 }  // namespace
