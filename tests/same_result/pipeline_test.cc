@@ -171,20 +171,18 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(
     Schedules, PipelineResult,
-    testing::Values(Of("mlp", "gpipe", {"1", "1"}, 2, 4), Of("mlp", "1f1b", {"2", "2"}, 2, 1),
-                    Of("mlp", "1f1b", {"2", "2"}, 2, 4), Of("mlp", "eager-1f1b", {"1", "2"}, 2, 8),
-                    Of("mlp", "interleaved-1f1b", {"2", "2"}, 4, 4),
-                    Of("mlp", "zero-bubble-h1", {"2", "1", "2"}, 3, 4),
-                    Of("gpt", "1f1b", {"2x2", "2x2"}, 2, 4),
-                    Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 16), Of("gpt", "1f1b", {"8"}, 1, 2),
-                    Of("gpt", "zero-bubble-h1", {"1", "1", "2", "4"}, 4, 8),
-                    Of("bert", "1f1b", {"2", "2x2"}, 2, 4),
-                    Of("bert", "interleaved-1f1b", {"4", "4"}, 4, 2),
-                    Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4),
-                    Of("bert", "gpipe", {"4", "2"}, 2, 1),
-                    Of("moe", "1f1b", {"4", "4"}, 2, 4), Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2),
-                    Of("wresnet", "1f1b", {"4", "4"}, 2, 4),
-                    Of("evaluation", "inference", {"2", "2x2"}, 2, 4)),
+    testing::Values(
+        Of("mlp", "gpipe", {"1", "1"}, 2, 4), Of("mlp", "1f1b", {"2", "2"}, 2, 1),
+        Of("mlp", "1f1b", {"2", "2"}, 2, 4), Of("mlp", "eager-1f1b", {"1", "2"}, 2, 8),
+        Of("mlp", "interleaved-1f1b", {"2", "2"}, 4, 4),
+        Of("mlp", "zero-bubble-h1", {"2", "1", "2"}, 3, 4), Of("gpt", "1f1b", {"2x2", "2x2"}, 2, 4),
+        Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 16), Of("gpt", "1f1b", {"8"}, 1, 2),
+        Of("gpt", "zero-bubble-h1", {"1", "1", "2", "4"}, 4, 8),
+        Of("bert", "1f1b", {"2", "2x2"}, 2, 4), Of("bert", "interleaved-1f1b", {"4", "4"}, 4, 2),
+        Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4),
+        Of("bert", "gpipe", {"4", "2"}, 2, 1), Of("moe", "1f1b", {"4", "4"}, 2, 4),
+        Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2), Of("wresnet", "1f1b", {"4", "4"}, 2, 4),
+        Of("evaluation", "inference", {"2", "2x2"}, 2, 4)),
     NameOf);
 
 }  // namespace
