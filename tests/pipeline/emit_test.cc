@@ -216,7 +216,7 @@ TEST(Emit, WhatIsResplitToBeSentOnceIsSentOnce) {
     return !border.per_micro_batch && border.from.stage == 0 && border.shape.rank() == 2;
   });
   const Module& module = planned.staged.stages[0].step.module;
-  StagePlan& plan = planned.stages[0];
+  StagePlan& plan = planned.plan.stages[0].plan.stage;
   const Value sent = module.entry_computation().results[border.from.number];
   const Sharding from = VersionSharding(module, plan, sent, 0);
   Sharding to = Sharding::Replicated(2);

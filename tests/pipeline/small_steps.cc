@@ -53,15 +53,15 @@ std::vector<int> EvenStages(int num_layers, int num_stages) {
 PlannedPipeline PlanSmall(const Step& step, const SmallPipeline& pipeline) {
   const Mesh mesh = Mesh::Parse(pipeline.mesh).value();
   const auto num_devices = static_cast<int>(mesh.num_devices()) * pipeline.num_meshes;
-  return PlanPipeline(
-             step,
-             {.planning = {.cluster = Cluster::Local(num_devices),
-                           .micro_batches = {.num_micro_batches = pipeline.num_micro_batches}},
-              .stage_of_layer = EvenStages(*Prepare(step)->num_layers,
-                                           pipeline.num_meshes * pipeline.stages_per_mesh),
-              .meshes = std::vector<Mesh>(pipeline.num_meshes, mesh),
-              .schedule = pipeline.schedule})
-      .value();
+  const PlanRequest request{
+      .cluster = Cluster::Local(num_devices),
+      .micro_batches = {.num_micro_batches = pipeline.num_micro_batches},
+      .pipeline = PipelineOptions{
+          .stage_of_layer = EvenStages(*Prepare(step)->num_layers,
+                                       pipeline.num_meshes * pipeline.stages_per_mesh),
+          .meshes = std::vector<Mesh>(pipeline.num_meshes, mesh),
+          .schedule = pipeline.schedule}};
+  return PlanPipeline(step, request).value();
 }
 
 }  // namespace minka

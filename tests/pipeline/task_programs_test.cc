@@ -22,7 +22,7 @@ namespace {
 using testing::Contains;
 
 std::vector<TaskProgram> Lower(const PlannedPipeline& planned, int stage) {
-  auto programs = LowerTasks(planned.staged.stages[stage], planned.stages[stage]);
+  auto programs = LowerTasks(planned.staged.stages[stage], planned.plan.stages[stage].plan.stage);
   EXPECT_TRUE(programs.ok()) << Message(programs.status());
   return *std::move(programs);
 }
@@ -49,10 +49,11 @@ void ForEachStage(const std::function<void(const PlannedStage& stage,
                         Case{SmallBert, {.schedule = "zero-bubble-h1", .mesh = "2"}},
                         Case{SmallEvaluation, {.schedule = "inference"}}}) {
     const PlannedPipeline planned = PlanSmall(c.make(), c.pipeline);
-    for (size_t stage = 0; stage < planned.stages.size(); ++stage) {
+    for (size_t stage = 0; stage < planned.plan.stages.size(); ++stage) {
       const Module& module = planned.staged.stages[stage].step.module;
       SCOPED_TRACE(module.name);
-      check(PlannedStage(module, planned.stages[stage]), Lower(planned, static_cast<int>(stage)));
+      check(PlannedStage(module, planned.plan.stages[stage].plan.stage),
+            Lower(planned, static_cast<int>(stage)));
     }
   }
 }
