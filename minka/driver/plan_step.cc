@@ -89,26 +89,13 @@ SearchResult<Plan> PlanPrepared(const Step& step, const PlanRequest& request, co
   if (target.joined) {
     result.stage = WithAxesApart(std::move(result.stage), target.mesh, *target.joined);
   }
-  Plan plan;
+  Plan plan = PlanOf(step, target.method, *cost, std::move(result));
   plan.options = request.options;
-  plan.method = std::string(MethodName(target.method));
-  plan.cost_model = cost->name();
-  plan.step_time_us = result.stage.step_time_us;
-  plan.peak_memory_bytes = result.stage.peak_memory_bytes;
-  plan.objective = result.objective;
-  plan.lower_bound = result.lower_bound;
-  plan.gap = plan.sharding_gap = result.gap;
-  plan.memory_price = result.memory_price;
-  plan.stop_reason = result.stop_reason;
-  plan.search_seconds = result.seconds;
-  plan.notes = result.notes;
   if (const auto& calibration = request.cost_model.calibration; calibration) {
     if (std::string note = DriftNote(*calibration); !note.empty()) {
       plan.notes.push_back(std::move(note));
     }
   }
-  plan.stage = std::move(result.stage);
-  Describe(step, plan);
   plan.per_micro_batch = plan.num_micro_batches > 1 && request.micro_batches.per_micro_batch;
   return plan;
 }

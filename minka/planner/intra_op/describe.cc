@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "fmt/format.h"
 #include "minka/analysis/flops.h"
@@ -203,6 +204,24 @@ void Describe(const Step& step, Plan& plan) {
   const double without_rule = CountUnsupported(step.module, entry, plan.unsupported_ops);
   const double all = Flops(WorkOf(step.module, entry));
   plan.unsupported_flops_share = all == 0 ? 0 : without_rule / all;
+}
+
+Plan PlanOf(const Step& step, Method method, const CostModel& cost, IntraOpResult result) {
+  Plan plan;
+  plan.method = std::string(MethodName(method));
+  plan.cost_model = std::string(cost.name());
+  plan.step_time_us = result.stage.step_time_us;
+  plan.peak_memory_bytes = result.stage.peak_memory_bytes;
+  plan.objective = result.objective;
+  plan.lower_bound = result.lower_bound;
+  plan.gap = plan.sharding_gap = result.gap;
+  plan.memory_price = result.memory_price;
+  plan.stop_reason = std::move(result.stop_reason);
+  plan.search_seconds = result.seconds;
+  plan.notes = std::move(result.notes);
+  plan.stage = std::move(result.stage);
+  Describe(step, plan);
+  return plan;
 }
 
 }  // namespace minka

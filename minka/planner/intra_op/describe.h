@@ -5,6 +5,7 @@
 
 #include "minka/ir/step.h"
 #include "minka/plan/plan.h"
+#include "minka/planner/intra_op/intra_op.h"
 
 namespace minka {
 
@@ -25,5 +26,8 @@ std::vector<ParameterPlan> DescribeParameters(const Step& step, const StagePlan&
 // Fills what follows from the plan's stages: parameters, collectives, bytes, notes on operations
 // without a rule.
 void Describe(const Step& step, Plan& plan);
+
+// The plan of a step on one mesh, described.
+Plan PlanOf(const Step& step, Method method, const CostModel& cost, IntraOpResult result);
 
 }  // namespace minka

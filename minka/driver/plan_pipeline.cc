@@ -1,0 +1,314 @@
+// PlanPipeline: which layers are a stage, and how each runs on its mesh.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+#include "minka/driver/mesh_shapes.h"
+#include "minka/driver/pipeline.h"
+#include "minka/driver/predict_pipeline.h"
+#include "minka/driver/prepare.h"
+#include "minka/planner/intra_op/describe.h"
+#include "minka/schedule/generate.h"
+
+namespace minka {
+namespace {
+
+// Layers in consecutive stages of the sizes (devices each), so that the largest load per device is
+// least; a dynamic program over the end of each stage.
+std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vector<int64_t>& sizes) {
+  const size_t num_layers = load.size(), num_stages = sizes.size();
+  std::vector<double> before = {0};
+  for (const double of_layer : load) before.push_back(before.back() + of_layer);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> best(num_stages + 1,
+                                        std::vector<double>(num_layers + 1, kNever));
+  std::vector<std::vector<size_t>> begin(num_stages + 1, std::vector<size_t>(num_layers + 1));
+  best[0][0] = 0;
+  for (size_t stage = 1; stage <= num_stages; ++stage) {
+    for (size_t end = stage; end <= num_layers; ++end) {
+      for (size_t first = stage - 1; first < end; ++first) {
+        const double of_stage =
+            (before[end] - before[first]) / static_cast<double>(sizes[stage - 1]);
+        const double worst = std::max(best[stage - 1][first], of_stage);
+        if (worst >= best[stage][end]) continue;
+        best[stage][end] = worst;
+        begin[stage][end] = first;
+      }
+    }
+  }
+  std::vector<int> stage_of_layer(num_layers);
+  size_t end = num_layers;
+  for (size_t stage = num_stages; stage > 0; --stage) {
+    for (size_t layer = begin[stage][end]; layer < end; ++layer) {
+      stage_of_layer[layer] = static_cast<int>(stage) - 1;
+    }
+    end = begin[stage][end];
+  }
+  return stage_of_layer;
+}
+
+// The cluster's part that one mesh is: whole hosts, or devices of one.
+absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
+  Cluster part = cluster;
+  if (num_devices <= cluster.devices_per_host) {
+    part.num_hosts = 1;
+    part.devices_per_host = num_devices;
+  } else if (num_devices % cluster.devices_per_host == 0) {
+    part.num_hosts = num_devices / cluster.devices_per_host;
+  } else {
+    return InvalidArgument("{} devices are no whole number of hosts of {}", num_devices,
+                           cluster.devices_per_host);
+  }
+  return part;
+}
+
+bool HasBackward(const Step& step) {
+  return std::ranges::any_of(
+      step.module.entry_computation().instructions,
+      [](const Instruction& instruction) { return instruction.part.phase == Phase::kBackward; });
+}
+
+class PipelinePlanner {
+ public:
+  static absl::StatusOr<PipelinePlanner> Create(const PlanRequest& planning, Step prepared) {
+    PipelinePlanner planner(planning, std::move(prepared));
+    ASSIGN_OR_RETURN(planner.load_, planner.LoadOfLayers());
+    return planner;
+  }
+
+  int num_layers() const { return prepared_.num_layers.value_or(0); }
+
+  absl::Status CheckStages(int num_stages) const {
+    if (num_stages <= num_layers()) return absl::OkStatus();
+    if (num_layers() == 0) {
+      return InvalidArgument(
+          "{} has no layers to part into stages: none are marked, and none are found between its "
+          "inputs and its loss (--loss names that result of a module)",
+          prepared_.module.name);
+    }
+    return InvalidArgument(
+        "{} stages are asked for, but {} has {} layers, and each stage one at least", num_stages,
+        prepared_.module.name, num_layers());
+  }
+
+  // Of so many stages on meshes of the shapes given by mesh.
+  absl::StatusOr<PlannedPipeline> Plan(std::vector<int> stage_of_layer, int num_stages,
+                                       const std::vector<std::vector<Mesh>>& shapes) const {
+    const auto num_meshes = static_cast<int>(shapes.size());
+    if (num_stages < 1 || num_stages % num_meshes != 0) {
+      return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
+    }
+    PlannedPipeline out{.prepared = prepared_};
+    const auto num_micro_batches = planning_.micro_batches.num_micro_batches;
+    ASSIGN_OR_RETURN(out.schedule,
+                     MakeSchedule(planning_.pipeline->schedule,
+                                  {.num_meshes = num_meshes,
+                                   .num_micro_batches = static_cast<int>(num_micro_batches),
+                                   .stages_per_mesh = num_stages / num_meshes}));
+    if (!out.schedule.trains && HasBackward(prepared_)) {
+      return InvalidArgument("schedule {} runs forward passes only, and {} has a backward pass",
+                             out.schedule.name, prepared_.module.name);
+    }
+    if (stage_of_layer.empty()) {
+      std::vector<int64_t> sizes;
+      for (int stage = 0; stage < num_stages; ++stage) {
+        sizes.push_back(shapes[out.schedule.MeshOf(stage)].front().num_devices());
+      }
+      stage_of_layer = BalanceLayers(load_, sizes);
+    }
+    out.plan.stage_of_layer = std::move(stage_of_layer);
+    ASSIGN_OR_RETURN(out.staged, CutIntoStages(prepared_, OptionsOf(out)));
+    RETURN_IF_ERROR(PlanStages(shapes, out));
+    RETURN_IF_ERROR(Describe(out));
+    return out;
+  }
+
+  static StageOptions OptionsOf(const PlannedPipeline& planned) {
+    return {.stage_of_layer = planned.plan.stage_of_layer,
+            .splits_backward = planned.schedule.splits_backward};
+  }
+
+ private:
+  PipelinePlanner(const PlanRequest& planning, Step prepared)
+      : planning_(planning), prepared_(std::move(prepared)) {}
+
+  // What the forward and backward pass of each layer take on one device.
+  absl::StatusOr<std::vector<double>> LoadOfLayers() const {
+    const Mesh one_device({{"x", 1}});
+    ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
+                     MakeCostModel(planning_.cost_model, planning_.cluster, one_device));
+    ASSIGN_OR_RETURN(const IntraOpResult planned, PlanMesh(prepared_, one_device, *cost, {}));
+    std::vector<double> load(num_layers());
+    const Computation& entry = prepared_.module.entry_computation();
+    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+      const StepPart& part = entry.instructions[id].part;
+      if (part.layer < 0 || part.phase == Phase::kApply) continue;
+      load[part.layer] += planned.stage.ops[id].cost_us;
+    }
+    return load;
+  }
+
+  absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes,
+                          PlannedPipeline& out) const {
+    std::vector<std::vector<Mesh>> left = shapes;  // of each mesh the one that its first stage took
+    for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
+      const int number = out.schedule.MeshOf(stage);
+      absl::StatusOr<minka::Plan> best =
+          PlanStage(out.staged.stages[stage].step, left[number], out.schedule.num_stages());
+      if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
+      for (size_t layer = 0; layer < out.plan.stage_of_layer.size(); ++layer) {
+        if (out.plan.stage_of_layer[layer] == stage)
+          best->stage.layers.push_back(static_cast<int>(layer));
+      }
+      left[number] = {best->stage.mesh};
+      out.plan.stages.push_back({.plan = *std::move(best), .mesh_number = number});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<minka::Plan> PlanStage(const Step& step, const std::vector<Mesh>& candidates,
+                                        int num_stages) const {
+    std::optional<minka::Plan> best;
+    absl::Status refusal;
+    for (const Mesh& mesh : candidates) {
+      ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
+                       MakeCostModel(planning_.cost_model, planning_.cluster, mesh));
+      SearchOptions search = planning_.search;
+      search.memory_limit_bytes.reset();
+      WorkBudget budget(search.work_limit / static_cast<int64_t>(num_stages * candidates.size()));
+      IntraOpOptions options{
+          .method = planning_.methods.front(), .search = search, .budget = &budget};
+      if (best) options.cutoff = best->objective;
+      SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
+      if (!planned.ok()) {
+        if (refusal.ok()) refusal = planned.status().why;
+        continue;
+      }
+      if (best && planned->stage.step_time_us >= best->step_time_us) continue;
+      best = PlanOf(step, options.method, *cost, *std::move(planned));
+    }
+    if (!best) return refusal;
+    return *std::move(best);
+  }
+
+  absl::Status Describe(PlannedPipeline& out) const {
+    PipelinePlan& plan = out.plan;
+    plan.module_hash = HashText(ModuleHash(prepared_.module));
+    plan.options = planning_.options;
+    plan.cost_model = plan.stages.front().plan.cost_model;
+    plan.num_micro_batches = out.schedule.shape.num_micro_batches;
+    plan.per_micro_batch = plan.num_micro_batches > 1 && planning_.micro_batches.per_micro_batch;
+    plan.remat = planning_.remat.value_or(RematChoice());
+    plan.schedule = out.schedule.name;
+    return PredictPipeline(planning_.cluster, out);
+  }
+
+  const PlanRequest& planning_;
+  const Step prepared_;
+  std::vector<double> load_;  // by layer
+};
+
+// Numbers of stages that devices and layers allow, one on each mesh, at least two.
+std::vector<int> StagesToTry(const Cluster& cluster, int num_layers) {
+  std::vector<int> numbers;
+  for (int n = 2; n <= std::min(cluster.num_devices(), num_layers); ++n) {
+    if (cluster.num_devices() % n == 0 && SubmeshOf(cluster, cluster.num_devices() / n).ok())
+      numbers.push_back(n);
+  }
+  return numbers;
+}
+
+// By mesh, the shapes it may have.
+absl::StatusOr<std::vector<std::vector<Mesh>>> ShapesOf(const Cluster& cluster,
+                                                        const PipelineOptions& options,
+                                                        int num_stages) {
+  std::vector<std::vector<Mesh>> shapes;
+  for (const Mesh& mesh : options.meshes) shapes.push_back({mesh});
+  if (!shapes.empty()) return shapes;
+  std::vector<int> sizes = options.submeshes;
+  if (sizes.empty()) {
+    if (cluster.num_devices() % num_stages != 0) {
+      return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
+                             cluster.num_devices(), num_stages);
+    }
+    sizes.assign(num_stages, cluster.num_devices() / num_stages);
+  }
+  for (const int size : sizes) {
+    ASSIGN_OR_RETURN(const Cluster submesh, SubmeshOf(cluster, size));
+    shapes.push_back(MeshShapes(submesh));
+  }
+  return shapes;
+}
+
+int NumDevices(const std::vector<std::vector<Mesh>>& shapes) {
+  int64_t num_devices = 0;
+  for (const std::vector<Mesh>& of_mesh : shapes) num_devices += of_mesh.front().num_devices();
+  return static_cast<int>(num_devices);
+}
+
+absl::StatusOr<PlannedPipeline> SearchStages(const PipelinePlanner& planner,
+                                             const PlanRequest& request) {
+  const PipelineOptions& options = *request.pipeline;
+  const auto plan = [&](int num_stages) -> absl::StatusOr<PlannedPipeline> {
+    RETURN_IF_ERROR(planner.CheckStages(num_stages));
+    ASSIGN_OR_RETURN(const auto shapes, ShapesOf(request.cluster, options, num_stages));
+    if (NumDevices(shapes) > request.cluster.num_devices()) {
+      return InvalidArgument("the stages' meshes have {} devices, cluster {} has {}",
+                             NumDevices(shapes), request.cluster.name,
+                             request.cluster.num_devices());
+    }
+    return planner.Plan(options.stage_of_layer, num_stages, shapes);
+  };
+  if (!options.stage_of_layer.empty()) return plan(options.stage_of_layer.back() + 1);
+  if (options.num_stages > 0) return plan(options.num_stages);
+  const size_t num_meshes = std::max(options.meshes.size(), options.submeshes.size());
+  if (num_meshes > 0) return plan(static_cast<int>(num_meshes));
+  const std::vector<int> numbers = StagesToTry(request.cluster, planner.num_layers());
+  if (numbers.empty()) {
+    return InvalidArgument(
+        "{} layers on {} devices leave no number of stages above 1; boundaries between layers are "
+        "marked in the model, or found where one value alone leads on",
+        planner.num_layers(), request.cluster.num_devices());
+  }
+  std::optional<PlannedPipeline> best;
+  absl::Status refusal;
+  for (const int num_stages : numbers) {
+    absl::StatusOr<PlannedPipeline> planned = plan(num_stages);
+    if (!planned.ok()) {
+      if (refusal.ok()) refusal = planned.status();
+    } else if (!best || planned->plan.step_time_us < best->plan.step_time_us) {
+      best = *std::move(planned);
+    }
+  }
+  if (!best) return refusal;
+  return *std::move(best);
+}
+
+}  // namespace
+
+absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  const RematChoice remat = request.remat.value_or(RematChoice());
+  ASSIGN_OR_RETURN(Step prepared,
+                   Prepare(step, {.micro_batches = request.micro_batches, .remat = remat}));
+  ASSIGN_OR_RETURN(const PipelinePlanner planner,
+                   PipelinePlanner::Create(request, std::move(prepared)));
+  ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, request));
+  planned.plan.search_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const int64_t needed = planned.plan.peak_memory_bytes;
+  if (const auto limit = request.search.memory_limit_bytes; limit && needed > *limit) {
+    return ResourceExhausted(
+        "the pipeline needs {} bytes per device, {} are allowed; raise the limit, take more "
+        "micro-batches or stages, or recompute (--remat all)",
+        needed, *limit);
+  }
+  return planned;
+}
+
+}  // namespace minka

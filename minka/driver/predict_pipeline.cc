@@ -1,0 +1,185 @@
+#include "minka/driver/predict_pipeline.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <tuple>
+
+#include "minka/analysis/xla_cpu_memory.h"
+#include "minka/base/status.h"
+#include "minka/simulator/mesh_memory.h"
+
+namespace minka {
+namespace {
+
+// What it takes to bring so many bytes from one mesh to another: every device of the smaller mesh
+// sends or receives its part, over the links within a host where both meshes lie in one.
+double TransferTime(const Cluster& cluster, double bytes, int64_t num_devices, bool within_host) {
+  const Link& link = within_host ? cluster.intra_host : cluster.inter_host;
+  double us = bytes / (static_cast<double>(num_devices) * link.bytes_per_us);
+  if (!within_host && cluster.host_network_bytes_per_us > 0) {
+    us = std::max(us, bytes / cluster.host_network_bytes_per_us);
+  }
+  return link.latency_us + us;
+}
+
+void SetSendTimes(const Cluster& cluster, PlannedPipeline& out) {
+  std::vector<int64_t> first_device = {0};  // by mesh, and behind the last
+  for (const Mesh& mesh : out.meshes()) {
+    first_device.push_back(first_device.back() + mesh.num_devices());
+  }
+  const auto host = [&](int64_t device) { return device / cluster.devices_per_host; };
+  const auto time = [&](int from, int to, double bytes) {
+    if (bytes == 0 || from == to) return 0.0;
+    const auto devices = [&](int mesh) { return first_device[mesh + 1] - first_device[mesh]; };
+    const int64_t first = std::min(first_device[from], first_device[to]);
+    const int64_t last = std::max(first_device[from + 1], first_device[to + 1]) - 1;
+    return TransferTime(cluster, bytes, std::min(devices(from), devices(to)),
+                        host(first) == host(last));
+  };
+  std::vector<double> up(out.plan.stages.size()), down(out.plan.stages.size());
+  for (const Border& border : out.staged.borders) {
+    if (!border.per_micro_batch) continue;
+    for (const StagePort& to : border.to) {
+      const auto bytes = static_cast<double>(border.shape.num_bytes());
+      (to.stage > border.from.stage ? up : down)[border.from.stage] += bytes;
+    }
+  }
+  const auto num_stages = static_cast<int>(out.plan.stages.size());
+  for (int i = 0; i < num_stages; ++i) {
+    PipelineStagePlan& stage = out.plan.stages[i];
+    const int next = out.plan.stages[std::min(i + 1, num_stages - 1)].mesh_number;
+    const int before = out.plan.stages[std::max(i - 1, 0)].mesh_number;
+    stage.send_forward_us = time(stage.mesh_number, next, up[i]);
+    stage.send_backward_us = time(stage.mesh_number, before, down[i]);
+  }
+}
+
+// What the plan predicts of its operations and reshards, by the program that they run in.
+void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStagePlan& stage) {
+  const auto time_of = [&](ProgramKind kind) -> double& {
+    switch (kind) {
+      case ProgramKind::kForward:
+        return stage.forward_us;
+      case ProgramKind::kBackward:
+        return stage.backward_us;
+      case ProgramKind::kWeightGradient:
+        return stage.weight_gradient_us;
+      case ProgramKind::kFront:
+      case ProgramKind::kApply:
+        break;
+    }
+    return stage.apply_us;
+  };
+  const StagePlan& plan = stage.plan.stage;
+  for (size_t id = 0; id < plan.ops.size(); ++id) {
+    time_of(staged.tasks[id].kind) += plan.ops[id].cost_us;
+  }
+  for (const PlannedCollective& collective : ListCollectives(staged.step.module, plan)) {
+    if (collective.reshards.empty()) continue;  // in its operation's costs
+    const Reshard& reshard = plan.reshards[collective.reshards.front()];
+    const bool at_end = reshard.before == static_cast<InstructionId>(plan.ops.size());
+    const InstructionId id = at_end ? reshard.value.instruction : reshard.before;
+    time_of(staged.tasks[id].kind) += collective.cost_us * static_cast<double>(collective.runs);
+  }
+  stage.forward_us /= num_micro_batches;
+  stage.backward_us /= num_micro_batches;
+  stage.weight_gradient_us /= num_micro_batches;
+}
+
+std::vector<PlannedTransfers> TransfersOf(const PipelineProgram& program, int num_micro_batches) {
+  std::map<std::tuple<int, int, std::string>, int64_t> messages_of_value;
+  std::map<std::tuple<int, int, std::string>, int64_t> bytes_of_value;
+  for (const Channel& channel : program.channels) {
+    const ArraySlot& from = program.slot(channel.from);
+    const std::tuple key(channel.from.mesh, channel.to.mesh, from.name);
+    ++messages_of_value[key];
+    bytes_of_value[key] += from.shape.num_bytes();
+  }
+  std::map<std::tuple<int, int, bool>, PlannedTransfers> found;
+  for (const auto& [key, num_messages] : messages_of_value) {
+    const auto& [from, to, name] = key;
+    const bool per_micro_batch = num_micro_batches > 1 && num_messages == num_micro_batches;
+    PlannedTransfers& transfers = found[{from, to, per_micro_batch}];
+    transfers.from_mesh = from;
+    transfers.to_mesh = to;
+    transfers.per_micro_batch = per_micro_batch;
+    ++transfers.num_values;
+    transfers.num_messages += num_messages;
+    transfers.bytes += bytes_of_value[key];
+  }
+  std::vector<PlannedTransfers> out;
+  for (const auto& [key, transfers] : found) out.push_back(transfers);
+  return out;
+}
+
+absl::Status EstimateMemory(PlannedPipeline& out) {
+  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out));
+  std::vector<std::vector<int64_t>> temporary;
+  for (const MeshProgram& mesh : program.meshes) {
+    temporary.emplace_back();
+    for (const StageProgram& of_stage : mesh.programs) {
+      const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
+      temporary.back().push_back(memory.upper_bound_bytes() - memory.argument_bytes -
+                                 memory.output_bytes);
+    }
+  }
+  SetMemory(program, temporary, out.plan);
+  out.plan.transfers = TransfersOf(program, out.plan.num_micro_batches);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void SetMemory(const PipelineProgram& program,
+               std::span<const std::vector<int64_t>> temporary_bytes, PipelinePlan& plan) {
+  plan.peak_memory_bytes = 0;
+  for (size_t mesh = 0; mesh < program.meshes.size(); ++mesh) {
+    const int64_t peak = PeakMemory(program, program.meshes[mesh], temporary_bytes[mesh]);
+    plan.peak_memory_bytes = std::max(plan.peak_memory_bytes, peak);
+    for (PipelineStagePlan& stage : plan.stages) {
+      if (stage.mesh_number != static_cast<int>(mesh)) continue;
+      stage.plan.peak_memory_bytes = stage.plan.stage.peak_memory_bytes = peak;
+    }
+  }
+}
+
+absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned) {
+  const auto send = [&planned](const Task& from, const Task&) {
+    const PipelineStagePlan& stage = planned.plan.stages[from.stage];
+    return from.kind == TaskKind::kForward ? stage.send_forward_us : stage.send_backward_us;
+  };
+  return Simulate(planned.schedule, {.task =
+                                         [&planned](const Task& task) {
+                                           const PipelineStagePlan& stage =
+                                               planned.plan.stages[task.stage];
+                                           switch (task.kind) {
+                                             case TaskKind::kForward:
+                                               return stage.forward_us;
+                                             case TaskKind::kBackward:
+                                               return stage.backward_us;
+                                             case TaskKind::kWeightGradient:
+                                               return stage.weight_gradient_us;
+                                             case TaskKind::kApply:
+                                               break;
+                                           }
+                                           return stage.apply_us;
+                                         },
+                                     .transfer = send});
+}
+
+absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
+  PipelinePlan& plan = planned.plan;
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    SetTaskTimes(planned.staged.stages[stage], plan.num_micro_batches, plan.stages[stage]);
+  }
+  SetSendTimes(cluster, planned);
+  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
+  plan.step_time_us = timeline.step_time;
+  const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
+  plan.bubble = idle / (timeline.step_time * static_cast<double>(timeline.idle.size()));
+  return EstimateMemory(planned);
+}
+
+}  // namespace minka
