@@ -270,10 +270,9 @@ absl::StatusOr<PlannedPipeline> SearchStages(const PipelinePlanner& planner,
   if (num_meshes > 0) return plan(static_cast<int>(num_meshes));
   const std::vector<int> numbers = StagesToTry(request.cluster, planner.num_layers());
   if (numbers.empty()) {
-    return InvalidArgument(
-        "{} layers on {} devices leave no number of stages above 1; boundaries between layers are "
-        "marked in the model, or found where one value alone leads on",
-        planner.num_layers(), request.cluster.num_devices());
+    RETURN_IF_ERROR(planner.CheckStages(2));
+    return InvalidArgument("{} devices do not go evenly on 2 to {} stages; name the submeshes",
+                           request.cluster.num_devices(), planner.num_layers());
   }
   std::optional<PlannedPipeline> best;
   absl::Status refusal;

@@ -1,11 +1,12 @@
-// Any text is a plan for one of two small modules, or refused with a message; what is read writes
-// and reads back.
+// Any text is a plan for one of two small modules, or of a pipeline of two stages that are such
+// modules, or refused with a message; what is read writes and reads back.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "minka/base/check.h"
 #include "minka/ir/builder.h"
+#include "minka/plan/pipeline_plan.h"
 #include "minka/plan/plan.h"
 #include "minka/plan/testing/nested_loops.h"
 
@@ -24,8 +25,16 @@ minka::Module SmallModule() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const minka::Module modules[] = {SmallModule(), minka::NestedLoops()};
+  const std::string_view json(reinterpret_cast<const char*>(data), size);
+  (void)minka::PlannedPreparationOf(json);
   for (const minka::Module& module : modules) {
-    const auto plan = minka::PlanFromJson({reinterpret_cast<const char*>(data), size}, module);
+    const minka::Module* const stages[] = {&module, &module};
+    if (const auto pipeline = minka::PipelinePlanFromJson(json, module, stages); pipeline.ok()) {
+      MINKA_CHECK(
+          minka::PipelinePlanFromJson(minka::PipelinePlanToJson(*pipeline, stages), module, stages)
+              .ok());
+    }
+    const auto plan = minka::PlanFromJson(json, module);
     if (!plan.ok()) continue;
     if (!minka::CheckPlan(*plan, module).ok()) continue;
     minka::ListCollectives(module, plan->stage);

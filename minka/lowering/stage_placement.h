@@ -1,0 +1,80 @@
+// Where the operations of a step run when it is cut into stages.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "minka/ir/micro_loop.h"
+#include "minka/ir/step.h"
+#include "minka/lowering/stages.h"
+#include "minka/program/task.h"
+
+namespace minka {
+
+// Of a value that every stage makes where it reads it.
+inline constexpr int kEverywhere = -1;
+
+// On which stage every operation stands, and in which program there. Step and options must live as
+// long.
+class StagePlacement {
+ public:
+  StagePlacement(const Step& step, const StageOptions& options);
+
+  const MicroLoop& loop() const { return loop_; }
+  // kEverywhere, or the one that makes it.
+  int stage(InstructionId id) const { return stage_[id]; }
+  const std::vector<int>& stages() const { return stage_; }
+  // Where `result` of the step is made.
+  int StageOfResult(int result) const;
+  // By instruction: the stage's own and what it makes for itself.
+  std::vector<bool> InstructionsOf(int stage) const;
+  // Of the instructions of a stage. What every stage makes for itself runs where it is first read.
+  std::vector<ProgramTask> TasksOf(int stage, const std::vector<bool>& on_stage) const;
+
+  // OK, or who would wait for ever: forward programs go up the stages, backward ones down. `read`:
+  // what the reader is part of on the stage.
+  absl::Status CheckRead(Value value, InstructionId reader, int stage, ProgramKind read) const;
+
+ private:
+  bool IsIndex(InstructionId id) const;
+  // What runs once, or for each micro-batch, does so wherever it is read.
+  ProgramTask WithinReach(InstructionId id, const ProgramTask& wanted) const;
+
+  bool MayBeMadeEverywhere(InstructionId id) const;
+
+  ParameterRole RoleOf(InstructionId parameter) const;
+  bool IsWeight(InstructionId id) const;
+
+  // An operation of no layer stands with what it reads, or with the large part of that: a gradient
+  // is squared and summed where it is. What several stages share stands on stage 0.
+  int StageOf(InstructionId id) const;
+
+  // Of those with more than so many elements, if it is one.
+  std::optional<int> StageOfOperands(InstructionId id, int64_t num_elements) const;
+
+  void FindStages();
+
+  ProgramKind KindByPlace(InstructionId id) const;
+
+  void FindTasks();
+
+  // On a stage, of what `source` gives, by `reader`.
+  ProgramTask EarliestRead(InstructionId source, int stage, InstructionId reader) const;
+
+  // Backward operations that no backward program of another stage waits for.
+  void FindWeightGradients();
+
+  bool IsOnceOrSum(InstructionId reader, InstructionId source) const;
+
+  const Step& step_;
+  const Computation& entry_;
+  const StageOptions& options_;
+  const MicroLoop loop_;
+  std::vector<int> stage_;  // by instruction
+  const int num_stages_;
+  std::vector<ProgramTask> tasks_;                  // by instruction; of those of a stage
+  std::vector<std::vector<ProgramTask>> earliest_;  // by stage and instruction: not before
+};
+
+}  // namespace minka

@@ -1,0 +1,98 @@
+// `--method pipeline` of `minka plan`, `inspect`, `run` and `train`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "command_test.h"
+#include "nlohmann/json.hpp"
+
+namespace minka {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class PipelineCommandTest : public CommandTest {};
+
+constexpr const char* kSmallGpt = "gpt-tiny --layers 2 --sequence 32 --cost-model roofline";
+
+TEST_F(PipelineCommandTest, APlanIsShownKeptInspectedAndRun) {
+  const Outcome plan = Run(fmt::format(
+      "plan {} --method pipeline --num-devices 4 --stages 2 --micro-batches 2 --out plan.json "
+      "--trace trace.json",
+      kSmallGpt));
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, StartsWith("gpt-tiny as a pipeline: 2 stages on 2 meshes, 2 micro-batches, "
+                                   "schedule 1f1b\n"));
+  EXPECT_THAT(plan.out, HasSubstr("\nmesh 0  |0"));
+  const auto json = nlohmann::json::parse(Slurp(Path("plan.json")));
+  EXPECT_EQ(json["method"], "pipeline");
+  EXPECT_EQ(json["stages"].size(), 2u);
+  EXPECT_EQ(json["stages"][1]["plan"]["method"], "shard");
+  // A name for each mesh; forward and backward of each micro-batch and the update on each.
+  EXPECT_EQ(nlohmann::json::parse(Slurp(Path("trace.json")))["traceEvents"].size(), 2u * (1 + 5));
+
+  EXPECT_EQ(Run("inspect plan.json").out, plan.out);
+  EXPECT_THAT(Run("inspect plan.json --stage 1 --only params").out,
+              HasSubstr("params/head/kernel"));
+  EXPECT_THAT(Run("inspect plan.json --stage 2").err, HasSubstr("there are stages 0 to 1"));
+  EXPECT_THAT(Run("diff plan.json plan.json").err, HasSubstr("is the plan of a pipeline"));
+
+  const Outcome run = Run(
+      "run gpt-tiny --layers 2 --sequence 32 --plan plan.json --random-inputs 1 --steps 1 --check "
+      "--dump-to dump --json");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["check"], "ok");
+  EXPECT_EQ(nlohmann::json::parse(run.out)["memory_tier"], "compiled");
+  EXPECT_THAT(Slurp(Path("dump/mesh1.instructions.txt")),
+              HasSubstr("\nrun stage 1 forward of micro-batch 1: "));
+  EXPECT_THAT(Slurp(Path("dump/cross_mesh_transfers.txt")), StartsWith("mesh 0 to mesh 1: "));
+  EXPECT_THAT(Slurp(Path("dump/stage0.backward.hlo.txt")), StartsWith("HloModule "));
+}
+
+TEST_F(PipelineCommandTest, TrainsAndResumesWithoutAPipeline) {
+  const Outcome train = Run(fmt::format(
+      "train {} --method pipeline --dp 1 --op 2 --pp 2 --micro-batches 2 --steps 2 --check 1 "
+      "--data /usr/share/common-licenses/GPL-3 --save saved --out plan.json",
+      kSmallGpt));
+  EXPECT_EQ(train.exit_code, 0) << train.err;
+  EXPECT_THAT(train.out, HasSubstr("\ntrained 2 steps"));
+  const Outcome resumed = Run(fmt::format(
+      "train {} --method data --num-devices 2 --steps 3 --data /usr/share/common-licenses/GPL-3 "
+      "--resume saved --out plan.json",
+      kSmallGpt));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("made after step 2"));
+}
+
+TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
+  const auto refusal = [&](const std::string& flags) {
+    const Outcome outcome = Run(fmt::format("plan {} {}", kSmallGpt, flags));
+    EXPECT_EQ(outcome.exit_code, 1);
+    return outcome.err;
+  };
+  EXPECT_EQ(
+      refusal("--method pipeline --num-devices 4 --stages 9"),
+      "minka: 9 stages are asked for, but gpt-tiny has 4 layers, and each stage one at least\n");
+  EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 1,4"),
+              HasSubstr("5 layers are given to stages; gpt-tiny has 4"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 3"),
+              HasSubstr("4 devices do not go evenly on 3 stages; name the submeshes"));
+  EXPECT_THAT(refusal("--num-devices 4 --stages 2"),
+              HasSubstr("belong to --method pipeline, not to shard"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --schedule 2f2b"),
+              HasSubstr("unknown schedule \"2f2b\"; known: gpipe, 1f1b"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --schedule inference"),
+              HasSubstr("runs forward passes only, and gpt-tiny has a backward pass"));
+  EXPECT_THAT(refusal("--method pipeline --submeshes 2,2"), HasSubstr("2 is no hosts x devices"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 8 --dp 3 --pp 2"),
+              HasSubstr("must be the number of devices"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --memory-limit 1MiB"),
+              HasSubstr("bytes per device, 1048576 are allowed"));
+  EXPECT_THAT(
+      Run(fmt::format("plan {}/small_gpt_adamw.pb --method pipeline --num-devices 2", JAX_MODULES))
+          .err,
+      HasSubstr("has no layers to part into stages"));
+}
+
+}  // namespace
+}  // namespace minka
