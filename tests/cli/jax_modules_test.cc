@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "command_test.h"
@@ -49,6 +50,32 @@ INSTANTIATE_TEST_SUITE_P(All, JaxModules, testing::ValuesIn(Subjects()), [](cons
   return fmt::format("{}_{}_{}{}", info.param.module, info.param.mesh, info.param.method,
                      info.param.num_micro_batches > 1 ? "_micro" : "");
 });
+
+// Module, and which result is its loss: layers are found in front of it.
+class JaxPipelines : public CommandTest,
+                     public testing::WithParamInterface<std::pair<const char*, int>> {};
+
+TEST_P(JaxPipelines, ComputeInStagesWhatOneDeviceComputes) {
+  const auto& [module, loss] = GetParam();
+  const Outcome outcome = Run(fmt::format(
+      "run {}/{}.pb --method pipeline --stages 2 --submeshes 1x2,1x4 --schedule zero-bubble-h1 "
+      "--batch-input 'batch*' --loss {} --random-inputs 1 --micro-batches 4 --steps 1 --check "
+      "--json "
+      "--cost-model roofline",
+      JAX_MODULES, module, loss));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["check"], "ok");
+  EXPECT_EQ(json["memory_tier"], "compiled");
+  const double predicted = json["peak_memory_bytes"], measured = json["measured_peak_memory_bytes"];
+  EXPECT_GE(predicted, measured);
+  EXPECT_LE(predicted, 1.01 * measured);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, JaxPipelines,
+                         testing::Values(std::pair("small_gpt_clipped", 64),
+                                         std::pair("small_moe", 58)),
+                         [](const auto& info) { return info.param.first; });
 
 }  // namespace
 }  // namespace minka

@@ -141,6 +141,7 @@ TEST_P(PipelineResult, ComputesWhatOneDeviceComputes) {
   Pipeline method{.num_micro_batches = num_micro_batches,
                   .options = {.num_stages = num_stages, .schedule = schedule},
                   .per_micro_batch = model == "wresnet"};
+  if (model == "gpt_remat") method.remat = RematChoice{RematPolicy::kAll};
   for (const std::string& mesh : meshes) method.options.meshes.push_back(Mesh::Parse(mesh).value());
   auto run = Parallelize(subject.traced, Cluster::Local(8), method, {.devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
@@ -178,6 +179,8 @@ INSTANTIATE_TEST_SUITE_P(
         Of("mlp", "zero-bubble-h1", {"2", "1", "2"}, 3, 4), Of("gpt", "1f1b", {"2x2", "2x2"}, 2, 4),
         Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 16), Of("gpt", "1f1b", {"8"}, 1, 2),
         Of("gpt", "zero-bubble-h1", {"1", "1", "2", "4"}, 4, 8),
+        Of("gpt_remat", "1f1b", {"2", "2x2"}, 2, 4),
+        Of("gpt_remat", "zero-bubble-h1", {"1", "2", "2"}, 3, 4),
         Of("bert", "1f1b", {"2", "2x2"}, 2, 4), Of("bert", "interleaved-1f1b", {"4", "4"}, 4, 2),
         Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4),
         Of("bert", "gpipe", {"4", "2"}, 2, 1), Of("moe", "1f1b", {"4", "4"}, 2, 4),
