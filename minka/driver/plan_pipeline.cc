@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -98,7 +99,7 @@ class PipelinePlanner {
 
   // Of so many stages on meshes of the shapes given by mesh.
   absl::StatusOr<PlannedPipeline> Plan(std::vector<int> stage_of_layer, int num_stages,
-                                       const std::vector<std::vector<Mesh>>& shapes) const {
+                                       const std::vector<std::vector<Mesh>>& shapes) {
     const auto num_meshes = static_cast<int>(shapes.size());
     if (num_stages < 1 || num_stages % num_meshes != 0) {
       return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
@@ -153,8 +154,7 @@ class PipelinePlanner {
     return load;
   }
 
-  absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes,
-                          PlannedPipeline& out) const {
+  absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes, PlannedPipeline& out) {
     std::vector<std::vector<Mesh>> left = shapes;  // of each mesh the one that its first stage took
     for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
       const int number = out.schedule.MeshOf(stage);
@@ -171,26 +171,62 @@ class PipelinePlanner {
     return absl::OkStatus();
   }
 
+  // What the search found of a stage: its fastest mesh and how it runs there.
+  struct SearchedStage {
+    Mesh mesh;
+    IntraOpResult result;
+  };
+
   absl::StatusOr<minka::Plan> PlanStage(const Step& step, const std::vector<Mesh>& candidates,
-                                        int num_stages) const {
-    std::optional<minka::Plan> best;
+                                        int num_stages) {
+    const uint64_t key = KeyOf(step, candidates);
+    auto found = searched_.find(key);
+    if (found == searched_.end()) {
+      ASSIGN_OR_RETURN(SearchedStage searched, SearchStage(step, candidates, num_stages));
+      found = searched_.emplace(key, std::move(searched)).first;
+    }
+    const SearchedStage& searched = found->second;
+    ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(searched.mesh));
+    return PlanOf(step, planning_.methods.front(), *cost, searched.result);
+  }
+
+  // Equal for stages of equal layers: what a search looks at.
+  uint64_t KeyOf(const Step& step, const std::vector<Mesh>& candidates) const {
+    std::string text = fmt::to_string(ModuleHash(step.module));
+    for (const Instruction& instruction : step.module.entry_computation().instructions) {
+      text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
+    }
+    for (const ParameterInfo& info : step.parameters) {
+      text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
+      if (!planning_.search.pins.empty()) text += info.name;
+    }
+    for (const Mesh& mesh : candidates) text += " " + mesh.ToString();
+    return StableHash(text);
+  }
+
+  absl::StatusOr<std::unique_ptr<CostModel>> CostModelFor(const Mesh& mesh) const {
+    return MakeCostModel(planning_.cost_model, planning_.cluster, mesh);
+  }
+
+  absl::StatusOr<SearchedStage> SearchStage(const Step& step, const std::vector<Mesh>& candidates,
+                                            int num_stages) const {
+    std::optional<SearchedStage> best;
     absl::Status refusal;
     for (const Mesh& mesh : candidates) {
-      ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
-                       MakeCostModel(planning_.cost_model, planning_.cluster, mesh));
+      ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(mesh));
       SearchOptions search = planning_.search;
       search.memory_limit_bytes.reset();
       WorkBudget budget(search.work_limit / static_cast<int64_t>(num_stages * candidates.size()));
       IntraOpOptions options{
           .method = planning_.methods.front(), .search = search, .budget = &budget};
-      if (best) options.cutoff = best->objective;
+      if (best) options.cutoff = best->result.objective;
       SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
       if (!planned.ok()) {
         if (refusal.ok()) refusal = planned.status().why;
         continue;
       }
-      if (best && planned->stage.step_time_us >= best->step_time_us) continue;
-      best = PlanOf(step, options.method, *cost, *std::move(planned));
+      if (best && planned->stage.step_time_us >= best->result.stage.step_time_us) continue;
+      best = SearchedStage{mesh, *std::move(planned)};
     }
     if (!best) return refusal;
     return *std::move(best);
@@ -210,7 +246,8 @@ class PipelinePlanner {
 
   const PlanRequest& planning_;
   const Step prepared_;
-  std::vector<double> load_;  // by layer
+  std::vector<double> load_;                    // by layer
+  std::map<uint64_t, SearchedStage> searched_;  // by KeyOf
 };
 
 // Numbers of stages that devices and layers allow, one on each mesh, at least two.
@@ -251,8 +288,7 @@ int NumDevices(const std::vector<std::vector<Mesh>>& shapes) {
   return static_cast<int>(num_devices);
 }
 
-absl::StatusOr<PlannedPipeline> SearchStages(const PipelinePlanner& planner,
-                                             const PlanRequest& request) {
+absl::StatusOr<PlannedPipeline> SearchStages(PipelinePlanner& planner, const PlanRequest& request) {
   const PipelineOptions& options = *request.pipeline;
   const auto plan = [&](int num_stages) -> absl::StatusOr<PlannedPipeline> {
     RETURN_IF_ERROR(planner.CheckStages(num_stages));
@@ -295,8 +331,7 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest
   const RematChoice remat = request.remat.value_or(RematChoice());
   ASSIGN_OR_RETURN(Step prepared,
                    Prepare(step, {.micro_batches = request.micro_batches, .remat = remat}));
-  ASSIGN_OR_RETURN(const PipelinePlanner planner,
-                   PipelinePlanner::Create(request, std::move(prepared)));
+  ASSIGN_OR_RETURN(PipelinePlanner planner, PipelinePlanner::Create(request, std::move(prepared)));
   ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, request));
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
