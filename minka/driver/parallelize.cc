@@ -61,7 +61,7 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
                                              const ParallelizeOptions& options) {
   ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, options.cost_model));
   request.options = options.configuration;
-  if (options.on_step) options.on_step("plan");
+  if (request.pipeline && options.on_step) options.on_step("plan");
   ASSIGN_OR_RETURN(std::optional<PlannedPipeline> pipeline, PipelineOf(step, request, options));
   if (pipeline) {
     ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));

@@ -76,8 +76,11 @@ class StageChecker {
         stage_.reshards[version - 1].value != value) {
       return InvalidArgument("{} has no version {}", Name(value.instruction), version);
     }
-    const bool leaves_loop =
-        PartOf(loop_, stage_.reshards[version - 1]) == LoopPart::kInside && !loop_.IsInside(reader);
+    // A stage of a pipeline sends some results for each micro-batch.
+    const bool is_sent =
+        reader == computation_.num_instructions() && loop_.IsTransient(value.instruction);
+    const bool leaves_loop = PartOf(loop_, stage_.reshards[version - 1]) == LoopPart::kInside &&
+                             !loop_.IsInside(reader) && !is_sent;
     if (leaves_loop) {
       return InvalidArgument(
           "version {} of {} is made for each micro-batch and read outside the loop", version,

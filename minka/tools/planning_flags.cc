@@ -466,14 +466,12 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   if (flags.micro_batches.num_micro_batches != 1) {
     options["micro-batches"] = fmt::to_string(flags.micro_batches.num_micro_batches);
   }
-  if (flags.method == kPipelineMethod) {
-    put("stages", flags.stages);
-    put("submeshes", flags.submeshes);
-    put("schedule", flags.schedule);
-    if (flags.dp) options["dp"] = fmt::to_string(*flags.dp);
-    if (flags.op) options["op"] = fmt::to_string(*flags.op);
-    if (flags.pp) options["pp"] = fmt::to_string(*flags.pp);
-  }
+  if (flags.stages != defaults.stages) options["stages"] = flags.stages;
+  if (flags.schedule != defaults.schedule) options["schedule"] = flags.schedule;
+  put("submeshes", flags.submeshes);
+  if (flags.dp) options["dp"] = fmt::to_string(*flags.dp);
+  if (flags.op) options["op"] = fmt::to_string(*flags.op);
+  if (flags.pp) options["pp"] = fmt::to_string(*flags.pp);
   if (flags.remat != "auto") options["remat"] = flags.remat;
   const auto put_flag = [&options](const char* flag, bool value) {
     if (value) options[flag] = "true";

@@ -12,7 +12,13 @@ namespace {
 
 // A value for each flag other than its default; "": it takes none.
 const std::map<std::string, std::string>& Values() {
-  static const std::map<std::string, std::string> values = {{"--mesh", "data=2,model=4"},
+  static const std::map<std::string, std::string> values = {{"--stages", "3,2"},
+                                                            {"--submeshes", "1x2,1x4"},
+                                                            {"--schedule", "gpipe"},
+                                                            {"--dp", "2"},
+                                                            {"--op", "2"},
+                                                            {"--pp", "2"},
+                                                            {"--mesh", "data=2,model=4"},
                                                             {"--num-devices", "16"},
                                                             {"--cluster", "p3.16xlarge:2"},
                                                             {"--method", "zero2,zero3"},
