@@ -61,6 +61,7 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
                                              const ParallelizeOptions& options) {
   ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, options.cost_model));
   request.options = options.configuration;
+  ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   if (request.pipeline && options.on_step) options.on_step("plan");
   ASSIGN_OR_RETURN(std::optional<PlannedPipeline> pipeline, PipelineOf(step, request, options));
   if (pipeline) {
@@ -72,7 +73,6 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
     if (!options.dump_dir.empty()) RETURN_IF_ERROR(run.Dump(options.dump_dir));
     return run;
   }
-  ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
   ASSIGN_OR_RETURN(CompiledStep compiled,
                    Compile(step, source, devices.client,

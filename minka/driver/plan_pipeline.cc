@@ -76,11 +76,8 @@ bool HasBackward(const Step& step) {
 
 class PipelinePlanner {
  public:
-  static absl::StatusOr<PipelinePlanner> Create(const PlanRequest& planning, Step prepared) {
-    PipelinePlanner planner(planning, std::move(prepared));
-    ASSIGN_OR_RETURN(planner.load_, planner.LoadOfLayers());
-    return planner;
-  }
+  PipelinePlanner(const PlanRequest& planning, Step prepared)
+      : planning_(planning), prepared_(std::move(prepared)) {}
 
   int num_layers() const { return prepared_.num_layers.value_or(0); }
 
@@ -120,6 +117,7 @@ class PipelinePlanner {
       for (int stage = 0; stage < num_stages; ++stage) {
         sizes.push_back(shapes[out.schedule.MeshOf(stage)].front().num_devices());
       }
+      if (load_.empty()) RETURN_IF_ERROR(FindLoadOfLayers());
       stage_of_layer = BalanceLayers(load_, sizes);
     }
     out.plan.stage_of_layer = std::move(stage_of_layer);
@@ -135,23 +133,21 @@ class PipelinePlanner {
   }
 
  private:
-  PipelinePlanner(const PlanRequest& planning, Step prepared)
-      : planning_(planning), prepared_(std::move(prepared)) {}
-
   // What the forward and backward pass of each layer take on one device.
-  absl::StatusOr<std::vector<double>> LoadOfLayers() const {
+  absl::Status FindLoadOfLayers() {
     const Mesh one_device({{"x", 1}});
     ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
                      MakeCostModel(planning_.cost_model, planning_.cluster, one_device));
-    ASSIGN_OR_RETURN(const IntraOpResult planned, PlanMesh(prepared_, one_device, *cost, {}));
-    std::vector<double> load(num_layers());
+    ASSIGN_OR_RETURN(const IntraOpResult planned,
+                     PlanMesh(prepared_, one_device, *cost, {.method = Method::kData}));
+    load_.resize(num_layers());
     const Computation& entry = prepared_.module.entry_computation();
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
       const StepPart& part = entry.instructions[id].part;
       if (part.layer < 0 || part.phase == Phase::kApply) continue;
-      load[part.layer] += planned.stage.ops[id].cost_us;
+      load_[part.layer] += planned.stage.ops[id].cost_us;
     }
-    return load;
+    return absl::OkStatus();
   }
 
   absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes, PlannedPipeline& out) {
@@ -331,7 +327,7 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest
   const RematChoice remat = request.remat.value_or(RematChoice());
   ASSIGN_OR_RETURN(Step prepared,
                    Prepare(step, {.micro_batches = request.micro_batches, .remat = remat}));
-  ASSIGN_OR_RETURN(PipelinePlanner planner, PipelinePlanner::Create(request, std::move(prepared)));
+  PipelinePlanner planner(request, std::move(prepared));
   ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, request));
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -53,7 +53,8 @@ BreakRuns::Program& BreakRuns::ProgramOf(size_t plan) {
   program->compiled = Must(
       Compile(traced_.step, source, devices_.client,
               {.preparation = {.micro_batches = request.micro_batches}, .stop_after = "verify"}));
-  program->one_device_step = Must(OneDeviceStep(traced_.step, PreparationOf(program->compiled.plan).micro_batches));
+  program->one_device_step =
+      Must(OneDeviceStep(traced_.step, PreparationOf(program->compiled.plan).micro_batches));
   return *program;
 }
 

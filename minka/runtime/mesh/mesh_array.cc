@@ -34,9 +34,8 @@ absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout
   for (int device = 0; device < mesh.num_devices(); ++device) {
     const std::string part =
         is_whole ? std::string() : TakePart(*value.bytes, shape, sharding, mesh, device);
-    ASSIGN_OR_RETURN(
-        pjrt::Buffer buffer,
-        client.CopyFromHost(first_device + device, local, is_whole ? *value.bytes : part));
+    ASSIGN_OR_RETURN(pjrt::Buffer buffer, client.CopyFromHost(first_device + device, local,
+                                                              is_whole ? *value.bytes : part));
     array.parts.push_back(std::move(buffer));
   }
   return array;
