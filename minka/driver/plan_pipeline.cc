@@ -150,10 +150,17 @@ class PipelinePlanner {
     return absl::OkStatus();
   }
 
+  void ReportProgress(int stage, int num_stages) const {
+    if (!planning_.on_progress) return;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    planning_.on_progress(fmt::format("stage {} of {}", stage + 1, num_stages), elapsed.count(), 1);
+  }
+
   absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes, PlannedPipeline& out) {
     std::vector<std::vector<Mesh>> left = shapes;  // of each mesh the one that its first stage took
     for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
       const int number = out.schedule.MeshOf(stage);
+      ReportProgress(stage, out.schedule.num_stages());
       absl::StatusOr<minka::Plan> best =
           PlanStage(out.staged.stages[stage].step, left[number], out.schedule.num_stages());
       if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
@@ -242,6 +249,7 @@ class PipelinePlanner {
 
   const PlanRequest& planning_;
   const Step prepared_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<double> load_;                    // by layer
   std::map<uint64_t, SearchedStage> searched_;  // by KeyOf
 };

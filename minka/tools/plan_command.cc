@@ -52,7 +52,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
   request.options = ToOptions(flags.source);
   request.options.merge(ToOptions(flags.planning));
   request.on_progress = [](const std::string& what, double seconds, double gap) {
-    ShowStatus(fmt::format("{}: {:.1f} s, gap {:.2f} %", what, seconds, 100 * gap));
+    ShowStatus(DescribeProgress(what, seconds, gap));
   };
   if (request.pipeline) return RunPlanPipeline(flags, source, request);
   ASSIGN_OR_RETURN(PlanResult result, PlanStep(source.step, request));

@@ -536,6 +536,11 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   return flags;
 }
 
+std::string DescribeProgress(const std::string& what, double seconds, double gap) {
+  return fmt::format("{}: {:.1f} s{}", what, seconds,
+                     gap < 1 ? fmt::format(", gap {:.2f} %", 100 * gap) : "");
+}
+
 std::string DescribeCandidates(const PlanResult& result) {
   if (result.candidates.size() < 2) return "";
   std::vector<ComparisonRow> rows;

@@ -50,6 +50,9 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags);
 absl::StatusOr<PlanningFlags> PlanningFromOptions(
     const std::map<std::string, std::string>& options);
 
+// A line about a search that goes on; the gap once one is known.
+std::string DescribeProgress(const std::string& what, double seconds, double gap);
+
 // The comparison of everything considered where that is more than one plan, else "".
 std::string DescribeCandidates(const PlanResult& result);
 

@@ -90,7 +90,7 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
   options.request.options.merge(ToOptions(flags.planning));
   options.request.on_progress = [](const std::string& what, double seconds, double gap) {
     ReportPart(what);
-    ShowStatus(fmt::format("plan {}: {:.1f} s, gap {:.2f} %", what, seconds, 100 * gap));
+    ShowStatus("plan " + DescribeProgress(what, seconds, gap));
   };
   return options;
 }
