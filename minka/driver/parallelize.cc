@@ -64,16 +64,16 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
   ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   if (request.pipeline && options.on_step) options.on_step("plan");
   ASSIGN_OR_RETURN(std::optional<PlannedPipeline> pipeline, PipelineOf(step, request, options));
+  ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
   if (pipeline) {
-    ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
     if (options.on_step) options.on_step("xla");
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, devices.client));
+    RETURN_IF_ERROR(CheckMemory(pipeline->plan, request.search.memory_limit_bytes));
     Parallelized run(step, *std::move(pipeline), std::move(executor), std::move(devices),
                      std::move(initializers));
     if (!options.dump_dir.empty()) RETURN_IF_ERROR(run.Dump(options.dump_dir));
     return run;
   }
-  ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
   ASSIGN_OR_RETURN(CompiledStep compiled,
                    Compile(step, source, devices.client,
                            {.preparation = {.micro_batches = request.micro_batches},
@@ -125,16 +125,15 @@ ParallelMethod MakeMethod(Method method, std::string mesh, SearchOptions search,
 absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMethod& method,
                                        const CostModelChoice& cost_model) {
   PlanRequest request{.cluster = cluster, .cost_model = cost_model};
-  if (const auto* pipeline = std::get_if<Pipeline>(&method)) {
-    request.pipeline = pipeline->options;
-    request.search = pipeline->search;
-    request.micro_batches = {.num_micro_batches = pipeline->num_micro_batches,
-                             .per_micro_batch = pipeline->per_micro_batch};
-    request.remat = pipeline->remat;
-    return request;
-  }
   std::string mesh;
-  const Visitor visitor{[](const Pipeline&) {},
+  const Visitor visitor{[&](const Pipeline& pipeline) {
+                          request.pipeline = pipeline.options;
+                          request.search = pipeline.search;
+                          request.micro_batches = {.num_micro_batches = pipeline.num_micro_batches,
+                                                   .per_micro_batch = pipeline.per_micro_batch};
+                          request.remat = pipeline.remat;
+                        },
+
                         [&]<Method kName>(const MethodOptions<kName>& any) {
                           request.methods = {kName};
                           request.search = any.search;

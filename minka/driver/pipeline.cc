@@ -29,6 +29,17 @@ std::vector<Mesh> PlannedPipeline::meshes() const {
   return meshes;
 }
 
+absl::StatusOr<Schedule> ScheduleFor(const Step& prepared, std::string_view name,
+                                     const PipelineShape& shape) {
+  ASSIGN_OR_RETURN(Schedule schedule, MakeSchedule(name, shape));
+  const bool has_backward = std::ranges::any_of(
+      prepared.module.entry_computation().instructions,
+      [](const Instruction& instruction) { return instruction.part.phase == Phase::kBackward; });
+  if (schedule.trains || !has_backward) return schedule;
+  return InvalidArgument("schedule {} runs forward passes only, and {} has a backward pass",
+                         schedule.name, prepared.module.name);
+}
+
 absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json) {
   ASSIGN_OR_RETURN(const PlannedPreparation how, PlannedPreparationOf(plan_json));
   if (how.stage_of_layer.empty()) return InvalidArgument("plan: it is not one of a pipeline");
@@ -48,17 +59,17 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
     const PipelineStagePlan& stage = out.plan.stages[i];
     RETURN_IF_ERROR(WithContext(CheckPlan(stage.plan, *modules[i]), fmt::format("stage {}", i)));
     const auto [found, is_new] = meshes.try_emplace(stage.mesh_number, stage.plan.stage.mesh);
-    if (!(found->second == stage.plan.stage.mesh)) {
+    if (found->second != stage.plan.stage.mesh) {
       return InvalidArgument("plan: stage {} has another mesh than an earlier stage of mesh {}", i,
                              stage.mesh_number);
     }
   }
   const auto num_meshes = static_cast<int>(meshes.size());
   const auto num_stages = static_cast<int>(out.plan.stages.size());
-  ASSIGN_OR_RETURN(out.schedule,
-                   MakeSchedule(how.schedule, {.num_meshes = num_meshes,
-                                               .num_micro_batches = out.plan.num_micro_batches,
-                                               .stages_per_mesh = num_stages / num_meshes}));
+  ASSIGN_OR_RETURN(out.schedule, ScheduleFor(out.prepared, how.schedule,
+                                             {.num_meshes = num_meshes,
+                                              .num_micro_batches = out.plan.num_micro_batches,
+                                              .stages_per_mesh = num_stages / num_meshes}));
   for (int stage = 0; stage < num_stages; ++stage) {
     if (num_stages % num_meshes == 0 &&
         out.plan.stages[stage].mesh_number == out.schedule.MeshOf(stage))
@@ -84,6 +95,15 @@ absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned) {
     programs.push_back(*std::move(lowered));
   }
   return Emit(planned.schedule, planned.staged, plans, programs);
+}
+
+absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes) {
+  if (!limit_bytes || plan.peak_memory_bytes <= *limit_bytes) return absl::OkStatus();
+  return ResourceExhausted(
+      "the pipeline needs {} bytes per device{}, {} are allowed; raise the limit, take more "
+      "micro-batches or stages, or recompute (--remat all)",
+      plan.peak_memory_bytes, plan.memory_tier == MemoryTier::kCompiled ? " when compiled" : "",
+      *limit_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,

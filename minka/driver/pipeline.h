@@ -2,7 +2,9 @@
 // and micro-batches flow through them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,12 +40,19 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest
 // A plan.json of a pipeline, checked against the step.
 absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json);
 
+// A schedule of the shape for the step; InvalidArgument where it leaves out what the step does.
+absl::StatusOr<Schedule> ScheduleFor(const Step& prepared, std::string_view name,
+                                     const PipelineShape& shape);
+
 // When every task runs, as far as the stages' plans say.
 absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned);
 
 MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan);
 
 absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned);
+
+// ResourceExhausted where a device needs more than the limit.
+absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes);
 
 // Lowers and compiles every program; the plan says then what memory they need together.
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,

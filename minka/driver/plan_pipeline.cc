@@ -14,7 +14,6 @@
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/planner/intra_op/describe.h"
-#include "minka/schedule/generate.h"
 
 namespace minka {
 namespace {
@@ -68,12 +67,6 @@ absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
   return part;
 }
 
-bool HasBackward(const Step& step) {
-  return std::ranges::any_of(
-      step.module.entry_computation().instructions,
-      [](const Instruction& instruction) { return instruction.part.phase == Phase::kBackward; });
-}
-
 class PipelinePlanner {
  public:
   PipelinePlanner(const PlanRequest& planning, Step prepared)
@@ -103,15 +96,11 @@ class PipelinePlanner {
     }
     PlannedPipeline out{.prepared = prepared_};
     const auto num_micro_batches = planning_.micro_batches.num_micro_batches;
-    ASSIGN_OR_RETURN(out.schedule,
-                     MakeSchedule(planning_.pipeline->schedule,
-                                  {.num_meshes = num_meshes,
-                                   .num_micro_batches = static_cast<int>(num_micro_batches),
-                                   .stages_per_mesh = num_stages / num_meshes}));
-    if (!out.schedule.trains && HasBackward(prepared_)) {
-      return InvalidArgument("schedule {} runs forward passes only, and {} has a backward pass",
-                             out.schedule.name, prepared_.module.name);
-    }
+    ASSIGN_OR_RETURN(out.schedule, ScheduleFor(prepared_, planning_.pipeline->schedule,
+                                               {.num_meshes = num_meshes,
+                                                .num_micro_batches = static_cast<int>(
+                                                    planning_.micro_batches.num_micro_batches),
+                                                .stages_per_mesh = num_stages / num_meshes}));
     if (stage_of_layer.empty()) {
       std::vector<int64_t> sizes;
       for (int stage = 0; stage < num_stages; ++stage) {
@@ -121,15 +110,12 @@ class PipelinePlanner {
       stage_of_layer = BalanceLayers(load_, sizes);
     }
     out.plan.stage_of_layer = std::move(stage_of_layer);
-    ASSIGN_OR_RETURN(out.staged, CutIntoStages(prepared_, OptionsOf(out)));
+    ASSIGN_OR_RETURN(out.staged,
+                     CutIntoStages(prepared_, {.stage_of_layer = out.plan.stage_of_layer,
+                                               .splits_backward = out.schedule.splits_backward}));
     RETURN_IF_ERROR(PlanStages(shapes, out));
     RETURN_IF_ERROR(Describe(out));
     return out;
-  }
-
-  static StageOptions OptionsOf(const PlannedPipeline& planned) {
-    return {.stage_of_layer = planned.plan.stage_of_layer,
-            .splits_backward = planned.schedule.splits_backward};
   }
 
  private:
@@ -339,13 +325,7 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest
   ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, request));
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const int64_t needed = planned.plan.peak_memory_bytes;
-  if (const auto limit = request.search.memory_limit_bytes; limit && needed > *limit) {
-    return ResourceExhausted(
-        "the pipeline needs {} bytes per device, {} are allowed; raise the limit, take more "
-        "micro-batches or stages, or recompute (--remat all)",
-        needed, *limit);
-  }
+  RETURN_IF_ERROR(CheckMemory(planned.plan, request.search.memory_limit_bytes));
   return planned;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <string>
+#include <set>
 #include <tuple>
 
 #include "minka/analysis/xla_cpu_memory.h"
@@ -88,26 +88,22 @@ void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStageP
   stage.weight_gradient_us /= num_micro_batches;
 }
 
-std::vector<PlannedTransfers> TransfersOf(const PipelineProgram& program, int num_micro_batches) {
-  std::map<std::tuple<int, int, std::string>, int64_t> messages_of_value;
-  std::map<std::tuple<int, int, std::string>, int64_t> bytes_of_value;
-  for (const Channel& channel : program.channels) {
-    const ArraySlot& from = program.slot(channel.from);
-    const std::tuple key(channel.from.mesh, channel.to.mesh, from.name);
-    ++messages_of_value[key];
-    bytes_of_value[key] += from.shape.num_bytes();
-  }
+std::vector<PlannedTransfers> TransfersOf(const PlannedPipeline& planned) {
   std::map<std::tuple<int, int, bool>, PlannedTransfers> found;
-  for (const auto& [key, num_messages] : messages_of_value) {
-    const auto& [from, to, name] = key;
-    const bool per_micro_batch = num_micro_batches > 1 && num_messages == num_micro_batches;
-    PlannedTransfers& transfers = found[{from, to, per_micro_batch}];
-    transfers.from_mesh = from;
-    transfers.to_mesh = to;
-    transfers.per_micro_batch = per_micro_batch;
-    ++transfers.num_values;
-    transfers.num_messages += num_messages;
-    transfers.bytes += bytes_of_value[key];
+  for (const Border& border : planned.staged.borders) {
+    const int from = planned.schedule.MeshOf(border.from.stage);
+    std::set<int> meshes;
+    for (const StagePort& port : border.to) {
+      const int to = planned.schedule.MeshOf(port.stage);
+      PlannedTransfers& transfers = found[{from, to, border.per_micro_batch}];
+      transfers.from_mesh = from;
+      transfers.to_mesh = to;
+      transfers.per_micro_batch = border.per_micro_batch;
+      if (meshes.insert(to).second) ++transfers.num_values;
+      const int num_messages = border.per_micro_batch ? planned.plan.num_micro_batches : 1;
+      transfers.num_messages += num_messages;
+      transfers.bytes += num_messages * border.shape.num_bytes();
+    }
   }
   std::vector<PlannedTransfers> out;
   for (const auto& [key, transfers] : found) out.push_back(transfers);
@@ -126,7 +122,6 @@ absl::Status EstimateMemory(PlannedPipeline& out) {
     }
   }
   SetMemory(program, temporary, out.plan);
-  out.plan.transfers = TransfersOf(program, out.plan.num_micro_batches);
   return absl::OkStatus();
 }
 
@@ -150,23 +145,21 @@ absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned) {
     const PipelineStagePlan& stage = planned.plan.stages[from.stage];
     return from.kind == TaskKind::kForward ? stage.send_forward_us : stage.send_backward_us;
   };
-  return Simulate(planned.schedule, {.task =
-                                         [&planned](const Task& task) {
-                                           const PipelineStagePlan& stage =
-                                               planned.plan.stages[task.stage];
-                                           switch (task.kind) {
-                                             case TaskKind::kForward:
-                                               return stage.forward_us;
-                                             case TaskKind::kBackward:
-                                               return stage.backward_us;
-                                             case TaskKind::kWeightGradient:
-                                               return stage.weight_gradient_us;
-                                             case TaskKind::kApply:
-                                               break;
-                                           }
-                                           return stage.apply_us;
-                                         },
-                                     .transfer = send});
+  const auto time = [&planned](const Task& task) {
+    const PipelineStagePlan& stage = planned.plan.stages[task.stage];
+    switch (task.kind) {
+      case TaskKind::kForward:
+        return stage.forward_us;
+      case TaskKind::kBackward:
+        return stage.backward_us;
+      case TaskKind::kWeightGradient:
+        return stage.weight_gradient_us;
+      case TaskKind::kApply:
+        break;
+    }
+    return stage.apply_us;
+  };
+  return Simulate(planned.schedule, {.task = time, .transfer = send});
 }
 
 absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
@@ -178,7 +171,9 @@ absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
   ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
   plan.step_time_us = timeline.step_time;
   const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
-  plan.bubble = idle / (timeline.step_time * static_cast<double>(timeline.idle.size()));
+  const double all = timeline.step_time * static_cast<double>(timeline.idle.size());
+  plan.bubble = all > 0 ? idle / all : 0;
+  plan.transfers = TransfersOf(planned);
   return EstimateMemory(planned);
 }
 

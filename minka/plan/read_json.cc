@@ -389,14 +389,26 @@ absl::Status ReadRemat(const Node& node, RematChoice& out) {
   return absl::OkStatus();
 }
 
-absl::Status ReadSummary(const Node& node, Plan& plan) {
+// What the plan of one mesh and that of a pipeline both say.
+template <typename AnyPlan>
+absl::Status ReadCommon(const Node& node, AnyPlan& plan) {
   RETURN_IF_ERROR(node["options"].Read(plan.options));
-  RETURN_IF_ERROR(node["method"].Read(plan.method));
   RETURN_IF_ERROR(node["cost_model"].Read(plan.cost_model));
   RETURN_IF_ERROR(node["step_time_us"].Read(plan.step_time_us));
   RETURN_IF_ERROR(node["peak_memory_bytes"].Read(plan.peak_memory_bytes));
+  RETURN_IF_ERROR(node["search_seconds"].Read(plan.search_seconds));
+  RETURN_IF_ERROR(node["num_micro_batches"].Read(plan.num_micro_batches));
+  RETURN_IF_ERROR(node["per_micro_batch"].Read(plan.per_micro_batch));
+  RETURN_IF_ERROR(node["schedule"].Read(plan.schedule));
   ASSIGN_OR_RETURN(const size_t tier, node["memory_tier"].Choice(kMemoryTierNames));
   plan.memory_tier = static_cast<MemoryTier>(tier);
+  RETURN_IF_ERROR(ReadRemat(node["remat"], plan.remat));
+  return node["notes"].Read(plan.notes);
+}
+
+absl::Status ReadSummary(const Node& node, Plan& plan) {
+  RETURN_IF_ERROR(ReadCommon(node, plan));
+  RETURN_IF_ERROR(node["method"].Read(plan.method));
   RETURN_IF_ERROR(node["state_bytes_per_device"].Read(plan.state_bytes_per_device));
   RETURN_IF_ERROR(node["objective"].Read(plan.objective));
   RETURN_IF_ERROR(node["lower_bound"].Read(plan.lower_bound));
@@ -404,18 +416,12 @@ absl::Status ReadSummary(const Node& node, Plan& plan) {
   RETURN_IF_ERROR(node["sharding_gap"].Read(plan.sharding_gap));
   RETURN_IF_ERROR(node["memory_price"].Read(plan.memory_price));
   RETURN_IF_ERROR(node["stop_reason"].Read(plan.stop_reason));
-  RETURN_IF_ERROR(node["search_seconds"].Read(plan.search_seconds));
   RETURN_IF_ERROR(node["collectives"].Read(plan.collectives));
   RETURN_IF_ERROR(node["collective_bytes"].Read(plan.collective_bytes));
   RETURN_IF_ERROR(node["num_parameters"].Read(plan.num_parameters));
-  RETURN_IF_ERROR(node["num_micro_batches"].Read(plan.num_micro_batches));
-  RETURN_IF_ERROR(node["per_micro_batch"].Read(plan.per_micro_batch));
-  RETURN_IF_ERROR(ReadRemat(node["remat"], plan.remat));
   RETURN_IF_ERROR(node["accumulators"].Read(plan.accumulators));
-  RETURN_IF_ERROR(node["schedule"].Read(plan.schedule));
   RETURN_IF_ERROR(node["unsupported_ops"].Read(plan.unsupported_ops));
-  RETURN_IF_ERROR(node["unsupported_flops_share"].Read(plan.unsupported_flops_share));
-  return node["notes"].Read(plan.notes);
+  return node["unsupported_flops_share"].Read(plan.unsupported_flops_share);
 }
 
 // The version and the module are looked at before all else, because all else depends on them.
@@ -527,20 +533,9 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
       {"schema_version", "module_hash", "options", "method", "cost_model", "step_time_us", "bubble",
        "peak_memory_bytes", "memory_tier", "search_seconds", "num_micro_batches", "per_micro_batch",
        "remat", "schedule", "stage_of_layer", "notes", "transfers", "stages"}));
-  RETURN_IF_ERROR(root["options"].Read(plan.options));
-  RETURN_IF_ERROR(root["cost_model"].Read(plan.cost_model));
-  RETURN_IF_ERROR(root["step_time_us"].Read(plan.step_time_us));
+  RETURN_IF_ERROR(ReadCommon(root, plan));
   RETURN_IF_ERROR(root["bubble"].Read(plan.bubble));
-  RETURN_IF_ERROR(root["peak_memory_bytes"].Read(plan.peak_memory_bytes));
-  ASSIGN_OR_RETURN(const size_t tier, root["memory_tier"].Choice(kMemoryTierNames));
-  plan.memory_tier = static_cast<MemoryTier>(tier);
-  RETURN_IF_ERROR(root["search_seconds"].Read(plan.search_seconds));
-  RETURN_IF_ERROR(root["num_micro_batches"].Read(plan.num_micro_batches));
-  RETURN_IF_ERROR(root["per_micro_batch"].Read(plan.per_micro_batch));
-  RETURN_IF_ERROR(ReadRemat(root["remat"], plan.remat));
-  RETURN_IF_ERROR(root["schedule"].Read(plan.schedule));
   RETURN_IF_ERROR(root["stage_of_layer"].Read(plan.stage_of_layer));
-  RETURN_IF_ERROR(root["notes"].Read(plan.notes));
   const Node transfers = root["transfers"];
   ASSIGN_OR_RETURN(const size_t num_transfers, transfers.Size());
   plan.transfers.resize(num_transfers);

@@ -37,6 +37,12 @@ TEST_F(PipelineCommandTest, APlanIsShownKeptInspectedAndRun) {
   EXPECT_THAT(Run("inspect plan.json --stage 2").err, HasSubstr("there are stages 0 to 1"));
   EXPECT_THAT(Run("diff plan.json plan.json").err, HasSubstr("is the plan of a pipeline"));
 
+  std::string forward_only = Slurp(Path("plan.json"));
+  forward_only.replace(forward_only.find("\"schedule\": \"1f1b\""), 18,
+                       "\"schedule\": \"inference\"");
+  Write("forward_only.json", forward_only);
+  EXPECT_THAT(Run("inspect forward_only.json").err, HasSubstr("runs forward passes only"));
+
   const Outcome run = Run(
       "run gpt-tiny --layers 2 --sequence 32 --plan plan.json --random-inputs 1 --steps 1 --check "
       "--dump-to dump --json");

@@ -12,7 +12,6 @@
 #include "fmt/ranges.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
-#include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/frontend/trace.h"
 #include "minka/models/bert.h"
@@ -21,6 +20,7 @@
 #include "minka/models/wresnet.h"
 #include "minka/oracle/oracle.h"
 #include "minka/runtime/mesh/local_devices.h"
+#include "step_inputs.h"
 
 namespace minka {
 namespace {
@@ -94,14 +94,6 @@ TracedStep TraceSmall(const std::string& name) {
       .value();
 }
 
-// The first of `num_slices` slices of a batch, over and over.
-void RepeatFirstSlice(Literal& batch, int num_slices) {
-  const std::string slice = batch.bytes->substr(0, batch.bytes->size() / num_slices);
-  std::string repeated;
-  for (int i = 0; i < num_slices; ++i) repeated += slice;
-  batch.bytes = std::make_shared<const std::string>(std::move(repeated));
-}
-
 struct Subject {
   TracedStep traced;
   StepInputs inputs;
@@ -114,17 +106,7 @@ const Subject& SubjectOf(const std::string& model) {
   Subject& subject = it->second;
   if (!is_new) return subject;
   subject.traced = TraceSmall(model);
-  subject.inputs = [&subject,
-                    is_repeated = model == "wresnet"](int step) -> absl::StatusOr<ParameterValues> {
-    const TracedStep& traced = subject.traced;
-    ParameterValues values = InitialValues(traced.step, traced.initializers, kSeed);
-    for (int i = 0; i < static_cast<int>(values.size()); ++i) {
-      if (values[i].bytes) continue;
-      ASSIGN_OR_RETURN(values[i], RandomInput(traced.step, i, kSeed + step));
-      if (is_repeated && traced.step.parameters[i].batch_dim == 0) RepeatFirstSlice(values[i], 4);
-    }
-    return values;
-  };
+  subject.inputs = InputsOf(subject.traced, kSeed, model == "wresnet" ? 4 : 1);
   subject.one_device =
       RunOnOneDevice(subject.traced.step, Devices().client, subject.inputs, kSteps).value();
   return subject;

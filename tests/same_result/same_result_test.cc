@@ -23,6 +23,7 @@
 #include "minka/models/unet.h"
 #include "minka/models/wresnet.h"
 #include "minka/oracle/oracle.h"
+#include "step_inputs.h"
 #include "tests/support/collectives.h"
 #include "tests/support/rotation.h"
 
@@ -97,27 +98,6 @@ const LocalDevices& Devices() {
   return devices;
 }
 
-// The first of `num_slices` slices of a batch, over and over.
-void RepeatFirstSlice(Literal& batch, int num_slices) {
-  const std::string& bytes = *batch.bytes;
-  const std::string slice = bytes.substr(0, bytes.size() / num_slices);
-  std::string repeated;
-  for (int i = 0; i < num_slices; ++i) repeated += slice;
-  batch.bytes = std::make_shared<const std::string>(std::move(repeated));
-}
-
-StepInputs InputsOf(const TracedStep& traced, int num_equal_slices = 1) {
-  return [&traced, num_equal_slices](int step) -> absl::StatusOr<ParameterValues> {
-    ParameterValues values = InitialValues(traced.step, traced.initializers, kSeed);
-    for (int i = 0; i < static_cast<int>(values.size()); ++i) {
-      if (values[i].bytes) continue;
-      ASSIGN_OR_RETURN(values[i], RandomInput(traced.step, i, kSeed + step));
-      if (traced.step.parameters[i].batch_dim == 0) RepeatFirstSlice(values[i], num_equal_slices);
-    }
-    return values;
-  };
-}
-
 // Batch normalisation in micro-batches takes its statistics from each: those of the full batch if
 // all micro-batches are equal, as their inputs are.
 MicroBatchOptions MicroBatchesOf(const std::string& model, int count) {
@@ -137,7 +117,7 @@ const Subject& SubjectOf(const std::string& model, int num_equal_slices) {
   if (is_new) {
     Subject& subject = it->second;
     subject.traced = TraceSmall(model);
-    subject.inputs = InputsOf(subject.traced, num_equal_slices);
+    subject.inputs = InputsOf(subject.traced, kSeed, num_equal_slices);
     subject.one_device =
         RunOnOneDevice(subject.traced.step, Devices().client, subject.inputs, kSteps).value();
   }
@@ -255,7 +235,7 @@ TEST_P(SameResultInTypes, AsOneDeviceToRounding) {
   if (is_new) {
     subject.traced =
         Trace(SmallModel(model), OptimizerOf(optimizer), {.dtype = {.compute = type}}).value();
-    subject.inputs = InputsOf(subject.traced);
+    subject.inputs = InputsOf(subject.traced, kSeed);
     subject.one_device =
         RunOnOneDevice(subject.traced.step, Devices().client, subject.inputs, kSteps).value();
   }
@@ -309,7 +289,7 @@ TEST(BatchStatistics, OfEachMicroBatchAreComparedWithOneDeviceThatTakesThemSo) {
                                               .small_images = true}),
                                   Sgd({.momentum = 0.9}))
                                 .value();
-  const StepInputs inputs = InputsOf(traced);
+  const StepInputs inputs = InputsOf(traced, kSeed);
   auto run = Parallelize(traced, Cluster::Local(8),
                          DataParallel{.num_micro_batches = 2, .per_micro_batch = true},
                          {.devices = Devices()});

@@ -99,11 +99,6 @@ class PipelineExecutor::StepRun {
     bool is_owned = false, is_taken = false;
   };
 
-  // Brings the value on the host to the other mesh when it is asked for.
-  struct Sent {
-    std::optional<Literal> value;
-  };
-
   void TakeArgument(size_t parameter, MeshArray& argument) {
     size_t next = 0;
     for (const MeshSlot& at : program_.parameters[parameter]) {
@@ -128,9 +123,9 @@ class PipelineExecutor::StepRun {
     if (const auto* run = std::get_if<RunInstruction>(&instruction)) {
       RETURN_IF_ERROR(RunProgram(mesh, *run));
     } else if (const auto* send = std::get_if<SendInstruction>(&instruction)) {
-      ASSIGN_OR_RETURN(sent_[send->channel].value, ReadSlot({mesh, send->slot}));
+      ASSIGN_OR_RETURN(sent_[send->channel], ReadSlot({mesh, send->slot}));
     } else if (const auto* receive = std::get_if<ReceiveInstruction>(&instruction)) {
-      std::optional<Literal>& value = sent_[receive->channel].value;
+      std::optional<Literal>& value = sent_[receive->channel];
       if (!value) return false;
       ASSIGN_OR_RETURN(
           MeshArray array,
@@ -189,7 +184,7 @@ class PipelineExecutor::StepRun {
   const PipelineProgram& program_;
   std::vector<std::vector<ContentsOfSlot>> slots_;  // by mesh and slot
   std::vector<size_t> next_;                        // instruction, by mesh
-  std::vector<Sent> sent_;                          // by channel
+  std::vector<std::optional<Literal>> sent_;        // by channel: on its way through the host
   std::map<MeshSlot, size_t> where_;                // results that were taken
 };
 
