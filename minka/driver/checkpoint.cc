@@ -37,7 +37,7 @@ absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, int keep,
   for (int i = 0; i < static_cast<int>(runner.parameters().size()); ++i) {
     const ParameterInfo& parameter = runner.parameters()[i];
     if (!IsResident(parameter)) continue;
-    ASSIGN_OR_RETURN(const Literal value, runner.ReadParameter(state, i));
+    ASSIGN_OR_RETURN(const Literal value, state.arrays[i].ToHost());
     RETURN_IF_ERROR(writer.Add(parameter.name, {.shape = value.shape, .bytes = *value.bytes}));
   }
   return writer.Commit(keep);
@@ -65,8 +65,7 @@ absl::Status CheckFits(const CheckpointReader& checkpoint, const Step& step) {
                          tensors.begin()->first);
 }
 
-absl::StatusOr<State> RestoreCheckpoint(const CheckpointReader& checkpoint,
-                                        const StepRunner& runner) {
+absl::StatusOr<State> RestoreCheckpoint(const CheckpointReader& checkpoint, StepRunner& runner) {
   const auto tensors = TensorsByName(checkpoint.manifest());
   TensorFile open;
   std::optional<int> open_number;

@@ -24,7 +24,6 @@ absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, int keep,
 absl::Status CheckFits(const CheckpointReader& checkpoint, const Step& step);
 
 // The state, on the devices; one file at a time is in memory. Precondition: CheckFits.
-absl::StatusOr<State> RestoreCheckpoint(const CheckpointReader& checkpoint,
-                                        const StepRunner& runner);
+absl::StatusOr<State> RestoreCheckpoint(const CheckpointReader& checkpoint, StepRunner& runner);
 
 }  // namespace minka

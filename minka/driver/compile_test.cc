@@ -211,7 +211,7 @@ TEST(Parallelize, StateStaysOnTheDevicesAndIsConsumed) {
   }
   EXPECT_LT(last, first);
   EXPECT_EQ(run->runner().executor().times().us.size(), 30u);
-  const int64_t peak = run->runner().executor().measured_peak_bytes();
+  const int64_t peak = run->runner().executor().MeasuredPeakBytes().value();
   EXPECT_GT(peak, 0);
   State empty = std::move(state);
   EXPECT_EQ(Message((*run)(std::move(state), batch).status()),

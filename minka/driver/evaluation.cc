@@ -65,8 +65,8 @@ Evaluation::Evaluation(Step step, std::vector<int> training_parameters, MeshExec
       executor_(std::move(executor)) {}
 
 absl::StatusOr<std::vector<Literal>> Evaluation::Run(State& state, const Batch& batch) {
-  std::vector<MeshArray> inputs(training_parameters_.size());
-  std::vector<MeshArray*> arguments;
+  std::vector<DistributedArray> inputs(training_parameters_.size());
+  std::vector<DistributedArray*> arguments;
   size_t next = 0;
   for (int i = 0; i < static_cast<int>(training_parameters_.size()); ++i) {
     if (training_parameters_[i] >= 0) {
@@ -77,13 +77,10 @@ absl::StatusOr<std::vector<Literal>> Evaluation::Run(State& state, const Batch& 
     ASSIGN_OR_RETURN(inputs[i], executor_.Put(i, batch[next++]));
     arguments.push_back(&inputs[i]);
   }
-  ASSIGN_OR_RETURN(const std::vector<MeshArray> results, executor_.Run(arguments));
-  std::vector<Literal> values;
-  for (int i = 0; i < static_cast<int>(results.size()); ++i) {
-    ASSIGN_OR_RETURN(Literal value, executor_.Get(i, results[i]));
-    values.push_back(std::move(value));
-  }
-  return values;
+  ASSIGN_OR_RETURN(const std::vector<DistributedArray> results, executor_.Run(arguments));
+  std::vector<const DistributedArray*> read;
+  for (const DistributedArray& result : results) read.push_back(&result);
+  return ToHost(read);
 }
 
 int Evaluation::FindResult(const std::string& name) const {

@@ -190,7 +190,7 @@ const Plan& Parallelized::plan() const {
   return *plan_;
 }
 
-absl::StatusOr<State> Parallelized::Initialize(uint64_t seed) const {
+absl::StatusOr<State> Parallelized::Initialize(uint64_t seed) {
   if (initializers_.empty()) {
     return FailedPrecondition(
         "the step {} says nothing about initial values; give them to Initialize",
@@ -201,7 +201,7 @@ absl::StatusOr<State> Parallelized::Initialize(uint64_t seed) const {
   return state;
 }
 
-absl::StatusOr<State> Parallelized::Initialize(const ParameterValues& values) const {
+absl::StatusOr<State> Parallelized::Initialize(const ParameterValues& values) {
   return runner_.CreateState(values);
 }
 

@@ -108,9 +108,9 @@ class Parallelized {
                LocalDevices devices, std::vector<std::optional<Initializer>> initializers);
 
   // State by the step's initialisers; FailedPrecondition for a step that has none (a module file).
-  absl::StatusOr<State> Initialize(uint64_t seed) const;
+  absl::StatusOr<State> Initialize(uint64_t seed);
   // State from values by parameter number (batch inputs and keys are not read).
-  absl::StatusOr<State> Initialize(const ParameterValues& values) const;
+  absl::StatusOr<State> Initialize(const ParameterValues& values);
   // One step; keys follow from the state's seed and step number.
   absl::StatusOr<StepResult> operator()(State state, const Batch& batch);
 

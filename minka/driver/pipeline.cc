@@ -11,6 +11,7 @@
 #include "minka/ir/hlo_proto.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
+#include "minka/runtime/pipeline/local_pipeline_executor.h"
 #include "minka/schedule/generate.h"
 
 namespace minka {
@@ -109,10 +110,11 @@ absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
                                                                   const pjrt::Client& client) {
   ASSIGN_OR_RETURN(PipelineProgram program, LowerPipeline(planned));
-  ASSIGN_OR_RETURN(PipelineExecutor executor, PipelineExecutor::Create(client, std::move(program)));
-  SetMemory(executor.program(), executor.temporary_bytes(), planned.plan);
+  ASSIGN_OR_RETURN(std::unique_ptr<PipelineExecutor> executor,
+                   LocalPipelineExecutor::Create(client, std::move(program)));
+  SetMemory(executor->program(), executor->temporary_bytes(), planned.plan);
   planned.plan.memory_tier = MemoryTier::kCompiled;
-  return std::make_unique<PipelineExecutor>(std::move(executor));
+  return executor;
 }
 
 absl::Status DumpPipeline(const PlannedPipeline& planned, const std::string& folder) {

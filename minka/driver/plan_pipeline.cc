@@ -95,7 +95,6 @@ class PipelinePlanner {
       return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
     }
     PlannedPipeline out{.prepared = prepared_};
-    const auto num_micro_batches = planning_.micro_batches.num_micro_batches;
     ASSIGN_OR_RETURN(out.schedule, ScheduleFor(prepared_, planning_.pipeline->schedule,
                                                {.num_meshes = num_meshes,
                                                 .num_micro_batches = static_cast<int>(

@@ -378,7 +378,7 @@ class Training {
     ASSIGN_OR_RETURN(
         state_, resumed_ ? RestoreCheckpoint(*resumed_, run_->runner()) : run_->Initialize(seed_));
     report_.create_state_seconds = SecondsSince(create);
-    run_->runner().executor().ResetMeasurements();
+    RETURN_IF_ERROR(run_->runner().executor().ResetMeasurements());
     Phase("train");
     const auto start = Clock::now();
     double evaluation_seconds = 0, fraction = 0;
@@ -391,7 +391,7 @@ class Training {
       const double last_fraction = std::exchange(fraction, Fraction(step, SecondsSince(start)));
       TrainProgress progress{.step = step, .fraction = fraction, .loss = result.loss};
       if (ShouldEvaluate(step, fraction, last_fraction)) {
-        NotePeak();
+        RETURN_IF_ERROR(NotePeak());
         const auto evaluation = Clock::now();
         RETURN_IF_ERROR(Evaluate());
         progress.held_out_loss = report_.held_out_loss;
@@ -405,7 +405,7 @@ class Training {
       if (events_.on_progress) events_.on_progress(progress);
       if (ShouldSave(step, fraction)) RETURN_IF_ERROR(Save());
     }
-    NotePeak();
+    RETURN_IF_ERROR(NotePeak());
     report_.seconds = SecondsSince(start);
     report_.step_times = run_->runner().executor().times();
     return absl::OkStatus();
@@ -418,7 +418,7 @@ class Training {
   }
 
   absl::Status Save() {
-    NotePeak();
+    RETURN_IF_ERROR(NotePeak());
     const Checkpoints& checkpoints = options_.checkpoints;
     ASSIGN_OR_RETURN(report_.saved_to, SaveCheckpoint(checkpoints.save_dir, checkpoints.keep,
                                                       about_, run_->runner(), state_));
@@ -426,9 +426,11 @@ class Training {
   }
 
   // The training's peak: taken before the first evaluation, which shares the meter.
-  void NotePeak() {
-    if (report_.measured_peak_memory_bytes > 0) return;
-    report_.measured_peak_memory_bytes = run_->runner().executor().measured_peak_bytes();
+  absl::Status NotePeak() {
+    if (report_.measured_peak_memory_bytes > 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(report_.measured_peak_memory_bytes,
+                     run_->runner().executor().MeasuredPeakBytes());
+    return absl::OkStatus();
   }
 
   // Examples where the model reads no tokens.

@@ -42,7 +42,7 @@ absl::Status ForEachStep(StepRunner& runner, const StepInputs& inputs, int num_s
     if (i == 0) {
       ASSIGN_OR_RETURN(state, runner.CreateState(values));
     }
-    ASSIGN_OR_RETURN(std::vector<MeshArray> results, runner.Launch(state, values));
+    ASSIGN_OR_RETURN(std::vector<DistributedArray> results, runner.Launch(state, values));
     RETURN_IF_ERROR(inspect(i, results));
     ASSIGN_OR_RETURN(state, runner.NextState(std::move(state), results));
   }
@@ -53,14 +53,14 @@ absl::Status ForEachStep(StepRunner& runner, const StepInputs& inputs, int num_s
 absl::StatusOr<std::vector<Literal>> RunSteps(StepRunner& runner, const StepInputs& inputs,
                                               int num_steps) {
   std::vector<Literal> values;
-  RETURN_IF_ERROR(
-      ForEachStep(runner, inputs, num_steps, [&](int step, const std::vector<MeshArray>& results) {
-        if (step + 1 < num_steps) return absl::OkStatus();
-        for (int i = 0; i < static_cast<int>(results.size()); ++i) {
-          ASSIGN_OR_RETURN(values.emplace_back(), runner.executor().Get(i, results[i]));
-        }
-        return absl::OkStatus();
-      }));
+  RETURN_IF_ERROR(ForEachStep(runner, inputs, num_steps,
+                              [&](int step, const std::vector<DistributedArray>& results) {
+                                if (step + 1 < num_steps) return absl::OkStatus();
+                                for (const DistributedArray& result : results) {
+                                  ASSIGN_OR_RETURN(values.emplace_back(), result.ToHost());
+                                }
+                                return absl::OkStatus();
+                              }));
   return values;
 }
 
@@ -251,15 +251,11 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Cl
 }
 
 absl::StatusOr<MeshResults> RunOnMesh(StepRunner& minka, const StepInputs& inputs, int num_steps) {
-  const StepExecutor& executor = minka.executor();
   MeshResults out;
-  out.replica_faults.resize(executor.num_results());
-  const auto read = [&](int i, int step_number, const MeshArray& array) -> absl::Status {
-    const auto [shape, sharding, mesh, first_device] = executor.ResultLayout(i);
-    std::vector<std::string> parts;
-    for (const pjrt::Buffer& part : array.parts) {
-      ASSIGN_OR_RETURN(parts.emplace_back(), part.ToHost());
-    }
+  out.replica_faults.resize(minka.executor().num_results());
+  const auto read = [&](int i, int step_number, const DistributedArray& array) -> absl::Status {
+    const auto& [shape, sharding, mesh, first_device] = array.layout();
+    ASSIGN_OR_RETURN(const std::vector<std::string> parts, array.PartsToHost());
     const auto difference = FindReplicaDifference(parts, shape, sharding, mesh);
     if (difference && out.replica_faults[i].empty()) {
       out.replica_faults[i] = DescribeReplicas(*difference, shape, parts, step_number);
@@ -274,7 +270,7 @@ absl::StatusOr<MeshResults> RunOnMesh(StepRunner& minka, const StepInputs& input
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(ForEachStep(
-      minka, inputs, num_steps, [&](int step_number, const std::vector<MeshArray>& results) {
+      minka, inputs, num_steps, [&](int step_number, const std::vector<DistributedArray>& results) {
         for (size_t i = 0; i < results.size(); ++i) {
           RETURN_IF_ERROR(read(static_cast<int>(i), step_number, results[i]));
         }

@@ -130,13 +130,12 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
 }
 
 // All results by number, state read back from the devices.
-absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, const StepRunner& runner,
-                                               const StepOutput& output) {
+absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, const StepOutput& output) {
   std::vector<Literal> results = output.results;
   for (int i = 0; i < static_cast<int>(step.parameters.size()); ++i) {
     const int result = step.parameters[i].state_result;
     if (step.parameters[i].role != ParameterRole::kState || result < 0) continue;
-    ASSIGN_OR_RETURN(results[result], runner.ReadParameter(output.state, i));
+    ASSIGN_OR_RETURN(results[result], output.state.arrays[i].ToHost());
   }
   return results;
 }
@@ -184,7 +183,7 @@ class ModuleRun {
     auto start = Clock::now();
     ASSIGN_OR_RETURN(State state, runner.CreateState(inputs_));
     figures_.create_state_seconds = SecondsSince(start);
-    runner.executor().ResetMeasurements();
+    RETURN_IF_ERROR(runner.executor().ResetMeasurements());
     ReportPart("the launch on all devices");
     start = Clock::now();
     ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
@@ -192,10 +191,10 @@ class ModuleRun {
         std::max(0.0, SecondsSince(start) - runner.executor().times().us.front() * 1e-6);
     RETURN_IF_ERROR(WriteResults(output));
     RETURN_IF_ERROR(TimeWarmSteps(std::move(output.state)));
-    const StepExecutor& executor = runner.executor();
+    StepExecutor& executor = runner.executor();
     figures_.step_times = executor.times();
     figures_.num_warm_up = kNumWarmUpSteps;
-    figures_.measured_peak_memory_bytes = executor.measured_peak_bytes();
+    ASSIGN_OR_RETURN(figures_.measured_peak_memory_bytes, executor.MeasuredPeakBytes());
     figures_.total_allocation_bytes = run_->pipeline() != nullptr
                                           ? run_->pipeline()->plan.peak_memory_bytes
                                           : executor.executables()[0]->memory().total_bytes();
@@ -204,8 +203,7 @@ class ModuleRun {
 
   absl::Status WriteResults(const StepOutput& output) {
     ReportPart("reading the results");
-    ASSIGN_OR_RETURN(const std::vector<Literal> results,
-                     ResultsOf(source_.step, run_->runner(), output));
+    ASSIGN_OR_RETURN(const std::vector<Literal> results, ResultsOf(source_.step, output));
     if (flags_.outputs.empty()) return absl::OkStatus();
     return WriteTensors(flags_.outputs, ToTensorFile(results));
   }

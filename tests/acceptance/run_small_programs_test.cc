@@ -56,15 +56,16 @@ TEST(FastCall, TheExecutorReturnsAnArrayOnAllDevices) {
   StepExecutor& executor = run->runner().executor();
   auto x = executor.Put(0, (*values)[0]), y = executor.Put(1, (*values)[1]);
   ASSERT_TRUE(x.ok() && y.ok());
-  const std::vector<MeshArray*> arguments = {&*x, &*y};
+  const std::vector<DistributedArray*> arguments = {&*x, &*y};
   const auto results = executor.Run(arguments);
   ASSERT_TRUE(results.ok()) << Message(results.status());
   ASSERT_EQ(results->size(), 1u);
-  ASSERT_EQ(results->front().parts.size(), 4u);
-  for (const pjrt::Buffer& part : results->front().parts) {
+  const std::vector<pjrt::Buffer>& parts = LocalArrayOf(results->front()).parts;
+  ASSERT_EQ(parts.size(), 4u);
+  for (const pjrt::Buffer& part : parts) {
     EXPECT_EQ(ToString(part.shape()), "f32[3,2]");
   }
-  EXPECT_EQ(executor.Get(0, results->front())->shape,
+  EXPECT_EQ(results->front().ToHost()->shape,
             program.step.module.entry_computation().shape({2, 0}));
 
   const std::string folder = TemporaryPath("fast_call");

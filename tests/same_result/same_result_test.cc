@@ -393,13 +393,13 @@ struct DeviceBytes {
 };
 
 DeviceBytes BytesOf(const TracedStep& traced, const ParallelMethod& method) {
-  const auto run = Parallelize(traced, Cluster::Local(8), method, {.devices = Devices()});
+  auto run = Parallelize(traced, Cluster::Local(8), method, {.devices = Devices()});
   MINKA_CHECK(run.ok(), "{}", Message(run.status()));
   const State state = run->Initialize(kSeed).value();
   DeviceBytes bytes;
   for (const auto& array : state.arrays) {
-    if (array.parts.empty()) continue;
-    bytes.state += array.parts[0].size_bytes();
+    if (array.empty()) continue;
+    bytes.state += LocalArrayOf(array).parts[0].size_bytes();
   }
   EXPECT_EQ(bytes.state, run->plan().state_bytes_per_device);
   bytes.temporary = run->runner().executor().executables()[0]->memory().temp_bytes;

@@ -42,16 +42,10 @@ absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout
 }
 
 absl::StatusOr<Literal> GetArray(const ArrayLayout& layout, const MeshArray& array) {
-  return GetArray(layout, [&](int64_t device) { return array.parts[device].ToHost(); });
-}
-
-absl::StatusOr<Literal> GetArray(
-    const ArrayLayout& layout,
-    const std::function<absl::StatusOr<std::string>(int64_t device)>& part_of) {
   const auto& [shape, sharding, mesh, first_device] = layout;
   std::string whole(static_cast<size_t>(shape.num_bytes()), '\0');
   for (const int64_t device : CoveringDevices(sharding, mesh)) {
-    ASSIGN_OR_RETURN(const std::string part, part_of(device));
+    ASSIGN_OR_RETURN(const std::string part, array.parts[device].ToHost());
     PutPart(part, shape, sharding, mesh, device, whole);
   }
   return Literal{shape, std::make_shared<const std::string>(std::move(whole))};

@@ -1,8 +1,6 @@
 // Arrays on the devices of a mesh, and their way to the host and back.
 #pragma once
 
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,7 +22,8 @@ struct ArrayLayout {
   Shape shape;  // whole
   Sharding sharding;
   Mesh mesh;
-  int first_device = 0;  // of the mesh, among those of the client
+  int first_device = 0;  // of the mesh, among those of the client (or of the job)
+  bool operator==(const ArrayLayout&) const = default;
 };
 
 // Copies a whole array to the devices; InvalidArgument for another shape, unless it only has the
@@ -33,9 +32,5 @@ absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout
                                    const Literal& value);
 // The whole array.
 absl::StatusOr<Literal> GetArray(const ArrayLayout& layout, const MeshArray& array);
-// The same of what a function gives as a device's part.
-absl::StatusOr<Literal> GetArray(
-    const ArrayLayout& layout,
-    const std::function<absl::StatusOr<std::string>(int64_t device)>& part_of);
 
 }  // namespace minka

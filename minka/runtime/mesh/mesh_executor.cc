@@ -28,18 +28,23 @@ ArrayLayout MeshExecutor::ResultLayout(int result) const {
   return {signature_.results[result], signature_.result_shardings[result], mesh_};
 }
 
-absl::StatusOr<MeshArray> MeshExecutor::Put(int parameter, const Literal& value) const {
-  absl::StatusOr<MeshArray> array = PutArray(client_, ParameterLayout(parameter), value);
+absl::StatusOr<DistributedArray> MeshExecutor::Put(int parameter, const Literal& value) {
+  ArrayLayout layout = ParameterLayout(parameter);
+  absl::StatusOr<MeshArray> array = PutArray(client_, layout, value);
   if (!array.ok()) return WithContext(array.status(), fmt::format("parameter {}", parameter));
-  return array;
+  return MakeLocalArray(std::move(layout), *std::move(array));
 }
 
-absl::StatusOr<std::vector<MeshArray>> MeshExecutor::Run(std::span<MeshArray* const> arguments) {
+absl::StatusOr<std::vector<DistributedArray>> MeshExecutor::Run(
+    std::span<DistributedArray* const> arguments) {
   MINKA_CHECK(arguments.size() == signature_.parameters.size(), "{} arguments for {} parameters",
               arguments.size(), signature_.parameters.size());
   std::vector<std::vector<pjrt::Buffer*>> buffers(mesh_.num_devices());
-  for (int64_t device = 0; device < mesh_.num_devices(); ++device) {
-    for (MeshArray* argument : arguments) buffers[device].push_back(&argument->parts[device]);
+  for (const DistributedArray* argument : arguments) {
+    std::vector<pjrt::Buffer>& parts = LocalArrayOf(*argument).parts;
+    for (size_t device = 0; device < buffers.size(); ++device) {
+      buffers[device].push_back(&parts[device]);
+    }
   }
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(pjrt::Launch launch, executable_.Execute(buffers));
@@ -47,21 +52,24 @@ absl::StatusOr<std::vector<MeshArray>> MeshExecutor::Run(std::span<MeshArray* co
   const std::chrono::duration<double, std::micro> elapsed =
       std::chrono::steady_clock::now() - start;
   times_.us.push_back(elapsed.count());
-  std::vector<MeshArray> results(signature_.results.size());
-  for (std::vector<pjrt::Buffer>& of_device : launch.results) {
-    for (size_t i = 0; i < results.size(); ++i) {
-      results[i].parts.push_back(std::move(of_device[i]));
+  std::vector<DistributedArray> results;
+  for (int i = 0; i < num_results(); ++i) {
+    MeshArray array;
+    for (std::vector<pjrt::Buffer>& of_device : launch.results) {
+      array.parts.push_back(std::move(of_device[i]));
     }
+    results.push_back(MakeLocalArray(ResultLayout(i), std::move(array)));
   }
   return results;
 }
 
-void MeshExecutor::ResetMeasurements() {
+absl::Status MeshExecutor::ResetMeasurements() {
   times_.us.clear();
   client_.meter().ResetPeak();
+  return absl::OkStatus();
 }
 
-int64_t MeshExecutor::measured_peak_bytes() const {
+absl::StatusOr<int64_t> MeshExecutor::MeasuredPeakBytes() {
   int64_t peak = 0;
   for (int device = 0; device < mesh_.num_devices(); ++device) {
     peak = std::max(peak, client_.peak_bytes(device));

@@ -2,9 +2,9 @@
 // everything else stays on the devices.
 //
 //   MeshExecutor executor(client, std::move(executable), mesh, shardings...);
-//   ASSIGN_OR_RETURN(MeshArray x, executor.Put(0, literal));
-//   ASSIGN_OR_RETURN(std::vector<MeshArray> results, executor.Run(arguments));
-//   ASSIGN_OR_RETURN(Literal y, executor.Get(0, results[0]));
+//   ASSIGN_OR_RETURN(DistributedArray x, executor.Put(0, literal));
+//   ASSIGN_OR_RETURN(std::vector<DistributedArray> results, executor.Run(arguments));
+//   ASSIGN_OR_RETURN(Literal y, results[0].ToHost());
 #pragma once
 
 #include <span>
@@ -30,16 +30,18 @@ class MeshExecutor : public StepExecutor {
   ArrayLayout ResultLayout(int result) const override;
   int num_results() const override { return static_cast<int>(signature_.results.size()); }
 
-  absl::StatusOr<MeshArray> Put(int parameter, const Literal& value) const override;
-  absl::StatusOr<std::vector<MeshArray>> Run(std::span<MeshArray* const> arguments) override;
+  absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) override;
+  absl::StatusOr<std::vector<DistributedArray>> Run(
+      std::span<DistributedArray* const> arguments) override;
+  absl::Status Wait() override { return absl::OkStatus(); }  // Run does
 
   std::vector<const pjrt::Executable*> executables() const override { return {&executable_}; }
   const pjrt::Executable& executable() const { return executable_; }
   const pjrt::Client& client() const { return client_; }
   const Mesh& mesh() const { return mesh_; }
   const MeshSignature& signature() const { return signature_; }
-  void ResetMeasurements() override;
-  int64_t measured_peak_bytes() const override;
+  absl::Status ResetMeasurements() override;
+  absl::StatusOr<int64_t> MeasuredPeakBytes() override;
 
  private:
   pjrt::Client client_;

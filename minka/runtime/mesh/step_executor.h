@@ -1,12 +1,13 @@
-// What runs a compiled step, whether on one mesh or on several.
+// What runs a compiled step, whether on one mesh or on several, in this process or in workers.
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "minka/ir/literal.h"
-#include "minka/runtime/mesh/mesh_array.h"
+#include "minka/runtime/mesh/distributed_array.h"
 #include "minka/runtime/mesh/run_times.h"
 #include "minka/runtime/pjrt/executable.h"
 
@@ -23,26 +24,24 @@ class StepExecutor {
   virtual int num_results() const = 0;
 
   // Copies a whole array to the devices as the parameter wants it; see PutArray.
-  virtual absl::StatusOr<MeshArray> Put(int parameter, const Literal& value) const = 0;
-  // The whole array of a result; of what lies as the parameter does.
-  absl::StatusOr<Literal> Get(int result, const MeshArray& array) const {
-    return GetArray(ResultLayout(result), array);
-  }
-  absl::StatusOr<Literal> GetParameter(int parameter, const MeshArray& array) const {
-    return GetArray(ParameterLayout(parameter), array);
-  }
+  virtual absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) = 0;
 
-  // Arguments by parameter. Those whose memory results take are consumed. Waits for all devices.
-  virtual absl::StatusOr<std::vector<MeshArray>> Run(std::span<MeshArray* const> arguments) = 0;
+  // Arguments by parameter; results by number. Arguments whose memory results take are consumed.
+  // May return before the devices are done: who reads a result waits for it.
+  virtual absl::StatusOr<std::vector<DistributedArray>> Run(
+      std::span<DistributedArray* const> arguments) = 0;
+  // Until all runs are done; the error of the first that failed.
+  virtual absl::Status Wait() = 0;
 
-  // All that a step runs; one for a single mesh.
+  // All that a step runs in this process; one for a single mesh.
   virtual std::vector<const pjrt::Executable*> executables() const = 0;
 
+  // Of the runs that were waited for.
   const RunTimes& times() const { return times_; }
   // Forgets times and measured peaks.
-  virtual void ResetMeasurements() = 0;
+  virtual absl::Status ResetMeasurements() = 0;
   // The largest peak of any device since ResetMeasurements, see pjrt::Client::peak_bytes.
-  virtual int64_t measured_peak_bytes() const = 0;
+  virtual absl::StatusOr<int64_t> MeasuredPeakBytes() = 0;
 
  protected:
   StepExecutor() = default;

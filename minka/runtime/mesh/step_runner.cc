@@ -11,12 +11,12 @@ bool IsResident(const ParameterInfo& parameter) {
 StepRunner::StepRunner(const Step& step, std::unique_ptr<StepExecutor> executor)
     : parameters_(step.parameters), executor_(std::move(executor)) {}
 
-absl::StatusOr<State> StepRunner::CreateState(const ParameterValues& values) const {
+absl::StatusOr<State> StepRunner::CreateState(const ParameterValues& values) {
   return CreateState([&](int parameter) -> absl::StatusOr<Literal> { return values[parameter]; });
 }
 
 absl::StatusOr<State> StepRunner::CreateState(
-    const std::function<absl::StatusOr<Literal>(int parameter)>& value) const {
+    const std::function<absl::StatusOr<Literal>(int parameter)>& value) {
   State state;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
     state.arrays.emplace_back();
@@ -27,13 +27,13 @@ absl::StatusOr<State> StepRunner::CreateState(
   return state;
 }
 
-absl::StatusOr<std::vector<MeshArray>> StepRunner::Launch(State& state,
-                                                          const ParameterValues& values) {
+absl::StatusOr<std::vector<DistributedArray>> StepRunner::Launch(State& state,
+                                                                 const ParameterValues& values) {
   if (state.arrays.size() != parameters_.size()) {
     return FailedPrecondition("this state was consumed by an earlier step; use what that returned");
   }
-  std::vector<MeshArray> inputs(parameters_.size());
-  std::vector<MeshArray*> arguments;
+  std::vector<DistributedArray> inputs(parameters_.size());
+  std::vector<DistributedArray*> arguments;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
     if (!IsResident(parameters_[i])) {
       ASSIGN_OR_RETURN(inputs[i], executor_->Put(i, values[i]));
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<MeshArray>> StepRunner::Launch(State& state,
 }
 
 absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& values) {
-  ASSIGN_OR_RETURN(std::vector<MeshArray> results, Launch(state, values));
+  ASSIGN_OR_RETURN(std::vector<DistributedArray> results, Launch(state, values));
   StepOutput output{.results = std::vector<Literal>(results.size())};
   std::vector<bool> is_state(results.size());
   for (const ParameterInfo& parameter : parameters_) {
@@ -52,32 +52,32 @@ absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& v
       is_state[parameter.state_result] = true;
     }
   }
-  for (int i = 0; i < static_cast<int>(results.size()); ++i) {
-    if (is_state[i]) continue;
-    ASSIGN_OR_RETURN(output.results[i], executor_->Get(i, results[i]));
+  std::vector<const DistributedArray*> read;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!is_state[i]) read.push_back(&results[i]);
+  }
+  ASSIGN_OR_RETURN(std::vector<Literal> values_read, ToHost(read));
+  for (size_t i = 0, next = 0; i < results.size(); ++i) {
+    if (!is_state[i]) output.results[i] = std::move(values_read[next++]);
   }
   ASSIGN_OR_RETURN(output.state, NextState(std::move(state), results));
   return output;
 }
 
-absl::StatusOr<State> StepRunner::NextState(State state, std::vector<MeshArray>& results) const {
+absl::StatusOr<State> StepRunner::NextState(State state, std::vector<DistributedArray>& results) {
   ++state.num_steps;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
     const int result = parameters_[i].state_result;
     if (parameters_[i].role != ParameterRole::kState || result < 0) continue;
-    if (executor_->ParameterLayout(i).sharding == executor_->ResultLayout(result).sharding) {
+    if (executor_->ParameterLayout(i) == results[result].layout()) {
       state.arrays[i] = std::move(results[result]);
       continue;
     }
     // State that is not donated may come out in another sharding than it went in.
-    ASSIGN_OR_RETURN(const Literal value, executor_->Get(result, results[result]));
+    ASSIGN_OR_RETURN(const Literal value, results[result].ToHost());
     ASSIGN_OR_RETURN(state.arrays[i], executor_->Put(i, value));
   }
   return state;
-}
-
-absl::StatusOr<Literal> StepRunner::ReadParameter(const State& state, int parameter) const {
-  return executor_->GetParameter(parameter, state.arrays[parameter]);
 }
 
 }  // namespace minka

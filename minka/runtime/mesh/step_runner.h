@@ -14,10 +14,10 @@
 
 namespace minka {
 
-// What stays on the devices between two runs: state and constants, by parameter number (without
-// parts: batch inputs and keys); move-only. A run consumes it and gives the next one.
+// What stays on the devices between two runs: state and constants, by parameter number (empty:
+// batch inputs and keys); move-only. A run consumes it and gives the next one.
 struct State {
-  std::vector<MeshArray> arrays;
+  std::vector<DistributedArray> arrays;
   uint64_t seed = 0;      // of the keys of its steps
   int64_t num_steps = 0;  // made so far
 };
@@ -39,19 +39,17 @@ class StepRunner {
       : StepRunner(step, std::make_unique<MeshExecutor>(std::move(executor))) {}
 
   // From the values of state and constant parameters.
-  absl::StatusOr<State> CreateState(const ParameterValues& values) const;
+  absl::StatusOr<State> CreateState(const ParameterValues& values);
   // From a function that gives each of them, asked for in the order of the parameters.
   absl::StatusOr<State> CreateState(
-      const std::function<absl::StatusOr<Literal>(int parameter)>& value) const;
+      const std::function<absl::StatusOr<Literal>(int parameter)>& value);
   // From the values of batch inputs and keys. FailedPrecondition for a state that a run consumed.
   absl::StatusOr<StepOutput> Run(State state, const ParameterValues& values);
   // Run in two parts, for those who read what each device holds: all results by number, which
   // consumes what the program aliases to results; and the state after them, which takes its arrays
   // out of `results`.
-  absl::StatusOr<std::vector<MeshArray>> Launch(State& state, const ParameterValues& values);
-  absl::StatusOr<State> NextState(State state, std::vector<MeshArray>& results) const;
-  // The value of a state parameter.
-  absl::StatusOr<Literal> ReadParameter(const State& state, int parameter) const;
+  absl::StatusOr<std::vector<DistributedArray>> Launch(State& state, const ParameterValues& values);
+  absl::StatusOr<State> NextState(State state, std::vector<DistributedArray>& results);
 
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
   StepExecutor& executor() { return *executor_; }

@@ -1,0 +1,87 @@
+#include "minka/runtime/mesh/distributed_array.h"
+
+#include <numeric>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/runtime/mesh/split_array.h"
+
+namespace minka {
+namespace {
+
+Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
+                std::span<const std::string> parts) {
+  std::string whole(static_cast<size_t>(layout.shape.num_bytes()), '\0');
+  for (size_t i = 0; i < devices.size(); ++i) {
+    PutPart(parts[i], layout.shape, layout.sharding, layout.mesh, devices[i], whole);
+  }
+  return {layout.shape, std::make_shared<const std::string>(std::move(whole))};
+}
+
+}  // namespace
+
+absl::StatusOr<Literal> DistributedArray::ToHost() const {
+  const DistributedArray* const self = this;
+  ASSIGN_OR_RETURN(std::vector<Literal> values, minka::ToHost({&self, 1}));
+  return std::move(values.front());
+}
+
+absl::StatusOr<std::vector<std::string>> DistributedArray::PartsToHost() const {
+  std::vector<int64_t> devices(layout_->mesh.num_devices());
+  std::iota(devices.begin(), devices.end(), 0);
+  return storage_->Fetch(std::move(devices))();
+}
+
+std::string DistributedArray::ToString() const {
+  return fmt::format("{} {} on {}", minka::ToString(layout_->shape),
+                     minka::ToString(layout_->sharding, layout_->mesh), layout_->mesh.ToString());
+}
+
+absl::StatusOr<std::vector<Literal>> ToHost(std::span<const DistributedArray* const> arrays) {
+  std::vector<std::vector<int64_t>> devices;
+  std::vector<PendingParts> pending;
+  for (const DistributedArray* array : arrays) {
+    const ArrayLayout& layout = array->layout();
+    devices.push_back(CoveringDevices(layout.sharding, layout.mesh));
+    pending.push_back(array->storage().Fetch(devices.back()));
+  }
+  std::vector<Literal> values;
+  for (size_t i = 0; i < pending.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> parts, pending[i]());
+    values.push_back(WholeOf(arrays[i]->layout(), devices[i], parts));
+  }
+  return values;
+}
+
+PendingParts LocalStorage::Fetch(std::vector<int64_t> devices) const {
+  return [array = places.front(), devices = std::move(devices)]() {
+    std::vector<std::string> parts;
+    for (const int64_t device : devices) {
+      absl::StatusOr<std::string> part = array->parts[device].ToHost();
+      if (!part.ok()) return absl::StatusOr<std::vector<std::string>>(part.status());
+      parts.push_back(*std::move(part));
+    }
+    return absl::StatusOr<std::vector<std::string>>(std::move(parts));
+  };
+}
+
+DistributedArray MakeLocalArray(ArrayLayout layout, MeshArray array) {
+  auto storage = std::make_shared<LocalStorage>();
+  storage->places.push_back(std::make_shared<MeshArray>(std::move(array)));
+  return {std::move(layout), std::move(storage)};
+}
+
+const LocalStorage& LocalStorageOf(const DistributedArray& array) {
+  const auto* const storage = dynamic_cast<const LocalStorage*>(&array.storage());
+  MINKA_CHECK(storage != nullptr, "{} lies in another process", array.ToString());
+  return *storage;
+}
+
+MeshArray& LocalArrayOf(const DistributedArray& array) {
+  const LocalStorage& storage = LocalStorageOf(array);
+  MINKA_CHECK(storage.places.size() == 1, "{} lies on {} meshes", array.ToString(),
+              storage.places.size());
+  return *storage.places.front();
+}
+
+}  // namespace minka

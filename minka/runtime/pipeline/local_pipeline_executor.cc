@@ -1,0 +1,148 @@
+#include "minka/runtime/pipeline/local_pipeline_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+// What was sent and is not received yet, by channel.
+class Mailbox : public MeshChannels {
+ public:
+  explicit Mailbox(size_t num_channels) : values_(num_channels) {}
+
+  absl::Status Send(int channel, const Literal& value) override {
+    values_[channel] = value;
+    return absl::OkStatus();
+  }
+  absl::Status Expect(int, const Shape&) override { return absl::OkStatus(); }
+  absl::StatusOr<Literal> Receive(int channel) override {
+    Literal value = *std::move(values_[channel]);
+    values_[channel].reset();
+    return value;
+  }
+  bool Has(int channel) const { return values_[channel].has_value(); }
+
+ private:
+  std::vector<std::optional<Literal>> values_;
+};
+
+}  // namespace
+
+LocalPipelineExecutor::LocalPipelineExecutor(pjrt::Client client, PipelineProgram program)
+    : PipelineExecutor(std::move(program)), client_(std::move(client)) {}
+
+absl::StatusOr<std::unique_ptr<LocalPipelineExecutor>> LocalPipelineExecutor::Create(
+    const pjrt::Client& client, PipelineProgram program) {
+  std::unique_ptr<LocalPipelineExecutor> executor(
+      new LocalPipelineExecutor(client, std::move(program)));
+  const std::vector<MeshProgram>& meshes = executor->program().meshes;
+  for (size_t mesh = 0; mesh < meshes.size(); ++mesh) {
+    ASSIGN_OR_RETURN(
+        MeshPlayer player,
+        MeshPlayer::Create(client, meshes[mesh], executor->first_device(static_cast<int>(mesh))));
+    executor->players_.push_back(std::move(player));
+  }
+  return executor;
+}
+
+absl::StatusOr<DistributedArray> LocalPipelineExecutor::Put(int parameter, const Literal& value) {
+  auto storage = std::make_shared<LocalStorage>();
+  for (const MeshSlot& at : program().parameters[parameter]) {
+    absl::StatusOr<MeshArray> array = PutArray(client_, LayoutOf(at), value);
+    if (!array.ok()) return WithContext(array.status(), fmt::format("parameter {}", parameter));
+    storage->places.push_back(std::make_shared<MeshArray>(*std::move(array)));
+  }
+  return DistributedArray(ParameterLayout(parameter), std::move(storage));
+}
+
+absl::StatusOr<std::vector<DistributedArray>> LocalPipelineExecutor::Run(
+    std::span<DistributedArray* const> arguments) {
+  const PipelineProgram& program = this->program();
+  MINKA_CHECK(arguments.size() == program.parameters.size(), "{} arguments for {} parameters",
+              arguments.size(), program.parameters.size());
+  std::vector<std::vector<SlotArray>> by_mesh(players_.size());
+  for (size_t parameter = 0; parameter < arguments.size(); ++parameter) {
+    const std::vector<MeshSlot>& places = program.parameters[parameter];
+    const LocalStorage& storage = LocalStorageOf(*arguments[parameter]);
+    MINKA_CHECK(storage.places.size() == places.size(), "parameter {} lies on {} meshes, not {}",
+                parameter, storage.places.size(), places.size());
+    for (size_t i = 0; i < places.size(); ++i) {
+      by_mesh[places[i].mesh].push_back({places[i].slot, storage.places[i]});
+    }
+  }
+  const auto start = std::chrono::steady_clock::now();
+  for (size_t mesh = 0; mesh < players_.size(); ++mesh) players_[mesh].Begin(by_mesh[mesh]);
+  RETURN_IF_ERROR(PlayAll());
+  const std::chrono::duration<double, std::micro> elapsed =
+      std::chrono::steady_clock::now() - start;
+  times_.us.push_back(elapsed.count());
+  std::vector<DistributedArray> results;
+  for (int i = 0; i < num_results(); ++i) {
+    const MeshSlot& at = program.results[i];
+    auto storage = std::make_shared<LocalStorage>();
+    ASSIGN_OR_RETURN(storage->places.emplace_back(), players_[at.mesh].Result(at.slot));
+    results.emplace_back(ResultLayout(i), std::move(storage));
+  }
+  for (MeshPlayer& player : players_) player.End();
+  return results;
+}
+
+absl::Status LocalPipelineExecutor::PlayAll() {
+  Mailbox mailbox(program().channels.size());
+  std::vector<size_t> next(players_.size());  // instruction, by mesh
+  bool has_moved = true;
+  while (has_moved) {
+    has_moved = false;
+    for (size_t mesh = 0; mesh < players_.size(); ++mesh) {
+      const std::vector<PipelineInstruction>& list = players_[mesh].program().instructions;
+      for (; next[mesh] < list.size(); ++next[mesh]) {
+        const auto* const receive = std::get_if<ReceiveInstruction>(&list[next[mesh]]);
+        if (receive != nullptr && !mailbox.Has(receive->channel)) break;
+        RETURN_IF_ERROR(players_[mesh].Execute(next[mesh], mailbox));
+        has_moved = true;
+      }
+    }
+  }
+  for (size_t mesh = 0; mesh < players_.size(); ++mesh) {
+    MINKA_CHECK(next[mesh] == players_[mesh].program().instructions.size(),
+                "mesh {} waits at instruction {} for what nobody sends", mesh, next[mesh]);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<const pjrt::Executable*> LocalPipelineExecutor::executables() const {
+  std::vector<const pjrt::Executable*> all;
+  for (const MeshPlayer& player : players_) {
+    for (const pjrt::Executable& executable : player.executables()) all.push_back(&executable);
+  }
+  return all;
+}
+
+std::vector<std::vector<int64_t>> LocalPipelineExecutor::temporary_bytes() const {
+  std::vector<std::vector<int64_t>> bytes;
+  for (const MeshPlayer& player : players_) bytes.push_back(player.temporary_bytes());
+  return bytes;
+}
+
+absl::Status LocalPipelineExecutor::ResetMeasurements() {
+  times_.us.clear();
+  client_.meter().ResetPeak();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> LocalPipelineExecutor::MeasuredPeakBytes() {
+  int64_t peak = 0;
+  for (int device = 0; device < client_.num_devices(); ++device) {
+    peak = std::max(peak, client_.peak_bytes(device));
+  }
+  return peak;
+}
+
+}  // namespace minka

@@ -1,0 +1,157 @@
+#include "minka/runtime/pipeline/mesh_player.h"
+
+#include <string>
+#include <utility>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/ir/hlo_proto.h"
+#include "minka/ir/verifier.h"
+
+namespace minka {
+namespace {
+
+// How many arrays may be on their way to a mesh before it asks for them.
+constexpr size_t kReceivesAhead = 2;
+
+Literal NumberLiteral(int32_t number) {
+  return {
+      {ElementType::kS32, {}},
+      std::make_shared<const std::string>(reinterpret_cast<const char*>(&number), sizeof(number))};
+}
+
+}  // namespace
+
+MeshPlayer::MeshPlayer(pjrt::Client client, MeshProgram program, int first_device)
+    : client_(std::move(client)), program_(std::move(program)), first_device_(first_device) {
+  for (size_t i = 0; i < program_.instructions.size(); ++i) {
+    if (std::holds_alternative<ReceiveInstruction>(program_.instructions[i])) {
+      receives_.push_back(i);
+    }
+  }
+}
+
+absl::StatusOr<MeshPlayer> MeshPlayer::Create(const pjrt::Client& client, MeshProgram program,
+                                              int first_device) {
+  MeshPlayer player(client, std::move(program), first_device);
+  const auto num_devices = static_cast<int>(player.program_.mesh.num_devices());
+  std::vector<int> devices;
+  for (int device = 0; device < num_devices; ++device) devices.push_back(first_device + device);
+  if (devices.back() >= client.num_devices()) {
+    return InvalidArgument("the mesh {} has more devices than the {} at hand",
+                           player.program_.mesh.ToString(), client.num_devices() - first_device);
+  }
+  for (const StageProgram& program_of_stage : player.program_.programs) {
+    RETURN_IF_ERROR(WithContext(Verify(program_of_stage.module), program_of_stage.module.name));
+    ASSIGN_OR_RETURN(pjrt::Executable executable,
+                     pjrt::Executable::Compile(client, ExportHlo(program_of_stage.module),
+                                               {.num_replicas = num_devices, .devices = devices}));
+    player.executables_.push_back(std::move(executable));
+  }
+  for (size_t number = 0; number < player.program_.numbers.size(); ++number) {
+    ASSIGN_OR_RETURN(MeshArray array,
+                     PutArray(client, player.LayoutOf(player.program_.numbers[number]),
+                              NumberLiteral(static_cast<int32_t>(number))));
+    player.numbers_.push_back(std::make_shared<MeshArray>(std::move(array)));
+  }
+  return player;
+}
+
+void MeshPlayer::Begin(std::span<const SlotArray> arguments) {
+  End();
+  slots_.resize(program_.slots.size());
+  for (size_t i = 0; i < numbers_.size(); ++i) slots_[program_.numbers[i]].array = numbers_[i];
+  for (const SlotArray& argument : arguments) slots_[argument.slot].array = argument.array;
+}
+
+void MeshPlayer::End() {
+  slots_.clear();
+  num_expected_ = num_received_ = 0;
+}
+
+absl::Status MeshPlayer::ExpectAhead(size_t instruction, MeshChannels& channels) {
+  while (num_expected_ < receives_.size() && num_expected_ < num_received_ + kReceivesAhead) {
+    const size_t at = receives_[num_expected_++];
+    MINKA_CHECK(at >= instruction, "a receive is behind instruction {}", instruction);
+    const auto& receive = std::get<ReceiveInstruction>(program_.instructions[at]);
+    RETURN_IF_ERROR(channels.Expect(receive.channel, program_.slots[receive.slot].shape));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeshPlayer::Execute(size_t instruction, MeshChannels& channels) {
+  RETURN_IF_ERROR(ExpectAhead(instruction, channels));
+  const PipelineInstruction& what = program_.instructions[instruction];
+  if (const auto* run = std::get_if<RunInstruction>(&what)) return RunProgram(*run);
+  if (const auto* send = std::get_if<SendInstruction>(&what)) {
+    ASSIGN_OR_RETURN(const MeshArray* const array, ArrayIn(send->slot));
+    ASSIGN_OR_RETURN(const Literal value, GetArray(LayoutOf(send->slot), *array));
+    return channels.Send(send->channel, value);
+  }
+  if (const auto* receive = std::get_if<ReceiveInstruction>(&what)) {
+    ASSIGN_OR_RETURN(const Literal value, channels.Receive(receive->channel));
+    ++num_received_;
+    ASSIGN_OR_RETURN(MeshArray array, PutArray(client_, LayoutOf(receive->slot), value));
+    slots_[receive->slot] = {.array = std::make_shared<MeshArray>(std::move(array)),
+                             .is_made_here = true};
+    return absl::OkStatus();
+  }
+  for (const int slot : std::get<FreeInstruction>(what).slots) slots_[slot] = {};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MeshArray*> MeshPlayer::ArrayIn(int slot) {
+  MeshArray* const array = slots_[slot].array.get();
+  if (array != nullptr && array->parts.size() == static_cast<size_t>(program_.mesh.num_devices())) {
+    return array;
+  }
+  return FailedPrecondition("{} has no array of the mesh {}", program_.slots[slot].name,
+                            program_.mesh.ToString());
+}
+
+absl::Status MeshPlayer::RunProgram(const RunInstruction& run) {
+  const pjrt::Executable& executable = executables_[run.program];
+  const auto num_devices = static_cast<size_t>(program_.mesh.num_devices());
+  std::vector<std::vector<pjrt::Buffer*>> buffers(num_devices);
+  for (const int slot : run.arguments) {
+    ASSIGN_OR_RETURN(MeshArray* const array, ArrayIn(slot));
+    for (size_t device = 0; device < num_devices; ++device) {
+      buffers[device].push_back(&array->parts[device]);
+    }
+  }
+  ASSIGN_OR_RETURN(pjrt::Launch launch, executable.Execute(buffers));
+  RETURN_IF_ERROR(WithContext(launch.Await(), executable.name()));
+  for (size_t i = 0; i < run.results.size(); ++i) {
+    auto array = std::make_shared<MeshArray>();
+    for (std::vector<pjrt::Buffer>& of_device : launch.results) {
+      array->parts.push_back(std::move(of_device[i]));
+    }
+    slots_[run.results[i]] = {.array = std::move(array), .is_made_here = true};
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<MeshArray>> MeshPlayer::Result(int slot) {
+  RETURN_IF_ERROR(ArrayIn(slot).status());
+  ContentsOfSlot& contents = slots_[slot];
+  if (!contents.is_made_here || !std::exchange(contents.is_taken, true)) return contents.array;
+  const ArrayLayout layout = LayoutOf(slot);
+  ASSIGN_OR_RETURN(const Literal value, GetArray(layout, *contents.array));
+  ASSIGN_OR_RETURN(MeshArray copy, PutArray(client_, layout, value));
+  return std::make_shared<MeshArray>(std::move(copy));
+}
+
+ArrayLayout MeshPlayer::LayoutOf(int slot) const {
+  const ArraySlot& of_slot = program_.slots[slot];
+  return {of_slot.shape, of_slot.sharding, program_.mesh, first_device_};
+}
+
+std::vector<int64_t> MeshPlayer::temporary_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const pjrt::Executable& executable : executables_) {
+    bytes.push_back(executable.memory().temp_bytes);
+  }
+  return bytes;
+}
+
+}  // namespace minka
