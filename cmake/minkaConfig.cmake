@@ -11,4 +11,7 @@ find_dependency(nlohmann_json)
 find_dependency(CLI11)
 find_dependency(ZLIB)
 find_dependency(XXHash)
+if(NOT TARGET ucx::ucp)  # its package cannot be found twice
+  find_dependency(ucx)
+endif()
 include(${CMAKE_CURRENT_LIST_DIR}/minkaTargets.cmake)

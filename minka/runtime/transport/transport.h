@@ -1,6 +1,7 @@
 // Moves arrays between the processes of a job, past the driver.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -10,13 +11,17 @@
 
 namespace minka {
 
+// A tag is less than 2 to the power of this: transports keep the other bits to tell senders apart.
+inline constexpr int kTagBits = 40;
+
 // Bytes that are on their way to this process. Dropping it before they are here ends its interest
 // in them and waits until nothing is written to the destination any more.
 class PendingReceive {
  public:
   virtual ~PendingReceive() = default;
   // Blocks until the bytes are here; the same answer at every call. Cancelled after
-  // Transport::Cancel; InvalidArgument where the peer sent another number of bytes.
+  // Transport::Cancel; InvalidArgument where the peer sent another number of bytes; Unavailable
+  // where the connection broke. After an error the destination holds anything.
   virtual absl::Status Wait() = 0;
 
  protected:
@@ -31,19 +36,22 @@ class PendingReceive {
 // Thread-safe.
 //
 // A peer that dies is not noticed here: who started the processes watches them and calls Cancel.
+// Destroying an end cancels it: what others have not received by then may never reach them.
 class Transport {
  public:
   virtual ~Transport() = default;
 
   // Returns at once, whether or not the peer expects the message; `owner` keeps the bytes alive and
-  // is let go once they are out.
+  // is let go once they are out, on any thread. InvalidArgument for a peer or a tag out of range.
   virtual absl::Status Send(int peer, uint64_t tag, std::span<const char> bytes,
                             std::shared_ptr<const void> owner) = 0;
-  // Returns at once; `destination` must live until the answer is waited for or dropped.
+  // Returns at once; `destination` must live until the answer is waited for or dropped. What it
+  // returns may outlive the transport. InvalidArgument as for Send.
   virtual absl::StatusOr<std::unique_ptr<PendingReceive>> Receive(int peer, uint64_t tag,
                                                                   std::span<char> destination) = 0;
-  // Ends what waits, and all that comes after, with Cancelled. May be called at any time, also
-  // twice.
+  // Ends what waits, and all that comes after, with Cancelled. Lets go of all bytes that are being
+  // sent: a peer that is just receiving them gets others or an error, so cancel all ends of a job.
+  // May be called at any time, also twice.
   virtual void Cancel() = 0;
 
  protected:
@@ -51,5 +59,10 @@ class Transport {
   Transport(const Transport&) = default;
   Transport& operator=(const Transport&) = default;
 };
+
+// What all transports answer alike.
+absl::Status CheckPeerAndTag(int peer, int num_peers, uint64_t tag);
+absl::Status WrongSizeError(int peer, uint64_t tag, size_t expected_bytes, size_t sent_bytes);
+absl::Status TransportCancelledError();
 
 }  // namespace minka
