@@ -35,10 +35,12 @@ absl::StatusOr<PlanSource> SourceOf(PlanRequest& request, const ParallelizeOptio
   return PlanFromText(std::move(json));
 }
 
-absl::StatusOr<LocalDevices> DevicesFor(const Cluster& cluster, const ParallelizeOptions& options) {
+absl::StatusOr<LocalDevices> DevicesFor(const Cluster& cluster, bool has_workers,
+                                        const ParallelizeOptions& options) {
   if (options.devices) return *options.devices;
+  // Beside workers, one for what is compared with them.
   return OpenLocalDevices(
-      {.num_devices = cluster.num_devices(), .plugin_path = options.plugin_path});
+      {.num_devices = has_workers ? 1 : cluster.num_devices(), .plugin_path = options.plugin_path});
 }
 
 // The pipeline of a request, or of a plan file that has one.
@@ -64,10 +66,15 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
   ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   if (request.pipeline && options.on_step) options.on_step("plan");
   ASSIGN_OR_RETURN(std::optional<PlannedPipeline> pipeline, PipelineOf(step, request, options));
-  ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, options));
+  const bool has_workers = pipeline && options.workers;
+  ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, has_workers, options));
   if (pipeline) {
     if (options.on_step) options.on_step("xla");
-    ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, devices.client));
+    std::unique_ptr<Session> session = std::make_unique<LocalSession>(devices.client);
+    if (has_workers) {
+      ASSIGN_OR_RETURN(session, StartWorkers(*pipeline, *options.workers));
+    }
+    ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, *session));
     RETURN_IF_ERROR(CheckMemory(pipeline->plan, request.search.memory_limit_bytes));
     Parallelized run(step, *std::move(pipeline), std::move(executor), std::move(devices),
                      std::move(initializers));

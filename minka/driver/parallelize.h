@@ -8,7 +8,8 @@
 //     state = std::move(result.state);
 //   }
 //
-// The plugin runs in this process, which XLA can abort; the command line runs it in a child.
+// The plugin runs in this process, which XLA can abort, unless the meshes of a pipeline are given
+// to workers; the command line runs all of it in a child.
 #pragma once
 
 #include <cstdint>
@@ -84,6 +85,8 @@ struct ParallelizeOptions {
   // given with it.
   std::string plan_path;
   std::optional<LocalDevices> devices;  // shares a connection; else one is opened
+  // Where the meshes of a pipeline run; nullopt: in this process, where they take turns.
+  std::optional<WorkerProcesses> workers;
   std::string plugin_path;
   std::string dump_dir;
   std::function<void(std::string_view step)> on_step;  // of the compiler, see CompileOptions

@@ -11,7 +11,7 @@
 #include "minka/ir/hlo_proto.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
-#include "minka/runtime/pipeline/local_pipeline_executor.h"
+#include "minka/runtime/worker/worker_pipeline_executor.h"
 #include "minka/schedule/generate.h"
 
 namespace minka {
@@ -107,11 +107,23 @@ absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_
       *limit_bytes);
 }
 
+absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& planned,
+                                                      const WorkerProcesses& processes) {
+  LocalWorkersOptions options{.cpus = processes.cpus,
+                              .binary = processes.binary,
+                              .plugin = processes.plugin_path,
+                              .version = MINKA_VERSION};
+  for (const Mesh& mesh : planned.meshes()) {
+    options.num_devices.push_back(static_cast<int>(mesh.num_devices()));
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<Workers> workers, Workers::StartLocal(options));
+  return std::make_unique<WorkersSession>(std::move(workers));
+}
+
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
-                                                                  const pjrt::Client& client) {
+                                                                  Session& session) {
   ASSIGN_OR_RETURN(PipelineProgram program, LowerPipeline(planned));
-  ASSIGN_OR_RETURN(std::unique_ptr<PipelineExecutor> executor,
-                   LocalPipelineExecutor::Create(client, std::move(program)));
+  ASSIGN_OR_RETURN(std::unique_ptr<PipelineExecutor> executor, session.Load(std::move(program)));
   SetMemory(executor->program(), executor->temporary_bytes(), planned.plan);
   planned.plan.memory_tier = MemoryTier::kCompiled;
   return executor;

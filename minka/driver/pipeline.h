@@ -16,6 +16,7 @@
 #include "minka/plan/pipeline_plan.h"
 #include "minka/program/pipeline_program.h"
 #include "minka/runtime/pipeline/pipeline_executor.h"
+#include "minka/runtime/pipeline/session.h"
 #include "minka/schedule/schedule.h"
 #include "minka/simulator/timeline.h"
 
@@ -54,9 +55,20 @@ absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned);
 // ResourceExhausted where a device needs more than the limit.
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes);
 
+// A worker process on this machine for each mesh.
+struct WorkerProcesses {
+  std::string binary;                  // minka; empty: this program, which is it
+  std::vector<std::vector<int>> cpus;  // by mesh, those that its worker may run on; empty: all
+  std::string plugin_path;             // empty: searched
+};
+
+// Where the pipeline's meshes run.
+absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& planned,
+                                                      const WorkerProcesses& processes);
+
 // Lowers and compiles every program; the plan says then what memory they need together.
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
-                                                                  const pjrt::Client& client);
+                                                                  Session& session);
 
 // Writes into the folder, which is made: the plan, every program (stage0.forward.hlo.txt), what
 // each mesh does (mesh0.instructions.txt) and cross_mesh_transfers.txt.

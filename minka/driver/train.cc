@@ -274,7 +274,11 @@ class Training {
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(PlannedPipeline pipeline, PlanPipeline(traced_.step, request));
     Phase("xla");
-    ASSIGN_OR_RETURN(auto executor, CompilePipeline(pipeline, devices.client));
+    std::unique_ptr<Session> session = std::make_unique<LocalSession>(devices.client);
+    if (options_.workers) {
+      ASSIGN_OR_RETURN(session, StartWorkers(pipeline, *options_.workers));
+    }
+    ASSIGN_OR_RETURN(auto executor, CompilePipeline(pipeline, *session));
     report_.compile_seconds = SecondsSince(start);
     report_.pipeline = pipeline;
     report_.prepared = pipeline.prepared;
@@ -407,6 +411,7 @@ class Training {
     }
     RETURN_IF_ERROR(NotePeak());
     report_.seconds = SecondsSince(start);
+    RETURN_IF_ERROR(run_->runner().executor().Wait());
     report_.step_times = run_->runner().executor().times();
     return absl::OkStatus();
   }

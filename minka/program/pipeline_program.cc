@@ -21,26 +21,39 @@ std::string SlotsText(const MeshProgram& mesh, const std::vector<int>& slots) {
 
 }  // namespace
 
+std::string InstructionName(const MeshProgram& mesh, size_t number) {
+  const PipelineInstruction& instruction = mesh.instructions[number];
+  if (const auto* run = std::get_if<RunInstruction>(&instruction)) {
+    const StageProgram& program = mesh.programs[run->program];
+    const std::string micro_batch =
+        run->micro_batch < 0 ? "" : fmt::format(" of micro-batch {}", run->micro_batch);
+    return fmt::format("run stage {} {}{}", program.stage, ToString(program.task), micro_batch);
+  }
+  if (const auto* send = std::get_if<SendInstruction>(&instruction)) {
+    return fmt::format("send {} by channel {}", SlotText(mesh, send->slot), send->channel);
+  }
+  if (const auto* receive = std::get_if<ReceiveInstruction>(&instruction)) {
+    return fmt::format("receive {} by channel {}", SlotText(mesh, receive->slot), receive->channel);
+  }
+  return "free";
+}
+
+std::string InstructionText(const MeshProgram& mesh, size_t number) {
+  const PipelineInstruction& instruction = mesh.instructions[number];
+  const std::string name = InstructionName(mesh, number);
+  if (const auto* run = std::get_if<RunInstruction>(&instruction)) {
+    return fmt::format("{}: ({}) -> ({})", name, SlotsText(mesh, run->arguments),
+                       SlotsText(mesh, run->results));
+  }
+  if (const auto* free = std::get_if<FreeInstruction>(&instruction)) {
+    return fmt::format("{} {}", name, SlotsText(mesh, free->slots));
+  }
+  return name;
+}
+
 std::string InstructionsText(const MeshProgram& mesh) {
   std::string text;
-  for (const PipelineInstruction& instruction : mesh.instructions) {
-    if (const auto* run = std::get_if<RunInstruction>(&instruction)) {
-      const StageProgram& program = mesh.programs[run->program];
-      const std::string micro_batch =
-          run->micro_batch < 0 ? "" : fmt::format(" of micro-batch {}", run->micro_batch);
-      text +=
-          fmt::format("run stage {} {}{}: ({}) -> ({})\n", program.stage, ToString(program.task),
-                      micro_batch, SlotsText(mesh, run->arguments), SlotsText(mesh, run->results));
-    } else if (const auto* send = std::get_if<SendInstruction>(&instruction)) {
-      text += fmt::format("send {} by channel {}\n", SlotText(mesh, send->slot), send->channel);
-    } else if (const auto* receive = std::get_if<ReceiveInstruction>(&instruction)) {
-      text += fmt::format("receive {} by channel {}\n", SlotText(mesh, receive->slot),
-                          receive->channel);
-    } else {
-      text +=
-          fmt::format("free {}\n", SlotsText(mesh, std::get<FreeInstruction>(instruction).slots));
-    }
-  }
+  for (size_t i = 0; i < mesh.instructions.size(); ++i) text += InstructionText(mesh, i) + "\n";
   return text;
 }
 

@@ -77,7 +77,11 @@ struct PipelineProgram {
   const ArraySlot& slot(const MeshSlot& at) const { return meshes[at.mesh].slots[at.slot]; }
 };
 
-// One line per instruction of a mesh.
+// "run stage 1 backward of micro-batch 0", "send %3 x by channel 5".
+std::string InstructionName(const MeshProgram& mesh, size_t number);
+// The same with all slots that it names.
+std::string InstructionText(const MeshProgram& mesh, size_t number);
+// One line per instruction of a mesh, as InstructionText.
 std::string InstructionsText(const MeshProgram& mesh);
 // What is sent from mesh to mesh in a step, one line per value: shardings at both ends, bytes, how
 // often.

@@ -37,5 +37,6 @@ void AddProfileCommand(CLI::App& app, CommandLine& line);
 void AddExplainCommand(CLI::App& app, CommandLine& line);
 void AddDiffCommand(CLI::App& app, CommandLine& line);
 void AddOperationsCommand(CLI::App& app, CommandLine& line);
+void AddWorkerCommand(CLI::App& app, CommandLine& line);
 
 }  // namespace minka

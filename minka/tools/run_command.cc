@@ -35,7 +35,7 @@ struct RunFlags {
   std::vector<std::string> given_planning;  // flags of that group on the command line
   std::optional<uint64_t> random_inputs;
   int steps = 5;
-  bool check = false, json = false;
+  bool check = false, in_process = false, json = false;
 };
 
 // The first steps find caches cold and memory untouched.
@@ -169,6 +169,7 @@ class ModuleRun {
                                .on_step = ReportPhase,
                                .configuration = ToOptions(flags_.source)};
     options.configuration.merge(ToOptions(flags_.planning));
+    if (!flags_.in_process) options.workers = {.plugin_path = flags_.plugin};
     ReportPhase("plugin");
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(Parallelized run, Parallelize(source_.step, request.cluster, method, options));
@@ -187,6 +188,7 @@ class ModuleRun {
     ReportPart("the launch on all devices");
     start = Clock::now();
     ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
+    RETURN_IF_ERROR(runner.executor().Wait());
     figures_.prepare_input_seconds =
         std::max(0.0, SecondsSince(start) - runner.executor().times().us.front() * 1e-6);
     RETURN_IF_ERROR(WriteResults(output));
@@ -218,6 +220,7 @@ class ModuleRun {
       ShowStatus(
           fmt::format("{}, the last in {}", what, FormatTime(runner.executor().times().us.back())));
       ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
+      RETURN_IF_ERROR(runner.executor().Wait());
       state = std::move(output.state);
     }
     ClearStatus();
@@ -248,7 +251,7 @@ class ModuleRun {
     if (pipeline != nullptr) {
       ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
       text += PipelineTable(run_->prepared(), pipeline->plan, pipeline->schedule, timeline) + "\n" +
-              PredictedAndMeasured(pipeline->plan, figures_);
+              PredictedAndMeasured(pipeline->plan, !flags_.in_process, figures_);
     } else {
       text += PlanTable(run_->prepared(), run_->plan()) + "\n" +
               PredictedAndMeasured(run_->plan(), figures_);
@@ -333,6 +336,7 @@ void AddRunCommand(CLI::App& app, CommandLine& line) {
   AddPlanningFlags(*command, flags->planning, ". Default: no limit");
   AddModelFlags(*command, flags->source);
   AddModuleFlags(*command, flags->source);
+  command->add_flag("--in-process", flags->in_process, kInProcessHelp);
   command->add_option("--dump-to", flags->dump_to,
                       "Folder for every step of the compiler as text. Default: not written");
   command->add_option("--repro", flags->repro,

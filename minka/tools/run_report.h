@@ -23,7 +23,8 @@ struct RunFigures {
 // nothing to compare the predicted time with.
 std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures);
 // Of a pipeline: in one process the meshes take turns, so that their times add up.
-std::string PredictedAndMeasured(const PipelinePlan& plan, const RunFigures& figures);
+std::string PredictedAndMeasured(const PipelinePlan& plan, bool has_workers,
+                                 const RunFigures& figures);
 // The outputs that differ most from one device's.
 std::string DescribeCheck(const OracleReport& report);
 

@@ -31,7 +31,7 @@ struct TrainFlags {
   int check_steps = 0, sample_bytes = 300;
   std::optional<uint64_t> seed;
   Checkpoints checkpoints;
-  bool json = false;
+  bool in_process = false, json = false;
 };
 
 // "60%" -> 0.6; nullopt: no percentage.
@@ -86,6 +86,7 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
         "--method");
   }
   options.num_devices = options.request.cluster.num_devices();
+  if (!flags.in_process) options.workers = {.plugin_path = flags.plugin};
   options.request.options = ToOptions(flags.source);
   options.request.options.merge(ToOptions(flags.planning));
   options.request.on_progress = [](const std::string& what, double seconds, double gap) {
@@ -182,8 +183,9 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
                     *report.bigram_entropy);
   }
   if (report.pipeline) text += "  no held-out loss and no sample: evaluations run on one mesh\n";
-  text += report.pipeline ? PredictedAndMeasured(report.pipeline->plan, FiguresOf(report))
-                          : PredictedAndMeasured(report.plan, FiguresOf(report));
+  text += report.pipeline
+              ? PredictedAndMeasured(report.pipeline->plan, !flags.in_process, FiguresOf(report))
+              : PredictedAndMeasured(report.plan, FiguresOf(report));
   if (report.memory_limit_bytes) {
     const int64_t needed =
         report.pipeline ? report.pipeline->plan.peak_memory_bytes : report.plan.peak_memory_bytes;
@@ -344,6 +346,7 @@ void AddTrainCommand(CLI::App& app, CommandLine& line) {
                    ", or a part of what data parallelism needs, such as 60%. Default: no limit");
   AddModelFlags(*command, flags->source);
   command->add_option("--out", flags->out, "Where to write the plan")->capture_default_str();
+  command->add_flag("--in-process", flags->in_process, kInProcessHelp);
   command->add_option("--dump-to", flags->dump_to,
                       "Folder for every step of the compiler as text. Default: not written");
   command->add_option("--plugin", flags->plugin,

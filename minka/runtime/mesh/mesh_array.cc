@@ -22,12 +22,15 @@ bool IsCut(const Shape& shape, const Shape& cut) {
 
 }  // namespace
 
+absl::Status CheckShape(const Shape& wanted, const Shape& given) {
+  if (given == wanted || IsCut(given, wanted)) return absl::OkStatus();
+  return InvalidArgument("it is {}, given is {}", ToString(wanted), ToString(given));
+}
+
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
                                    const Literal& value) {
   const auto& [shape, sharding, mesh, first_device] = layout;
-  if (value.shape != shape && !IsCut(value.shape, shape)) {
-    return InvalidArgument("it is {}, given is {}", ToString(shape), ToString(value.shape));
-  }
+  RETURN_IF_ERROR(CheckShape(shape, value.shape));
   const Shape local = LocalShape(shape, sharding, mesh);
   const bool is_whole = sharding.is_replicated();
   MeshArray array;

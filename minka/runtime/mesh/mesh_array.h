@@ -26,8 +26,10 @@ struct ArrayLayout {
   bool operator==(const ArrayLayout&) const = default;
 };
 
-// Copies a whole array to the devices; InvalidArgument for another shape, unless it only has the
-// batch in one dimension where the layout has micro-batches and their examples.
+// InvalidArgument for another shape than the one wanted, unless it only has the batch in one
+// dimension where the other has micro-batches and their examples: the bytes are the same.
+absl::Status CheckShape(const Shape& wanted, const Shape& given);
+// Copies a whole array to the devices; InvalidArgument as CheckShape.
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
                                    const Literal& value);
 // The whole array.

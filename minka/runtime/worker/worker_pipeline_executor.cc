@@ -1,0 +1,241 @@
+#include "minka/runtime/worker/worker_pipeline_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/runtime/worker/program_proto.h"
+#include "minka/runtime/worker/wire.h"
+
+namespace minka {
+namespace {
+
+// So many steps may be under way before a call waits for the oldest.
+constexpr size_t kMostLaunched = 8;
+
+// Arrays that workers hold, one for each mesh.
+struct WorkerStorage : ArrayStorage {
+  struct Place {
+    int worker = 0;
+    uint64_t array = 0;
+  };
+
+  explicit WorkerStorage(std::shared_ptr<Workers> of) : workers(std::move(of)) {}
+  WorkerStorage(const WorkerStorage&) = delete;
+  WorkerStorage& operator=(const WorkerStorage&) = delete;
+  ~WorkerStorage() override {
+    for (const Place& place : places) {
+      worker::Request request;
+      request.mutable_free()->add_arrays(place.array);
+      workers->Tell(place.worker, std::move(request));
+    }
+  }
+
+  PendingParts Fetch(std::vector<int64_t> devices) const override {
+    worker::Request request;
+    worker::Get& get = *request.mutable_get();
+    get.set_request(workers->NewNumber());
+    get.set_array(places.front().array);
+    for (const int64_t device : devices) get.add_devices(static_cast<int>(device));
+    std::shared_ptr<WorkerAnswer> answer = workers->Ask(places.front().worker, std::move(request));
+    workers->Flush();
+    return [workers = workers, answer = std::move(answer)] { return Join(*workers, *answer); };
+  }
+
+  static absl::StatusOr<std::vector<std::string>> Join(Workers& workers, WorkerAnswer& answer) {
+    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers.Wait(answer));
+    std::vector<std::string> parts;
+    bool is_new = true;
+    for (const worker::Reply& reply : replies) {
+      if (is_new) parts.emplace_back();
+      parts.back() += reply.part().bytes();
+      is_new = reply.part().is_last();
+    }
+    return parts;
+  }
+
+  std::shared_ptr<Workers> workers;
+  std::vector<Place> places;
+};
+
+const WorkerStorage& StorageOf(const DistributedArray& array, const Workers& workers) {
+  const auto* const storage = dynamic_cast<const WorkerStorage*>(&array.storage());
+  MINKA_CHECK(storage != nullptr && storage->workers.get() == &workers,
+              "{} does not lie on these workers", array.ToString());
+  return *storage;
+}
+
+void PutOnWorker(Workers& workers, uint64_t program, const MeshSlot& at, uint64_t number,
+                 const std::string& bytes) {
+  for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += kPieceBytes) {
+    worker::Request request;
+    worker::Put& put = *request.mutable_put();
+    put.set_array(number);
+    put.set_program(program);
+    put.set_slot(at.slot);
+    put.set_bytes(bytes.substr(begin, kPieceBytes));
+    put.set_is_last(begin + kPieceBytes >= bytes.size());
+    workers.Tell(at.mesh, std::move(request));
+  }
+}
+
+}  // namespace
+
+WorkerPipelineExecutor::WorkerPipelineExecutor(std::shared_ptr<Workers> workers,
+                                               PipelineProgram program)
+    : PipelineExecutor(std::move(program)),
+      workers_(std::move(workers)),
+      number_(workers_->NewNumber()) {}
+
+absl::StatusOr<std::unique_ptr<WorkerPipelineExecutor>> WorkerPipelineExecutor::Create(
+    std::shared_ptr<Workers> workers, PipelineProgram program) {
+  if (program.meshes.size() > static_cast<size_t>(workers->size())) {
+    return InvalidArgument("the pipeline has {} meshes, and there are {} workers",
+                           program.meshes.size(), workers->size());
+  }
+  std::unique_ptr<WorkerPipelineExecutor> executor(
+      new WorkerPipelineExecutor(std::move(workers), std::move(program)));
+  RETURN_IF_ERROR(executor->Load());
+  return executor;
+}
+
+WorkerPipelineExecutor::~WorkerPipelineExecutor() {
+  workers_->Forget(number_);
+  for (int mesh = 0; mesh < static_cast<int>(program().meshes.size()); ++mesh) {
+    worker::Request request;
+    request.mutable_unload()->set_program(number_);
+    workers_->Tell(mesh, std::move(request));
+  }
+  workers_->Flush();
+}
+
+absl::Status WorkerPipelineExecutor::Load() {
+  workers_->Describe(number_, [this](int worker, int instruction) {
+    return InstructionName(program().meshes[worker], instruction);
+  });
+  std::vector<std::shared_ptr<WorkerAnswer>> answers;
+  for (int mesh = 0; mesh < static_cast<int>(program().meshes.size()); ++mesh) {
+    worker::Request request;
+    request.mutable_load()->set_program(number_);
+    *request.mutable_load()->mutable_mesh_program() =
+        MeshProgramToProto(program().meshes[mesh], PeersOf(program(), mesh));
+    answers.push_back(workers_->Ask(mesh, std::move(request)));
+  }
+  workers_->Flush();
+  for (const std::shared_ptr<WorkerAnswer>& answer : answers) {
+    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answer));
+    const worker::Loaded& loaded = replies.front().loaded();
+    temporary_bytes_.emplace_back(loaded.temporary_bytes().begin(), loaded.temporary_bytes().end());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DistributedArray> WorkerPipelineExecutor::Put(int parameter, const Literal& value) {
+  ArrayLayout layout = ParameterLayout(parameter);
+  const absl::Status fits = CheckShape(layout.shape, value.shape);
+  if (!fits.ok()) return WithContext(fits, fmt::format("parameter {}", parameter));
+  auto storage = std::make_shared<WorkerStorage>(workers_);
+  for (const MeshSlot& at : program().parameters[parameter]) {
+    storage->places.push_back({at.mesh, workers_->NewNumber()});
+    PutOnWorker(*workers_, number_, at, storage->places.back().array, *value.bytes);
+  }
+  RETURN_IF_ERROR(workers_->status());
+  return DistributedArray(std::move(layout), std::move(storage));
+}
+
+absl::StatusOr<std::vector<DistributedArray>> WorkerPipelineExecutor::Run(
+    std::span<DistributedArray* const> arguments) {
+  const PipelineProgram& program = this->program();
+  MINKA_CHECK(arguments.size() == program.parameters.size(), "{} arguments for {} parameters",
+              arguments.size(), program.parameters.size());
+  while (launched_.size() >= kMostLaunched) RETURN_IF_ERROR(WaitForOldest());
+  std::vector<worker::Request> requests(program.meshes.size());
+  for (worker::Request& request : requests) {
+    request.mutable_step()->set_program(number_);
+    request.mutable_step()->set_step(num_steps_);
+  }
+  for (size_t parameter = 0; parameter < arguments.size(); ++parameter) {
+    const WorkerStorage& storage = StorageOf(*arguments[parameter], *workers_);
+    const std::vector<MeshSlot>& places = program.parameters[parameter];
+    MINKA_CHECK(storage.places.size() == places.size(), "parameter {} lies on {} meshes, not {}",
+                parameter, storage.places.size(), places.size());
+    for (size_t i = 0; i < places.size(); ++i) {
+      worker::SlotArray& argument = *requests[places[i].mesh].mutable_step()->add_arguments();
+      argument.set_slot(places[i].slot);
+      argument.set_array(storage.places[i].array);
+    }
+  }
+  std::vector<DistributedArray> results;
+  for (int i = 0; i < num_results(); ++i) {
+    const MeshSlot& at = program.results[i];
+    auto storage = std::make_shared<WorkerStorage>(workers_);
+    storage->places.push_back({at.mesh, workers_->NewNumber()});
+    worker::SlotArray& result = *requests[at.mesh].mutable_step()->add_results();
+    result.set_slot(at.slot);
+    result.set_array(storage->places.back().array);
+    results.emplace_back(ResultLayout(i), std::move(storage));
+  }
+  Launched launched{.start = Clock::now()};
+  for (size_t mesh = 0; mesh < requests.size(); ++mesh) {
+    launched.answers.push_back(workers_->Ask(static_cast<int>(mesh), std::move(requests[mesh])));
+  }
+  workers_->Flush();
+  launched_.push_back(std::move(launched));
+  ++num_steps_;
+  RETURN_IF_ERROR(workers_->status());
+  return results;
+}
+
+absl::Status WorkerPipelineExecutor::WaitForOldest() {
+  const Launched step = std::move(launched_.front());
+  launched_.pop_front();
+  Clock::time_point end = step.start;
+  for (const std::shared_ptr<WorkerAnswer>& answer : step.answers) {
+    RETURN_IF_ERROR(workers_->Wait(*answer).status());
+    end = std::max(end, answer->arrived);
+  }
+  // A step that was launched during the one before begins behind it.
+  const std::chrono::duration<double, std::micro> elapsed = end - std::max(step.start, last_end_);
+  last_end_ = end;
+  times_.us.push_back(elapsed.count());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerPipelineExecutor::Wait() {
+  while (!launched_.empty()) RETURN_IF_ERROR(WaitForOldest());
+  return workers_->status();
+}
+
+absl::StatusOr<std::vector<worker::Measured>> WorkerPipelineExecutor::Measure(bool reset) {
+  std::vector<std::shared_ptr<WorkerAnswer>> answers;
+  for (int mesh = 0; mesh < static_cast<int>(program().meshes.size()); ++mesh) {
+    worker::Request request;
+    request.mutable_measure()->set_reset(reset);
+    answers.push_back(workers_->Ask(mesh, std::move(request)));
+  }
+  workers_->Flush();
+  std::vector<worker::Measured> measured;
+  for (const std::shared_ptr<WorkerAnswer>& answer : answers) {
+    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answer));
+    measured.push_back(replies.front().measured());
+  }
+  return measured;
+}
+
+absl::Status WorkerPipelineExecutor::ResetMeasurements() {
+  RETURN_IF_ERROR(Wait());
+  times_.us.clear();
+  return Measure(/*reset=*/true).status();
+}
+
+absl::StatusOr<int64_t> WorkerPipelineExecutor::MeasuredPeakBytes() {
+  ASSIGN_OR_RETURN(const std::vector<worker::Measured> measured, Measure(/*reset=*/false));
+  int64_t peak = 0;
+  for (const worker::Measured& of_worker : measured) {
+    peak = std::max(peak, of_worker.peak_bytes());
+  }
+  return peak;
+}
+
+}  // namespace minka

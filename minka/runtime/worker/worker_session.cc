@@ -1,0 +1,277 @@
+#include "minka/runtime/worker/worker_session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/runtime/worker/wire.h"
+
+namespace minka {
+namespace {
+
+// Channels of different programs are told apart by their low bits: what is sent first is received
+// first, also where the bits are those of an earlier program.
+constexpr int kChannelBits = 24;
+constexpr uint64_t kProgramMask = 0xffff;
+
+// Channels over the transport between workers.
+class WorkerChannels : public MeshChannels {
+ public:
+  WorkerChannels(Transport& transport, uint64_t program, const std::map<int, int>& peers)
+      : transport_(transport), program_(program), peers_(peers) {}
+
+  absl::Status Send(int channel, const Literal& value) override {
+    return transport_.Send(peers_.at(channel), TagOf(channel), *value.bytes, value.bytes);
+  }
+
+  absl::Status Expect(int channel, const Shape& shape) override {
+    Expected expected{
+        .shape = shape,
+        .bytes = std::make_shared<std::string>(static_cast<size_t>(shape.num_bytes()), '\0')};
+    ASSIGN_OR_RETURN(expected.pending,
+                     transport_.Receive(peers_.at(channel), TagOf(channel), *expected.bytes));
+    expected_.emplace(channel, std::move(expected));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Literal> Receive(int channel) override {
+    auto expected = expected_.extract(channel);
+    MINKA_CHECK(!expected.empty(), "channel {} was not expected", channel);
+    RETURN_IF_ERROR(expected.mapped().pending->Wait());
+    return Literal{expected.mapped().shape, std::move(expected.mapped().bytes)};
+  }
+
+ private:
+  struct Expected {
+    Shape shape;
+    std::shared_ptr<std::string> bytes;
+    std::unique_ptr<PendingReceive> pending;  // writes to `bytes`: goes first
+  };
+
+  uint64_t TagOf(int channel) const {
+    return (program_ & kProgramMask) << kChannelBits | static_cast<uint64_t>(channel);
+  }
+
+  Transport& transport_;
+  const uint64_t program_;
+  const std::map<int, int>& peers_;
+  std::map<int, Expected> expected_;  // by channel
+};
+
+}  // namespace
+
+WorkerSession::WorkerSession(ProgressPage& progress, Write write)
+    : progress_(progress), write_(std::move(write)) {}
+
+void WorkerSession::Cancel() {
+  const std::lock_guard lock(cancel_mutex_);
+  is_cancelled_ = true;
+  if (transport_ != nullptr) transport_->Cancel();
+}
+
+absl::Status WorkerSession::Handle(const worker::Request& request) {
+  if (!devices_ && request.kind_case() != worker::Request::kOpen) {
+    return FailedPrecondition("a session begins with opening the devices");
+  }
+  switch (request.kind_case()) {
+    case worker::Request::kOpen:
+      progress_.Note(WorkerActivity::kOpening);
+      return Open(request.open());
+    case worker::Request::kConnect:
+      progress_.Note(WorkerActivity::kConnecting);
+      return Connect(request.connect());
+    case worker::Request::kLoad:
+      progress_.Note(WorkerActivity::kLoading, request.load().program());
+      return Load(request.load());
+    case worker::Request::kUnload:
+      programs_.erase(request.unload().program());
+      return absl::OkStatus();
+    case worker::Request::kPut:
+      progress_.Note(WorkerActivity::kPutting);
+      return Put(request.put());
+    case worker::Request::kStep:
+      return Step(request.step());
+    case worker::Request::kGet:
+      progress_.Note(WorkerActivity::kFetching);
+      return Get(request.get());
+    case worker::Request::kFree:
+      for (const uint64_t array : request.free().arrays()) arrays_.erase(array);
+      return absl::OkStatus();
+    case worker::Request::kMeasure:
+      return Measure(request.measure());
+    case worker::Request::KIND_NOT_SET:
+      break;
+  }
+  return InvalidArgument("a request that this version does not know");
+}
+
+absl::Status WorkerSession::Send(const worker::Reply& reply) {
+  if (write_(reply)) return absl::OkStatus();
+  return Unavailable("the driver is gone");
+}
+
+absl::Status WorkerSession::Open(const worker::Open& open) {
+  if (devices_) return FailedPrecondition("the devices are open already");
+  open_ = open;
+  ASSIGN_OR_RETURN(devices_, OpenLocalDevices({.num_devices = open.num_devices(),
+                                               .plugin_path = open.plugin()}));
+  ASSIGN_OR_RETURN(auto transport, UcxTransport::Create({.peer = open.peer(),
+                                                         .num_peers = open.num_peers(),
+                                                         .job_nonce = open.job()}));
+  const std::string address = transport->address();
+  {
+    const std::lock_guard lock(cancel_mutex_);
+    if (is_cancelled_) transport->Cancel();
+    transport_ = std::move(transport);
+  }
+  worker::Reply reply;
+  worker::Opened& opened = *reply.mutable_opened();
+  opened.set_platform(devices_->version());
+  for (const pjrt::Device& device : devices_->client.devices()) {
+    opened.add_device_kinds(device.kind);
+  }
+  opened.set_address(address);
+  return Send(reply);
+}
+
+absl::Status WorkerSession::Connect(const worker::Connect& connect) {
+  RETURN_IF_ERROR(transport_->Connect({connect.addresses().begin(), connect.addresses().end()}));
+  is_connected_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSession::Load(const worker::Load& load) {
+  if (programs_.contains(load.program())) {
+    return InvalidArgument("program {} is loaded already", load.program());
+  }
+  ASSIGN_OR_RETURN(ReceivedProgram received, MeshProgramFromProto(load.mesh_program(), open_));
+  ASSIGN_OR_RETURN(MeshPlayer player,
+                   MeshPlayer::Create(devices_->client, received.program, /*first_device=*/0));
+  worker::Reply reply;
+  reply.mutable_loaded()->set_program(load.program());
+  for (const int64_t bytes : player.temporary_bytes()) {
+    reply.mutable_loaded()->add_temporary_bytes(bytes);
+  }
+  programs_.emplace(load.program(),
+                    LoadedProgram{.received = std::move(received), .player = std::move(player)});
+  return Send(reply);
+}
+
+absl::StatusOr<WorkerSession::LoadedProgram*> WorkerSession::FindProgram(uint64_t number) {
+  const auto found = programs_.find(number);
+  if (found == programs_.end()) return NotFound("program {} is not loaded", number);
+  return &found->second;
+}
+
+absl::StatusOr<std::shared_ptr<MeshArray>> WorkerSession::FindArray(uint64_t number) {
+  const auto found = arrays_.find(number);
+  if (found == arrays_.end()) return NotFound("there is no array {}", number);
+  return found->second;
+}
+
+absl::Status WorkerSession::Put(const worker::Put& put) {
+  ASSIGN_OR_RETURN(const LoadedProgram* const program, FindProgram(put.program()));
+  const std::vector<ArraySlot>& slots = program->player.program().slots;
+  if (put.slot() < 0 || static_cast<size_t>(put.slot()) >= slots.size()) {
+    return InvalidArgument("program {} has no slot {}", put.program(), put.slot());
+  }
+  const ArraySlot& slot = slots[put.slot()];
+  const auto size = static_cast<size_t>(slot.shape.num_bytes());
+  pieces_ += put.bytes();
+  if (pieces_.size() > size || (put.is_last() && pieces_.size() < size)) {
+    return InvalidArgument("{} bytes come for {}, which is {}", pieces_.size(), slot.name,
+                           ToString(slot.shape));
+  }
+  if (!put.is_last()) return absl::OkStatus();
+  const Literal value{slot.shape, std::make_shared<const std::string>(std::exchange(pieces_, {}))};
+  ASSIGN_OR_RETURN(MeshArray array,
+                   PutArray(devices_->client, program->player.LayoutOf(put.slot()), value));
+  arrays_[put.array()] = std::make_shared<MeshArray>(std::move(array));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSession::Step(const worker::Step& step) {
+  ASSIGN_OR_RETURN(LoadedProgram* const program, FindProgram(step.program()));
+  MeshPlayer& player = program->player;
+  const std::vector<SlotUse>& uses = program->received.uses;
+  if (!program->received.peers.empty() && !is_connected_) {
+    return FailedPrecondition("the workers are not connected with each other");
+  }
+  const auto has = [&](int slot, bool SlotUse::* use) {
+    return slot >= 0 && static_cast<size_t>(slot) < uses.size() && uses[slot].*use;
+  };
+  std::vector<SlotArray> arguments;
+  for (const worker::SlotArray& argument : step.arguments()) {
+    if (!has(argument.slot(), &SlotUse::is_given)) {
+      return InvalidArgument("program {} takes no argument in slot {}", step.program(),
+                             argument.slot());
+    }
+    ASSIGN_OR_RETURN(std::shared_ptr<MeshArray> array, FindArray(argument.array()));
+    arguments.push_back({argument.slot(), std::move(array)});
+  }
+  const auto start = std::chrono::steady_clock::now();
+  progress_.NoteStep(step.program(), step.step());
+  player.Begin(arguments);
+  arguments.clear();
+  WorkerChannels channels(*transport_, step.program(), program->received.peers);
+  for (size_t i = 0; i < player.program().instructions.size(); ++i) {
+    progress_.NoteInstruction(static_cast<int>(i));
+    absl::Status status = player.Execute(i, channels);
+    if (!status.ok()) {
+      return WithContext(status, fmt::format("step {}, instruction {} ({})", step.step(), i,
+                                             InstructionName(player.program(), i)));
+    }
+  }
+  for (const worker::SlotArray& result : step.results()) {
+    if (!has(result.slot(), &SlotUse::is_left)) {
+      return InvalidArgument("program {} leaves nothing in slot {}", step.program(), result.slot());
+    }
+    ASSIGN_OR_RETURN(arrays_[result.array()], player.Result(result.slot()));
+  }
+  player.End();
+  const std::chrono::duration<double, std::micro> elapsed =
+      std::chrono::steady_clock::now() - start;
+  worker::Reply reply;
+  worker::Stepped& stepped = *reply.mutable_stepped();
+  stepped.set_program(step.program());
+  stepped.set_step(step.step());
+  stepped.set_us(elapsed.count());
+  return Send(reply);
+}
+
+absl::Status WorkerSession::Get(const worker::Get& get) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<MeshArray> array, FindArray(get.array()));
+  for (const int device : get.devices()) {
+    if (device < 0 || static_cast<size_t>(device) >= array->parts.size()) {
+      return InvalidArgument("array {} has no part on device {}", get.array(), device);
+    }
+    ASSIGN_OR_RETURN(const std::string bytes, array->parts[device].ToHost());
+    for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += kPieceBytes) {
+      worker::Reply reply;
+      worker::Part& part = *reply.mutable_part();
+      part.set_request(get.request());
+      part.set_device(device);
+      part.set_bytes(bytes.substr(begin, kPieceBytes));
+      part.set_is_last(begin + kPieceBytes >= bytes.size());
+      RETURN_IF_ERROR(Send(reply));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSession::Measure(const worker::Measure& measure) {
+  worker::Reply reply;
+  int64_t peak = 0;
+  for (int device = 0; device < devices_->client.num_devices(); ++device) {
+    peak = std::max(peak, devices_->client.peak_bytes(device));
+  }
+  reply.mutable_measured()->set_peak_bytes(peak);
+  reply.mutable_measured()->set_num_arrays(static_cast<int64_t>(arrays_.size()));
+  if (measure.reset()) devices_->client.meter().ResetPeak();
+  return Send(reply);
+}
+
+}  // namespace minka

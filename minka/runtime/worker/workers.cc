@@ -1,0 +1,294 @@
+#include "minka/runtime/worker/workers.h"
+
+#include <deque>
+#include <future>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "grpcpp/grpcpp.h"
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/runtime/worker/progress_page.h"
+#include "minka/runtime/worker/wire.h"
+#include "minka/runtime/worker/worker.grpc.pb.h"
+#include "minka/runtime/worker/worker_process.h"
+
+namespace minka {
+namespace {
+
+using ClientStream = grpc::ClientReaderWriter<worker::Requests, worker::Reply>;
+
+// More than this is sent without waiting for Flush.
+constexpr size_t kBatchBytes = size_t{4} << 20;
+// A worker that has not answered for the sum of the two does not live, so that it is noticed within
+// five seconds.
+constexpr int kWorkerKeepaliveMs = 800, kWorkerTimeoutMs = 2200;
+// How long after a connection broke the worker's death may be noticed, which says more.
+constexpr auto kDeathNotice = std::chrono::milliseconds(500);
+
+std::string RandomToken() {
+  std::random_device device;
+  std::string token;
+  for (int i = 0; i < 8; ++i) token += fmt::format("{:08x}", device());
+  return token;
+}
+
+bool IsLastReply(const worker::Reply& reply) { return !reply.has_part() || reply.part().is_last(); }
+
+}  // namespace
+
+struct Workers::Worker {
+  int number = 0;
+  std::unique_ptr<WorkerProcess> process;  // set under Workers::mutex_
+  std::unique_ptr<worker::Worker::Stub> stub;
+  grpc::ClientContext context;
+  std::unique_ptr<ClientStream> stream;
+  std::thread listener;
+  worker::Opened opened;
+
+  std::mutex write_mutex;  // before Workers::mutex_
+  worker::Requests batch;
+  size_t batch_bytes = 0;
+
+  std::deque<std::shared_ptr<WorkerAnswer>> awaited;  // guarded by Workers::mutex_
+};
+
+Workers::Workers() = default;
+
+absl::StatusOr<std::shared_ptr<Workers>> Workers::StartLocal(const LocalWorkersOptions& options) {
+  std::shared_ptr<Workers> workers(new Workers());
+  RETURN_IF_ERROR(workers->Start(options));
+  RETURN_IF_ERROR(workers->Open(options));
+  return workers;
+}
+
+absl::Status Workers::Start(const LocalWorkersOptions& options) {
+  const std::string token = RandomToken();
+  for (size_t i = 0; i < options.num_devices.size(); ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+    workers_.back()->number = static_cast<int>(i);
+  }
+  std::vector<std::future<absl::Status>> started;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    started.push_back(
+        std::async(std::launch::async, [&] { return StartProcess(*worker, options, token); }));
+  }
+  absl::Status all = absl::OkStatus();
+  for (std::future<absl::Status>& one : started) all.Update(one.get());
+  RETURN_IF_ERROR(all);
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kWorkerKeepaliveMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kWorkerTimeoutMs);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    worker->stub = worker::Worker::NewStub(grpc::CreateCustomChannel(
+        worker->process->address(), grpc::InsecureChannelCredentials(), arguments));
+    worker->context.AddMetadata(kTokenKey, token);
+    worker->context.AddMetadata(kVersionKey, options.version);
+    worker->context.set_wait_for_ready(true);
+    worker->stream = worker->stub->Serve(&worker->context);
+    worker->listener = std::thread([this, &worker = *worker] { Listen(worker); });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Workers::StartProcess(Worker& worker, const LocalWorkersOptions& options,
+                                   const std::string& token) {
+  WorkerProcessOptions process{.executable = options.binary,
+                               .arguments = {"worker", "--child"},
+                               .name = fmt::format("worker {}", worker.number),
+                               .token = token};
+  if (static_cast<size_t>(worker.number) < options.cpus.size()) {
+    process.cpus = options.cpus[worker.number];
+  }
+  process.on_death = [this, number = worker.number](const WorkerDeath& death) {
+    Break(
+        Unavailable("worker {}{} {}", number, WhatItRan(number, death.progress), ToString(death)));
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<WorkerProcess> started,
+                   WorkerProcess::Start(std::move(process)));
+  const std::lock_guard lock(mutex_);
+  worker.process = std::move(started);
+  return absl::OkStatus();
+}
+
+absl::Status Workers::Open(const LocalWorkersOptions& options) {
+  std::random_device device;
+  const uint64_t job = uint64_t{device()} << 32 | device();
+  std::vector<std::shared_ptr<WorkerAnswer>> answers;
+  for (int i = 0; i < size(); ++i) {
+    worker::Request request;
+    worker::Open& open = *request.mutable_open();
+    open.set_num_devices(options.num_devices[i]);
+    open.set_plugin(options.plugin);
+    open.set_peer(i);
+    open.set_num_peers(size());
+    open.set_job(job);
+    answers.push_back(Ask(i, std::move(request)));
+  }
+  Flush();
+  worker::Request connect;
+  for (int i = 0; i < size(); ++i) {
+    ASSIGN_OR_RETURN(std::vector<worker::Reply> replies, Wait(*answers[i]));
+    workers_[i]->opened = std::move(*replies.front().mutable_opened());
+    connect.mutable_connect()->add_addresses(workers_[i]->opened.address());
+  }
+  for (int i = 0; i < size(); ++i) Tell(i, connect);
+  return absl::OkStatus();
+}
+
+Workers::~Workers() {
+  {
+    std::unique_lock lock(mutex_);
+    is_ending_ = true;
+    changed_.wait(lock, [&] { return !is_breaking_; });
+  }
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->stream == nullptr) continue;
+    const std::lock_guard lock(worker->write_mutex);
+    worker->context.TryCancel();
+  }
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->listener.joinable()) worker->listener.join();
+  }
+  // Processes end, and report no more deaths, before what their reports use.
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->process.reset();
+}
+
+const worker::Opened& Workers::opened(int worker) const { return workers_[worker]->opened; }
+
+int Workers::pid(int worker) const { return workers_[worker]->process->pid(); }
+
+void Workers::Tell(int worker, worker::Request request) {
+  Worker& to = *workers_[worker];
+  const std::lock_guard lock(to.write_mutex);
+  to.batch_bytes += request.ByteSizeLong();
+  *to.batch.add_requests() = std::move(request);
+  if (to.batch_bytes > kBatchBytes) FlushWorker(to);
+}
+
+std::shared_ptr<WorkerAnswer> Workers::Ask(int worker, worker::Request request) {
+  auto answer = std::make_shared<WorkerAnswer>();
+  if (request.has_get()) answer->num_missing = request.get().devices_size();
+  Worker& to = *workers_[worker];
+  const std::lock_guard lock(to.write_mutex);
+  {
+    const std::lock_guard answers_lock(mutex_);
+    to.awaited.push_back(answer);
+  }
+  to.batch_bytes += request.ByteSizeLong();
+  *to.batch.add_requests() = std::move(request);
+  return answer;
+}
+
+void Workers::Flush() {
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    const std::lock_guard lock(worker->write_mutex);
+    FlushWorker(*worker);
+  }
+}
+
+// What cannot be written is noticed by who listens.
+void Workers::FlushWorker(Worker& worker) {
+  if (worker.batch.requests().empty()) return;
+  worker.stream->Write(worker.batch);
+  worker.batch.Clear();
+  worker.batch_bytes = 0;
+}
+
+absl::StatusOr<std::vector<worker::Reply>> Workers::Wait(WorkerAnswer& answer) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return answer.is_complete || !failure_.ok(); });
+  if (!answer.is_complete) return failure_;
+  return std::move(answer.replies);
+}
+
+bool Workers::IsComplete(const WorkerAnswer& answer) const {
+  const std::lock_guard lock(mutex_);
+  return answer.is_complete;
+}
+
+absl::Status Workers::status() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Workers::Describe(uint64_t program, InstructionNames names) {
+  const std::lock_guard lock(mutex_);
+  names_[program] = std::move(names);
+}
+
+void Workers::Forget(uint64_t program) {
+  const std::lock_guard lock(mutex_);
+  names_.erase(program);
+}
+
+void Workers::Listen(Worker& worker) {
+  worker::Reply reply;
+  while (worker.stream->Read(&reply)) {
+    if (reply.has_failed()) {
+      Break(MakeError(static_cast<absl::StatusCode>(reply.failed().code()),
+                      fmt::format("worker {}: {}", worker.number, reply.failed().message())));
+      continue;
+    }
+    Take(worker, std::move(reply));
+  }
+  const grpc::Status end = worker.stream->Finish();
+  {
+    std::unique_lock lock(mutex_);
+    if (is_ending_) return;
+    changed_.wait_for(lock, kDeathNotice, [&] { return !failure_.ok(); });
+  }
+  const bool is_refused = end.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+                          end.error_code() == grpc::StatusCode::FAILED_PRECONDITION ||
+                          end.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  Break(is_refused ? FailedPrecondition("worker {}: {}", worker.number, end.error_message())
+                   : Unavailable("worker {}{} does not answer any more {} ({})", worker.number,
+                                 WhatItRan(worker.number, worker.process->progress()),
+                                 ToString(worker.process->progress()), end.error_message()));
+}
+
+void Workers::Take(Worker& worker, worker::Reply reply) {
+  const std::lock_guard lock(mutex_);
+  if (worker.awaited.empty()) return;
+  WorkerAnswer& answer = *worker.awaited.front();
+  if (IsLastReply(reply)) --answer.num_missing;
+  answer.replies.push_back(std::move(reply));
+  if (answer.num_missing > 0) return;
+  answer.arrived = std::chrono::steady_clock::now();
+  answer.is_complete = true;
+  worker.awaited.pop_front();
+  changed_.notify_all();
+}
+
+// What follows a failure, such as other workers that wait in vain, says nothing more.
+void Workers::Break(absl::Status why) {
+  std::vector<WorkerProcess*> processes;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_ending_ || !failure_.ok()) return;
+    failure_ = std::move(why);
+    is_breaking_ = true;
+    for (const std::unique_ptr<Worker>& worker : workers_) {
+      if (worker->process != nullptr) processes.push_back(worker->process.get());
+    }
+    changed_.notify_all();
+  }
+  for (WorkerProcess* process : processes) process->Kill();
+  const std::lock_guard lock(mutex_);
+  is_breaking_ = false;
+  changed_.notify_all();
+}
+
+std::string Workers::WhatItRan(int worker, const WorkerProgress& at) const {
+  if (at.activity != WorkerActivity::kStepping) return "";
+  const std::lock_guard lock(mutex_);
+  const auto found = names_.find(at.program);
+  if (found == names_.end()) return "";
+  return fmt::format(", told to {},", found->second(worker, at.instruction));
+}
+
+}  // namespace minka

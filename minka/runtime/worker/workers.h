@@ -1,0 +1,98 @@
+// The driver's end: the workers of a job, and what is asked of them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "minka/runtime/worker/progress_page.h"
+#include "minka/runtime/worker/worker.pb.h"
+
+namespace minka {
+
+struct LocalWorkersOptions {
+  std::vector<int> num_devices;        // by worker
+  std::vector<std::vector<int>> cpus;  // by worker, those that it may run on; empty: all
+  std::string binary;                  // of minka; empty: this program
+  std::string plugin;                  // empty: searched
+  std::string version;                 // of minka
+};
+
+// What a worker answers to one request. Shared by who waits and who listens.
+struct WorkerAnswer {
+  int num_missing = 1;  // parts; other answers come in one reply
+  std::vector<worker::Reply> replies;
+  std::chrono::steady_clock::time_point arrived;
+  bool is_complete = false;
+};
+
+// Thread-safe. A worker that fails, dies or is silent for seconds ends the job: every wait returns
+// what happened, and all workers are killed.
+class Workers {
+ public:
+  // Starts them as children, which end with this process, and waits until their devices are open
+  // and they know each other.
+  static absl::StatusOr<std::shared_ptr<Workers>> StartLocal(const LocalWorkersOptions& options);
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  int size() const { return static_cast<int>(workers_.size()); }
+  const worker::Opened& opened(int worker) const;
+  // Of the child, for tests.
+  int pid(int worker) const;
+  // For programs, arrays and requests.
+  uint64_t NewNumber() { return next_number_++; }
+
+  // Requests wait until Flush or until there are many bytes of them; each worker gets its own in
+  // order.
+  void Tell(int worker, worker::Request request);
+  // The same for a request that is answered.
+  std::shared_ptr<WorkerAnswer> Ask(int worker, worker::Request request);
+  void Flush();
+  // Blocks; the replies in their order. Call Flush first.
+  absl::StatusOr<std::vector<worker::Reply>> Wait(WorkerAnswer& answer);
+  bool IsComplete(const WorkerAnswer& answer) const;
+  absl::Status status() const;
+
+  // What to call a program's instructions in messages, by worker and number; until Forget. Called
+  // by any thread.
+  using InstructionNames = std::function<std::string(int worker, int instruction)>;
+  void Describe(uint64_t program, InstructionNames names);
+  void Forget(uint64_t program);
+
+ private:
+  struct Worker;
+
+  Workers();
+  absl::Status Start(const LocalWorkersOptions& options);
+  absl::Status StartProcess(Worker& worker, const LocalWorkersOptions& options,
+                            const std::string& token);
+  absl::Status Open(const LocalWorkersOptions& options);
+  void FlushWorker(Worker& worker);
+  void Listen(Worker& worker);
+  void Take(Worker& worker, worker::Reply reply);
+  void Break(absl::Status why);
+  // ", told to run stage 1 backward of micro-batch 3,"; empty: nothing of a program.
+  std::string WhatItRan(int worker, const WorkerProgress& at) const;
+
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::atomic<uint64_t> next_number_ = 1;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status failure_;  // guarded by mutex_, as what follows and all answers
+  bool is_ending_ = false, is_breaking_ = false;
+  std::map<uint64_t, InstructionNames> names_;  // by program
+};
+
+}  // namespace minka
