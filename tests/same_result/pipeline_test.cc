@@ -112,20 +112,24 @@ const Subject& SubjectOf(const std::string& model) {
   return subject;
 }
 
+enum class Place { kInProcess, kInWorkers };
+
 // Model, schedule, meshes, stages, micro-batches.
-using Case = std::tuple<std::string, std::string, std::vector<std::string>, int, int>;
+using Case = std::tuple<std::string, std::string, std::vector<std::string>, int, int, Place>;
 
 class PipelineResult : public testing::TestWithParam<Case> {};
 
 TEST_P(PipelineResult, ComputesWhatOneDeviceComputes) {
-  const auto& [model, schedule, meshes, num_stages, num_micro_batches] = GetParam();
+  const auto& [model, schedule, meshes, num_stages, num_micro_batches, place] = GetParam();
   const Subject& subject = SubjectOf(model);
   Pipeline method{.num_micro_batches = num_micro_batches,
                   .options = {.num_stages = num_stages, .schedule = schedule},
                   .per_micro_batch = model == "wresnet"};
   if (model == "gpt_remat") method.remat = RematChoice{RematPolicy::kAll};
   for (const std::string& mesh : meshes) method.options.meshes.push_back(Mesh::Parse(mesh).value());
-  auto run = Parallelize(subject.traced, Cluster::Local(8), method, {.devices = Devices()});
+  ParallelizeOptions options{.devices = Devices()};
+  if (place == Place::kInWorkers) options.workers = {.binary = MINKA_BINARY};
+  auto run = Parallelize(subject.traced, Cluster::Local(8), method, options);
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs,
                                            kSteps, subject.one_device);
@@ -140,14 +144,15 @@ TEST_P(PipelineResult, ComputesWhatOneDeviceComputes) {
 }
 
 Case Of(const std::string& model, const std::string& schedule, std::vector<std::string> meshes,
-        int num_stages, int num_micro_batches) {
-  return {model, schedule, std::move(meshes), num_stages, num_micro_batches};
+        int num_stages, int num_micro_batches, Place place = Place::kInWorkers) {
+  return {model, schedule, std::move(meshes), num_stages, num_micro_batches, place};
 }
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
-  const auto& [model, schedule, meshes, num_stages, num_micro_batches] = info.param;
-  std::string name = fmt::format("{}_{}_{}_stages_{}_micro_batches_on_{}", model, schedule,
-                                 num_stages, num_micro_batches, fmt::join(meshes, "_"));
+  const auto& [model, schedule, meshes, num_stages, num_micro_batches, place] = info.param;
+  std::string name = fmt::format("{}_{}_{}_stages_{}_micro_batches_on_{}{}", model, schedule,
+                                 num_stages, num_micro_batches, fmt::join(meshes, "_"),
+                                 place == Place::kInProcess ? "_in_process" : "");
   std::ranges::replace(name, '-', '_');
   return name;
 }
@@ -168,6 +173,15 @@ INSTANTIATE_TEST_SUITE_P(
         Of("bert", "gpipe", {"4", "2"}, 2, 1), Of("moe", "1f1b", {"4", "4"}, 2, 4),
         Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2), Of("wresnet", "1f1b", {"4", "4"}, 2, 4),
         Of("evaluation", "inference", {"2", "2x2"}, 2, 4)),
+    NameOf);
+
+// The same lists, played by one thread.
+INSTANTIATE_TEST_SUITE_P(
+    InProcess, PipelineResult,
+    testing::Values(Of("mlp", "interleaved-1f1b", {"2", "2"}, 4, 4, Place::kInProcess),
+                    Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 16, Place::kInProcess),
+                    Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4, Place::kInProcess),
+                    Of("evaluation", "inference", {"2", "2x2"}, 2, 4, Place::kInProcess)),
     NameOf);
 
 }  // namespace
