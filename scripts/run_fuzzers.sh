@@ -4,6 +4,8 @@
 set -euo pipefail
 export build_dir=$1 seconds=$2
 jobs=$3
+# See minka_test.
+export UCX_MEM_EVENTS=n
 cmake --build "$build_dir" -j "$jobs" --target fuzzers
 
 run_fuzzer() {

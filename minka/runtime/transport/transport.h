@@ -35,7 +35,8 @@ class PendingReceive {
 // order they are sent and expected; of equal tags the first sent meets the first expected.
 // Thread-safe.
 //
-// A peer that dies is not noticed here: who started the processes watches them and calls Cancel.
+// That a peer dies may be noticed here late or never: who started the processes watches them and
+// calls Cancel.
 // Destroying an end cancels it: what others have not received by then may never reach them.
 class Transport {
  public:

@@ -33,7 +33,6 @@ namespace minka {
 namespace {
 
 using ::testing::Each;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // No wait of a test is longer: SIGALRM ends the program.
@@ -608,8 +607,24 @@ TEST_P(ProcessTest, CancelEndsTheWaitForAKilledPeer) {
   EXPECT_FALSE(never_sent->Wait().ok());
   EXPECT_FALSE(sent_by_the_dead->Wait().ok());
   canceller.join();
-  EXPECT_TRUE(absl::IsCancelled(Send(*end, 1, 6, Pattern(8)))) << "and so on";
+  EXPECT_TRUE(absl::IsCancelled(Send(*end, 1, 6, Pattern(8))));
   EXPECT_THAT(SegmentsOf(child.pid()), IsEmpty());
+}
+
+TEST_P(ProcessTest, AKilledPeerIsLostToWhoWaitsForTheRestOfItsMessage) {
+  const Child child("send_and_hang");
+  const auto end = MakeEndOfTwo(0, child.socket());
+  Received(*end, 1, 2, 8);
+  child.Kill();
+  EXPECT_TRUE(WIFSIGNALED(child.AwaitEnd()));
+  Bytes half_sent(64 * kMiB), never_sent(8);
+  const auto first = Receive(*end, 1, 1, half_sent);
+  const auto second = Receive(*end, 1, 3, never_sent);
+  for (PendingReceive* const pending : {first.get(), second.get()}) {
+    const absl::Status status = pending->Wait();
+    EXPECT_TRUE(absl::IsUnavailable(status));
+    EXPECT_THAT(Message(status), testing::StartsWith("lost peer 1: "));
+  }
 }
 
 TEST_P(ProcessTest, DestructionDoesNotWaitForAKilledPeer) {

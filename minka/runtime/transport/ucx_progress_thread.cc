@@ -22,8 +22,12 @@ namespace minka {
 namespace {
 
 // How long to look for news before going to sleep: what comes next often comes soon, and to be
-// woken takes longer than that.
+// woken takes longer.
 constexpr auto kPollTime = std::chrono::microseconds(20);
+
+// What waits is looked at again after so long: over shared memory UCX wakes by sockets that do not
+// reach from one network namespace into another.
+constexpr int kMostSleepMs = 5;
 
 // To close endpoints by force takes a few rounds of progress, which wait for nobody; without them
 // UCX warns.
@@ -158,12 +162,10 @@ absl::StatusOr<std::shared_ptr<UcxProgressThread>> UcxProgressThread::Start(int 
   std::future<absl::Status> status = started.get_future();
   thread->thread_ =
       std::thread(&UcxProgressThread::Run, thread.get(), std::move(interface), std::move(started));
-  const absl::Status is_started = status.get();
-  if (!is_started.ok()) {
-    thread->Join();
-    return is_started;
-  }
-  return thread;
+  absl::Status is_started = status.get();
+  if (is_started.ok()) return thread;
+  thread->Join();
+  return is_started;
 }
 
 UcxProgressThread::~UcxProgressThread() {
@@ -227,7 +229,10 @@ void UcxProgressThread::Run(const std::string& interface, std::promise<absl::Sta
     any |= GiveUpLostPeers();
     if (any) {
       last_news = Clock::now();
-    } else if (Clock::now() - last_news > kPollTime) {
+    } else if (Clock::now() - last_news <= kPollTime) {
+      // News may come from a thread that wants this processor.
+      std::this_thread::yield();
+    } else {
       Sleep();
       last_news = Clock::now();
     }
@@ -254,14 +259,7 @@ absl::Status UcxProgressThread::SetUp(const std::string& interface) {
 void UcxProgressThread::TearDown() {
   CancelReceives([](const UcxReceive&) { return true; });
   if (worker_ != nullptr) DiscardUnexpected(worker_);
-  ucp_request_param_t by_force{};
-  by_force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  by_force.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  for (const Endpoint& endpoint : endpoints_) {
-    const ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint.handle, &by_force);
-    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
-  }
-  for (int i = 0; i < kMaxClosingRounds && worker_ != nullptr; ++i) ucp_worker_progress(worker_);
+  CloseEndpoints();
   // Ends what is left, and all that writes to memory.
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);
@@ -286,6 +284,18 @@ void UcxProgressThread::TearDown() {
   }
 }
 
+void UcxProgressThread::CloseEndpoints() {
+  ucp_request_param_t by_force{};
+  by_force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  by_force.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  for (const Endpoint& endpoint : endpoints_) {
+    const ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint.handle, &by_force);
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+  }
+  for (int i = 0; i < kMaxClosingRounds && !endpoints_.empty(); ++i) ucp_worker_progress(worker_);
+  endpoints_.clear();
+}
+
 void UcxProgressThread::CancelReceives(
     const std::function<bool(const UcxReceive& receive)>& is_meant) {
   std::vector<void*> requests;  // apart, because cancelling removes from receives_
@@ -302,11 +312,12 @@ bool UcxProgressThread::GiveUpLostPeers() {
 }
 
 bool UcxProgressThread::IsLost(int peer) const {
-  return !endpoints_.empty() && endpoints_[peer].lost != UCS_OK;
+  return static_cast<size_t>(peer) < endpoints_.size() && endpoints_[peer].lost != UCS_OK;
 }
 
 void UcxProgressThread::Lose(int peer, ucs_status_t status) {
-  if (IsLost(peer)) return;
+  // Without endpoints all is closing.
+  if (endpoints_.empty() || IsLost(peer)) return;
   endpoints_[peer].lost = status;
   has_newly_lost_peers_ = true;
 }
@@ -347,6 +358,7 @@ void UcxProgressThread::Execute(ConnectCommand& command) {
     const ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint.handle);
     if (status != UCS_OK) {
       endpoints_.pop_back();
+      CloseEndpoints();
       command.done.set_value(
           Unavailable("cannot connect to peer {}: {}", peer, ucs_status_string(status)));
       return;
@@ -418,7 +430,8 @@ void UcxProgressThread::Sleep() {
   if (ucp_worker_arm(worker_) == UCS_OK) {
     std::array<pollfd, 2> fds = {pollfd{.fd = worker_fd_, .events = POLLIN, .revents = 0},
                                  pollfd{.fd = wake_fd_, .events = POLLIN, .revents = 0}};
-    poll(fds.data(), fds.size(), /*timeout=*/-1);
+    const bool has_pending = !sends_.empty() || !receives_.empty();
+    poll(fds.data(), fds.size(), has_pending ? kMostSleepMs : -1);
   }
   const std::lock_guard lock(mutex_);
   is_asleep_ = false;
@@ -428,8 +441,9 @@ void UcxProgressThread::Sleep() {
 }
 
 void UcxProgressThread::FinishSend(InFlightSend& send, ucs_status_t status) {
-  // Nobody waits for a send: what is expected of the peer tells that it failed.
-  if (status != UCS_OK) Lose(send.peer, status);
+  // Nobody waits for a send: what is expected of the peer tells that it failed. UCX cancels one
+  // only when its endpoint is closed here.
+  if (status != UCS_OK && status != UCS_ERR_CANCELED) Lose(send.peer, status);
   sends_.erase(send.self);
 }
 

@@ -119,6 +119,7 @@ class UcxProgressThread {
   void Run(const std::string& interface, std::promise<absl::Status> started);
   absl::Status SetUp(const std::string& interface);
   void TearDown();
+  void CloseEndpoints();
   void CancelReceives(const std::function<bool(const UcxReceive& receive)>& is_meant);
   // Ends what is expected of them; false: there are no new ones.
   bool GiveUpLostPeers();

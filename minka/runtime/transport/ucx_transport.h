@@ -28,13 +28,14 @@ struct UcxTransportOptions {
 };
 
 // UCX_TLS and UCX_NET_DEVICES in the environment go before what `interface` means, and UCX reads
-// its other variables, too.
+// its other variables, too. A peer is lost once UCX finds that it is dead or cannot be reached, in
+// the middle of a message at once: receives from it end with Unavailable then.
 class UcxTransport final : public Transport {
  public:
   // More senders than this have no room in the tags of UCX.
   static constexpr int kMaxPeers = 1 << 12;
 
-  // InvalidArgument for numbers out of range; Unavailable where UCX finds no such device.
+  // InvalidArgument for numbers out of range; NotFound where there is no such device.
   static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(const UcxTransportOptions& options);
   UcxTransport(const UcxTransport&) = delete;
   UcxTransport& operator=(const UcxTransport&) = delete;
