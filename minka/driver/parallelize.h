@@ -86,7 +86,7 @@ struct ParallelizeOptions {
   std::string plan_path;
   std::optional<LocalDevices> devices;  // shares a connection; else one is opened
   // Where the meshes of a pipeline run; nullopt: in this process, where they take turns.
-  std::optional<WorkerProcesses> workers;
+  std::optional<WorkerOptions> workers;
   std::string plugin_path;
   std::string dump_dir;
   std::function<void(std::string_view step)> on_step;  // of the compiler, see CompileOptions

@@ -6,6 +6,7 @@
 
 #include "minka/base/status.h"
 #include "minka/driver/dump.h"
+#include "minka/driver/hosts.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
@@ -108,15 +109,39 @@ absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_
 }
 
 absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& planned,
-                                                      const WorkerProcesses& processes) {
-  LocalWorkersOptions options{.cpus = processes.cpus,
-                              .binary = processes.binary,
-                              .plugin = processes.plugin_path,
-                              .version = MINKA_VERSION};
+                                                      const WorkerOptions& options) {
+  std::vector<int> num_devices;  // by mesh
   for (const Mesh& mesh : planned.meshes()) {
-    options.num_devices.push_back(static_cast<int>(mesh.num_devices()));
+    num_devices.push_back(static_cast<int>(mesh.num_devices()));
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<Workers> workers, Workers::StartLocal(options));
+  if (options.hosts_path.empty()) {
+    ASSIGN_OR_RETURN(std::shared_ptr<Workers> workers,
+                     Workers::StartLocal({.num_devices = num_devices,
+                                          .cpus = options.cpus,
+                                          .binary = options.binary,
+                                          .plugin = options.plugin_path,
+                                          .version = MINKA_VERSION}));
+    return std::make_unique<WorkersSession>(std::move(workers));
+  }
+  ASSIGN_OR_RETURN(Hosts hosts, ReadHosts(options.hosts_path));
+  if (hosts.workers.size() < num_devices.size()) {
+    return InvalidArgument("{} names {} workers; the pipeline has {} meshes", options.hosts_path,
+                           hosts.workers.size(), num_devices.size());
+  }
+  hosts.workers.resize(num_devices.size());
+  for (size_t mesh = 0; mesh < num_devices.size(); ++mesh) {
+    RemoteWorker& worker = hosts.workers[mesh];
+    if (worker.num_devices < num_devices[mesh]) {
+      return InvalidArgument("{}: the worker at {} has {} devices; mesh {} has {}",
+                             options.hosts_path, worker.address, worker.num_devices, mesh,
+                             num_devices[mesh]);
+    }
+    worker.num_devices = num_devices[mesh];
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<Workers> workers,
+                   Workers::Connect({.workers = std::move(hosts.workers),
+                                     .token = std::move(hosts.token),
+                                     .version = MINKA_VERSION}));
   return std::make_unique<WorkersSession>(std::move(workers));
 }
 

@@ -55,16 +55,18 @@ absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned);
 // ResourceExhausted where a device needs more than the limit.
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes);
 
-// A worker process on this machine for each mesh.
-struct WorkerProcesses {
+// A worker for each mesh: children on this machine, or those of a hosts file.
+struct WorkerOptions {
+  std::string hosts_path;  // see hosts.h; empty: children
+  // Of children.
   std::string binary;                  // minka; empty: this program, which is it
   std::vector<std::vector<int>> cpus;  // by mesh, those that its worker may run on; empty: all
   std::string plugin_path;             // empty: searched
 };
 
-// Where the pipeline's meshes run.
+// Where the pipeline's meshes run, mesh i on worker i.
 absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& planned,
-                                                      const WorkerProcesses& processes);
+                                                      const WorkerOptions& options);
 
 // Lowers and compiles every program; the plan says then what memory they need together.
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,

@@ -56,7 +56,7 @@ struct TrainOptions {
   // held-out loss and sample: no evaluation follows the places of its state.
   PlanRequest request;
   // Where the meshes of a pipeline run; nullopt: in this process, where they take turns.
-  std::optional<WorkerProcesses> workers;
+  std::optional<WorkerOptions> workers;
   // Limits memory to this part of what data parallelism needs, where request has no limit.
   std::optional<double> memory_limit_of_data;
   int check_steps = 0;                           // compares so many steps with one device first

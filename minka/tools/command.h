@@ -38,5 +38,6 @@ void AddExplainCommand(CLI::App& app, CommandLine& line);
 void AddDiffCommand(CLI::App& app, CommandLine& line);
 void AddOperationsCommand(CLI::App& app, CommandLine& line);
 void AddWorkerCommand(CLI::App& app, CommandLine& line);
+void AddWorkersCommand(CLI::App& app, CommandLine& line);
 
 }  // namespace minka

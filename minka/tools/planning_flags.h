@@ -36,11 +36,6 @@ struct PlanningFlags {
   int threads = 2;
 };
 
-// Of --in-process.
-inline constexpr const char* kInProcessHelp =
-    "Run the meshes of a pipeline in this process, where they take turns. Default: each in a "
-    "worker process of its own";
-
 // `memory_limit_help` says what else the limit may be.
 void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                       const std::string& memory_limit_help);

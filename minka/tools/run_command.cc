@@ -24,6 +24,7 @@
 #include "minka/tools/quantities.h"
 #include "minka/tools/run_report.h"
 #include "minka/tools/step_source.h"
+#include "minka/tools/worker_flags.h"
 
 namespace minka {
 namespace {
@@ -31,11 +32,12 @@ namespace {
 struct RunFlags {
   StepSource source;
   PlanningFlags planning{.cost_model = "measured"};
+  WorkerFlags workers;
   std::string plan, inputs, outputs, dump_to, repro, plugin;
   std::vector<std::string> given_planning;  // flags of that group on the command line
   std::optional<uint64_t> random_inputs;
   int steps = 5;
-  bool check = false, in_process = false, json = false;
+  bool check = false, json = false;
 };
 
 // The first steps find caches cold and memory untouched.
@@ -169,7 +171,8 @@ class ModuleRun {
                                .on_step = ReportPhase,
                                .configuration = ToOptions(flags_.source)};
     options.configuration.merge(ToOptions(flags_.planning));
-    if (!flags_.in_process) options.workers = {.plugin_path = flags_.plugin};
+    if (!flags_.workers.in_process)
+      options.workers = {.hosts_path = flags_.workers.hosts, .plugin_path = flags_.plugin};
     ReportPhase("plugin");
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(Parallelized run, Parallelize(source_.step, request.cluster, method, options));
@@ -251,7 +254,7 @@ class ModuleRun {
     if (pipeline != nullptr) {
       ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
       text += PipelineTable(run_->prepared(), pipeline->plan, pipeline->schedule, timeline) + "\n" +
-              PredictedAndMeasured(pipeline->plan, !flags_.in_process, figures_);
+              PredictedAndMeasured(pipeline->plan, !flags_.workers.in_process, figures_);
     } else {
       text += PlanTable(run_->prepared(), run_->plan()) + "\n" +
               PredictedAndMeasured(run_->plan(), figures_);
@@ -336,7 +339,7 @@ void AddRunCommand(CLI::App& app, CommandLine& line) {
   AddPlanningFlags(*command, flags->planning, ". Default: no limit");
   AddModelFlags(*command, flags->source);
   AddModuleFlags(*command, flags->source);
-  command->add_flag("--in-process", flags->in_process, kInProcessHelp);
+  AddWorkerFlags(*command, flags->workers);
   command->add_option("--dump-to", flags->dump_to,
                       "Folder for every step of the compiler as text. Default: not written");
   command->add_option("--repro", flags->repro,

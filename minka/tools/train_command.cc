@@ -15,6 +15,7 @@
 #include "minka/tools/quantities.h"
 #include "minka/tools/run_report.h"
 #include "minka/tools/step_source.h"
+#include "minka/tools/worker_flags.h"
 
 namespace minka {
 namespace {
@@ -25,13 +26,14 @@ constexpr size_t kMeanOfLosses = 50;
 struct TrainFlags {
   StepSource source;
   PlanningFlags planning{.cost_model = "measured"};
+  WorkerFlags workers;
   std::string data, out = "plan.json", dump_to, plugin;
   int64_t steps = 0, evaluate_every = 0;
   double minutes = 0;
   int check_steps = 0, sample_bytes = 300;
   std::optional<uint64_t> seed;
   Checkpoints checkpoints;
-  bool in_process = false, json = false;
+  bool json = false;
 };
 
 // "60%" -> 0.6; nullopt: no percentage.
@@ -86,7 +88,8 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
         "--method");
   }
   options.num_devices = options.request.cluster.num_devices();
-  if (!flags.in_process) options.workers = {.plugin_path = flags.plugin};
+  if (!flags.workers.in_process)
+    options.workers = {.hosts_path = flags.workers.hosts, .plugin_path = flags.plugin};
   options.request.options = ToOptions(flags.source);
   options.request.options.merge(ToOptions(flags.planning));
   options.request.on_progress = [](const std::string& what, double seconds, double gap) {
@@ -183,9 +186,9 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
                     *report.bigram_entropy);
   }
   if (report.pipeline) text += "  no held-out loss and no sample: evaluations run on one mesh\n";
-  text += report.pipeline
-              ? PredictedAndMeasured(report.pipeline->plan, !flags.in_process, FiguresOf(report))
-              : PredictedAndMeasured(report.plan, FiguresOf(report));
+  text += report.pipeline ? PredictedAndMeasured(report.pipeline->plan, !flags.workers.in_process,
+                                                 FiguresOf(report))
+                          : PredictedAndMeasured(report.plan, FiguresOf(report));
   if (report.memory_limit_bytes) {
     const int64_t needed =
         report.pipeline ? report.pipeline->plan.peak_memory_bytes : report.plan.peak_memory_bytes;
@@ -346,7 +349,7 @@ void AddTrainCommand(CLI::App& app, CommandLine& line) {
                    ", or a part of what data parallelism needs, such as 60%. Default: no limit");
   AddModelFlags(*command, flags->source);
   command->add_option("--out", flags->out, "Where to write the plan")->capture_default_str();
-  command->add_flag("--in-process", flags->in_process, kInProcessHelp);
+  AddWorkerFlags(*command, flags->workers);
   command->add_option("--dump-to", flags->dump_to,
                       "Folder for every step of the compiler as text. Default: not written");
   command->add_option("--plugin", flags->plugin,

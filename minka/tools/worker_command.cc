@@ -5,8 +5,8 @@
 #include <string>
 #include <thread>
 
-#include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/hosts.h"
 #include "minka/runtime/worker/progress_page.h"
 #include "minka/runtime/worker/serve.h"
 #include "minka/runtime/worker/worker_process.h"
@@ -15,31 +15,29 @@
 namespace minka {
 namespace {
 
-struct WorkerFlags {
-  std::string listen = "127.0.0.1:0", token_file;
+struct WorkerCommandFlags {
+  std::string listen = "127.0.0.1:0", interface, token_file;
   bool is_child = false;
 };
 
 std::atomic<bool> is_over = false;
 
-absl::StatusOr<std::string> TokenOf(const WorkerFlags& flags) {
+absl::StatusOr<std::string> TokenOf(const WorkerCommandFlags& flags) {
   if (flags.is_child) return ReadToken();
   if (flags.token_file.empty()) {
     return InvalidArgument(
         "who may use the worker? Give --token-file FILE, whose first line drivers must know");
   }
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.token_file));
-  std::string token = text.substr(0, text.find('\n'));
-  if (token.empty()) return InvalidArgument("the first line of {} is empty", flags.token_file);
-  return token;
+  return ReadTokenFile(flags.token_file);
 }
 
-absl::Status RunWorker(const WorkerFlags& flags) {
+absl::Status RunWorker(const WorkerCommandFlags& flags) {
   ASSIGN_OR_RETURN(std::string token, TokenOf(flags));
-  const WorkerOptions options{.listen = flags.listen,
-                              .token = std::move(token),
-                              .version = MINKA_VERSION,
-                              .is_child = flags.is_child};
+  const ServeOptions options{.listen = flags.listen,
+                             .interface = flags.interface,
+                             .token = std::move(token),
+                             .version = MINKA_VERSION,
+                             .is_child = flags.is_child};
   ASSIGN_OR_RETURN(ProgressPage progress, ProgressPage::OfThisWorker());
   std::signal(SIGINT, [](int) { is_over = true; });
   std::signal(SIGTERM, [](int) { is_over = true; });
@@ -55,13 +53,16 @@ absl::Status RunWorker(const WorkerFlags& flags) {
 }  // namespace
 
 void AddWorkerCommand(CLI::App& app, CommandLine& line) {
-  const auto flags = std::make_shared<WorkerFlags>();
+  const auto flags = std::make_shared<WorkerCommandFlags>();
   CLI::App* const command = app.add_subcommand(
       "worker", "Hold the devices of one mesh and run on them what a driver sends");
   command->add_option("--listen", flags->listen,
                       "HOST:PORT to listen on; port 0 is any that is free. Only loopback unless "
                       "told otherwise. Default: " +
                           flags->listen);
+  command->add_option("--interface", flags->interface,
+                      "Network device by which arrays of other workers come in. Default: that of "
+                      "the address listened on");
   command->add_option("--token-file", flags->token_file,
                       "File whose first line a driver must know");
   command->add_flag("--child", flags->is_child)->group("");  // as drivers start it

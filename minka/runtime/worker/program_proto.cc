@@ -202,6 +202,7 @@ class ProgramReader {
 
   absl::Status ReadChannels() {
     for (const worker::Channel& channel : proto_.channels()) {
+      if (channel.number() < 0) return InvalidArgument("channel {} is negative", channel.number());
       if (channel.peer() < 0 || channel.peer() >= open_.num_peers()) {
         return InvalidArgument("channel {} leads to peer {} of {}", channel.number(),
                                channel.peer(), open_.num_peers());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/runtime/worker/testing/small_program.h"
@@ -188,6 +189,7 @@ std::vector<Broken> BrokenChannels() {
        [](auto& proto) { proto.mutable_channels(0)->set_peer(3); }},
       {"channel 4 leads to peer -1 of 3",
        [](auto& proto) { proto.mutable_channels(0)->set_peer(-1); }},
+      {"channel -4 is negative", [](auto& proto) { proto.mutable_channels(0)->set_number(-4); }},
       {"channel 4 is listed twice", [](auto& proto) { proto.mutable_channels(1)->set_number(4); }},
       {"channel 9 is never used",
        [](auto& proto) {
@@ -286,6 +288,16 @@ void ExpectRefused(const std::vector<Broken>& cases) {
     worker::MeshProgram proto = SmallProto();
     broken.change(proto);
     EXPECT_EQ(ErrorOf(proto), "mesh program: " + broken.message);
+  }
+}
+
+// One of them is a mesh of a real pipeline.
+TEST(ProgramProto, SeedsOfTheFuzzerAreAccepted) {
+  for (const std::string name : {"small", "mlp_1f1b"}) {
+    worker::MeshProgram proto;
+    ASSERT_TRUE(proto.ParseFromString(
+        ReadFile(MINKA_TESTDATA "/program_proto_fuzzer_corpus/" + name).value()));
+    EXPECT_EQ(ErrorOf(proto), "");
   }
 }
 

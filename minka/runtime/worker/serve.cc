@@ -1,19 +1,33 @@
 #include "minka/runtime/worker/serve.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "grpcpp/grpcpp.h"
 #include "minka/base/status.h"
 #include "minka/runtime/worker/wire.h"
 #include "minka/runtime/worker/worker.grpc.pb.h"
 #include "minka/runtime/worker/worker_session.h"
+
+#define RETURN_IF_REFUSED(status) \
+  if (const grpc::Status refused = (status); !refused.ok()) return refused
 
 namespace minka {
 namespace {
@@ -75,13 +89,47 @@ class RequestQueue {
   bool is_closed_ = false;
 };
 
+std::string_view ValueOf(const grpc::ServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+// The name of the network device that has the address; empty: a loopback device.
+absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
+  if (host.empty() || host == "0.0.0.0" || host == "[::]") {
+    return InvalidArgument(
+        "listening on all addresses, arrays would come in by which? Give one address to --listen, "
+        "or a network device to --interface");
+  }
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) {
+    return InvalidArgument("'{}' is no address", host);
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  ifaddrs* devices = nullptr;
+  if (::getifaddrs(&devices) != 0) return Unavailable("cannot list the network devices");
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(devices, &::freeifaddrs);
+  for (const ifaddrs* device = devices; device != nullptr; device = device->ifa_next) {
+    if (device->ifa_addr == nullptr || device->ifa_addr->sa_family != AF_INET) continue;
+    if (found->ai_family != AF_INET) continue;
+    const auto address = [](const sockaddr* of) {
+      return reinterpret_cast<const sockaddr_in*>(of)->sin_addr.s_addr;
+    };
+    if (address(device->ifa_addr) != address(found->ai_addr)) continue;
+    return (device->ifa_flags & IFF_LOOPBACK) != 0 ? std::string() : device->ifa_name;
+  }
+  return InvalidArgument("{} is not an IPv4 address of this machine", host);
+}
+
 class WorkerService : public worker::Worker::Service {
  public:
-  WorkerService(const WorkerOptions& options, ProgressPage& progress)
-      : options_(options), progress_(progress) {}
+  WorkerService(const ServeOptions& options, std::string interface, ProgressPage& progress)
+      : options_(options), interface_(std::move(interface)), progress_(progress) {}
 
   grpc::Status Serve(grpc::ServerContext* context, ServerStream* stream) override {
-    if (const grpc::Status refused = Admit(*context); !refused.ok()) return refused;
+    RETURN_IF_REFUSED(CheckToken(*context));
+    RETURN_IF_REFUSED(CheckVersion(*context));
     if (is_busy_.exchange(true)) {
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker serves another driver"};
     }
@@ -91,29 +139,38 @@ class WorkerService : public worker::Worker::Service {
     return {static_cast<grpc::StatusCode>(status.code()), Message(status)};
   }
 
-  int num_sessions() const { return num_sessions_; }
-
- private:
-  grpc::Status Admit(const grpc::ServerContext& context) const {
-    const auto value = [&](const char* key) {
-      const auto found = context.client_metadata().find(key);
-      return found == context.client_metadata().end()
-                 ? std::string_view()
-                 : std::string_view(found->second.data(), found->second.size());
-    };
-    if (!IsToken(value(kTokenKey), options_.token)) {
-      return {grpc::StatusCode::UNAUTHENTICATED, "wrong token"};
-    }
-    if (value(kVersionKey) != options_.version) {
-      return {grpc::StatusCode::FAILED_PRECONDITION,
-              fmt::format("the worker is minka {}, its driver {}", options_.version,
-                          value(kVersionKey))};
-    }
+  grpc::Status About(grpc::ServerContext* context, const worker::AboutRequest*,
+                     worker::AboutReply* about) override {
+    RETURN_IF_REFUSED(CheckToken(*context));
+    about->set_version(options_.version);
+    std::array<char, HOST_NAME_MAX + 1> host = {};
+    if (::gethostname(host.data(), host.size() - 1) == 0) about->set_host(host.data());
+    cpu_set_t cpus;
+    if (::sched_getaffinity(0, sizeof(cpus), &cpus) == 0) about->set_cpus(CPU_COUNT(&cpus));
+    const int64_t page = ::sysconf(_SC_PAGESIZE);
+    about->set_memory_bytes(page * ::sysconf(_SC_PHYS_PAGES));
+    about->set_available_memory_bytes(page * ::sysconf(_SC_AVPHYS_PAGES));
+    about->set_is_busy(is_busy_);
     return grpc::Status::OK;
   }
 
+  int num_sessions() const { return num_sessions_; }
+
+ private:
+  grpc::Status CheckToken(const grpc::ServerContext& context) const {
+    if (IsToken(ValueOf(context, kTokenKey), options_.token)) return grpc::Status::OK;
+    return {grpc::StatusCode::UNAUTHENTICATED, "wrong token"};
+  }
+
+  grpc::Status CheckVersion(const grpc::ServerContext& context) const {
+    const std::string_view version = ValueOf(context, kVersionKey);
+    if (version == options_.version) return grpc::Status::OK;
+    return {grpc::StatusCode::FAILED_PRECONDITION,
+            fmt::format("the worker is minka {}, its driver {}", options_.version, version)};
+  }
+
   absl::Status RunSession(ServerStream& stream) {
-    WorkerSession session(progress_,
+    WorkerSession session(interface_, progress_,
                           [&](const worker::Reply& reply) { return stream.Write(reply); });
     RequestQueue queue;
     std::thread reader([&] {
@@ -145,7 +202,8 @@ class WorkerService : public worker::Worker::Service {
     return status;
   }
 
-  const WorkerOptions& options_;
+  const ServeOptions& options_;
+  const std::string interface_;
   ProgressPage& progress_;
   std::atomic<bool> is_busy_ = false;
   std::atomic<int> num_sessions_ = 0;
@@ -153,11 +211,15 @@ class WorkerService : public worker::Worker::Service {
 
 }  // namespace
 
-absl::Status ServeWorker(const WorkerOptions& options, ProgressPage& progress,
+absl::Status ServeWorker(const ServeOptions& options, ProgressPage& progress,
                          const std::function<void(const std::string& address)>& on_listening,
                          const std::function<bool()>& is_over) {
   if (options.token.empty()) return InvalidArgument("a worker needs a token");
-  WorkerService service(options, progress);
+  std::string interface = options.interface;
+  if (interface.empty()) {
+    ASSIGN_OR_RETURN(interface, InterfaceOf(options.listen.substr(0, options.listen.rfind(':'))));
+  }
+  WorkerService service(options, std::move(interface), progress);
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);

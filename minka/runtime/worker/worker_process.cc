@@ -332,7 +332,10 @@ void WorkerProcess::Watch() {
 void WorkerProcess::Drain(Output& output) {
   for (size_t bytes = 0; bytes < kKeptBytes && Read(output); bytes += PIPE_BUF) {
   }
-  if (!output.unread.empty()) TakeLine(output, std::exchange(output.unread, {}));
+  std::unique_lock lock(mutex_);
+  std::string line = std::exchange(output.unread, {});
+  lock.unlock();
+  if (!line.empty()) TakeLine(output, std::move(line));
 }
 
 bool WorkerProcess::Read(Output& output) {
@@ -355,19 +358,24 @@ bool WorkerProcess::Read(Output& output) {
 }
 
 void WorkerProcess::TakeLine(const Output& output, std::string line) {
+  if (&output == &output_ && TakeAddress(line)) return;
   line += '\n';
   if (options_.forwards_messages) {
     WriteWhole(STDERR_FILENO, fmt::format("{}: {}", options_.name, line));
   }
   const std::lock_guard lock(mutex_);
-  if (&output == &output_ && address_.empty() && line.starts_with(kHandshake)) {
-    address_ = line.substr(kHandshake.size(), line.size() - kHandshake.size() - 1);
-    state_ = State::kListening;
-    changed_.notify_all();
-    return;
-  }
   recent_ += line;
   if (recent_.size() > 2 * kKeptBytes) recent_.erase(0, recent_.size() - kKeptBytes);
+}
+
+bool WorkerProcess::TakeAddress(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  if (!address_.empty() || !line.starts_with(kHandshake)) return false;
+  address_ = line.substr(kHandshake.size());
+  if (address_.empty()) return false;
+  state_ = State::kListening;
+  changed_.notify_all();
+  return true;
 }
 
 std::string WorkerProcess::RecentMessages() const {

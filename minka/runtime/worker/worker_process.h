@@ -42,7 +42,7 @@ struct WorkerProcessOptions {
   std::map<std::string, std::optional<std::string>> environment;
   std::vector<int> cpus;        // that it may run on; empty: as this process
   std::string name = "worker";  // for messages: "worker 1 (mesh 1)"
-  std::string token;            // one line
+  std::string token;            // one line, less than 4 KiB
   std::chrono::milliseconds start_timeout{30'000};
   bool forwards_messages = false;  // line by line to standard error, after the name
   // Called once, where the worker has ended and nobody here asked it to; by another thread, perhaps
@@ -76,7 +76,7 @@ class WorkerProcess {
   // The read end of what the worker writes, and what of it is no whole line yet.
   struct Output {
     FileDescriptor file;
-    std::string unread;
+    std::string unread;  // guarded by mutex_
   };
 
   explicit WorkerProcess(WorkerProcessOptions options) : options_(std::move(options)) {}
@@ -89,6 +89,7 @@ class WorkerProcess {
   void Drain(Output& output);
   bool Read(Output& output);  // false: there is no more now
   void TakeLine(const Output& output, std::string line);
+  bool TakeAddress(const std::string& line);  // false: the line does not say it
   void Reap();
   std::string RecentMessages() const;  // mutex_ is held
 
@@ -101,7 +102,8 @@ class WorkerProcess {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  FileDescriptor input_;  // guarded by mutex_, as what follows
+  // Guarded by mutex_, as are pid_, process_ and address_ until Start returns:
+  FileDescriptor input_;
   State state_ = State::kStarting;
   absl::Status spawned_;
   bool is_asked_to_end_ = false, is_killed_ = false;

@@ -199,12 +199,16 @@ TEST(WorkerProcess, TheTokenComesByStandardInputAlone) {
   EXPECT_EQ(death.messages, "0\n");
 }
 
+// Looked at without a pipe or a folder that the shell itself would hold open.
 TEST(WorkerProcess, FilesOfTheDriverStayWithIt) {
-  const FileDescriptor inheritable(::dup(STDERR_FILENO));
-  ASSERT_GE(inheritable.number(), 0);
-  const WorkerDeath death =
-      DeathOf(Shell(std::string(kListen) + "ls /proc/$$/fd | tr '\\n' ' ' >&2"));
-  EXPECT_EQ(death.messages, "0 1 2 3 \n");
+  std::vector<FileDescriptor> inheritable;
+  for (int i = 0; i < 20; ++i) inheritable.emplace_back(::dup(STDERR_FILENO));
+  ASSERT_GE(inheritable.back().number(), 20);
+  const WorkerDeath death = DeathOf(
+      Shell(std::string(kListen) +
+            "file=0; while [ $file -lt 60 ]; do [ -e /proc/$$/fd/$file ] && open=\"$open $file\"; "
+            "file=$((file + 1)); done; echo \"$open\" >&2"));
+  EXPECT_EQ(death.messages, " 0 1 2 3\n");
 }
 
 TEST(WorkerProcess, TheEnvironmentIsThisOnesWithChanges) {

@@ -63,8 +63,8 @@ class WorkerChannels : public MeshChannels {
 
 }  // namespace
 
-WorkerSession::WorkerSession(ProgressPage& progress, Write write)
-    : progress_(progress), write_(std::move(write)) {}
+WorkerSession::WorkerSession(std::string interface, ProgressPage& progress, Write write)
+    : interface_(std::move(interface)), progress_(progress), write_(std::move(write)) {}
 
 void WorkerSession::Cancel() {
   const std::lock_guard lock(cancel_mutex_);
@@ -120,7 +120,8 @@ absl::Status WorkerSession::Open(const worker::Open& open) {
                                                .plugin_path = open.plugin()}));
   ASSIGN_OR_RETURN(auto transport, UcxTransport::Create({.peer = open.peer(),
                                                          .num_peers = open.num_peers(),
-                                                         .job_nonce = open.job()}));
+                                                         .job_nonce = open.job(),
+                                                         .interface = interface_}));
   const std::string address = transport->address();
   {
     const std::lock_guard lock(cancel_mutex_);

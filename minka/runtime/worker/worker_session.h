@@ -26,8 +26,8 @@ class WorkerSession {
   // False: nobody reads any more.
   using Write = std::function<bool(const worker::Reply& reply)>;
 
-  // `progress` outlives the session.
-  WorkerSession(ProgressPage& progress, Write write);
+  // `progress` outlives the session. `interface`: where arrays come in, see UcxTransportOptions.
+  WorkerSession(std::string interface, ProgressPage& progress, Write write);
 
   // One at a time. After an error the session is of no use any more.
   absl::Status Handle(const worker::Request& request);
@@ -52,6 +52,7 @@ class WorkerSession {
   absl::StatusOr<LoadedProgram*> FindProgram(uint64_t number);
   absl::StatusOr<std::shared_ptr<MeshArray>> FindArray(uint64_t number);
 
+  const std::string interface_;
   ProgressPage& progress_;
   Write write_;
   worker::Open open_;

@@ -24,6 +24,7 @@ constexpr size_t kBatchBytes = size_t{4} << 20;
 // A worker that has not answered for the sum of the two does not live, so that it is noticed within
 // five seconds.
 constexpr int kWorkerKeepaliveMs = 800, kWorkerTimeoutMs = 2200;
+constexpr auto kTimeToConnect = std::chrono::seconds(5);
 // How long after a connection broke the worker's death may be noticed, which says more.
 constexpr auto kDeathNotice = std::chrono::milliseconds(500);
 
@@ -34,13 +35,47 @@ std::string RandomToken() {
   return token;
 }
 
+// Null: it cannot be reached.
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kWorkerKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kWorkerTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (channel->WaitForConnected(std::chrono::system_clock::now() + kTimeToConnect)) return channel;
+  return nullptr;
+}
+
+absl::Status CannotReach(const std::string& name, const std::string& address) {
+  return Unavailable("{} cannot be reached; minka worker --listen {} on that machine starts one",
+                     name, address);
+}
+
 bool IsLastReply(const worker::Reply& reply) { return !reply.has_part() || reply.part().is_last(); }
 
 }  // namespace
 
+absl::StatusOr<worker::AboutReply> AskAboutWorker(const std::string& address,
+                                                  const std::string& token) {
+  const std::shared_ptr<grpc::Channel> channel = ChannelTo(address);
+  if (channel == nullptr) return CannotReach("it", address);
+  grpc::ClientContext context;
+  context.AddMetadata(kTokenKey, token);
+  context.set_deadline(std::chrono::system_clock::now() + kTimeToConnect);
+  worker::AboutReply about;
+  const grpc::Status status = worker::Worker::NewStub(channel)->About(&context, {}, &about);
+  if (status.ok()) return about;
+  return FailedPrecondition("{}", status.error_message());
+}
+
 struct Workers::Worker {
   int number = 0;
-  std::unique_ptr<WorkerProcess> process;  // set under Workers::mutex_
+  std::string name;  // for messages
+  int num_devices = 0;
+  std::unique_ptr<WorkerProcess> process;  // set under Workers::mutex_; null: not a child
   std::unique_ptr<worker::Worker::Stub> stub;
   grpc::ClientContext context;
   std::unique_ptr<ClientStream> stream;
@@ -58,17 +93,41 @@ Workers::Workers() = default;
 
 absl::StatusOr<std::shared_ptr<Workers>> Workers::StartLocal(const LocalWorkersOptions& options) {
   std::shared_ptr<Workers> workers(new Workers());
-  RETURN_IF_ERROR(workers->Start(options));
-  RETURN_IF_ERROR(workers->Open(options));
+  const std::string token = RandomToken();
+  for (const int num_devices : options.num_devices) {
+    workers->Add(fmt::format("worker {}", workers->size()), num_devices);
+  }
+  RETURN_IF_ERROR(workers->Start(options, token));
+  for (const std::unique_ptr<Worker>& worker : workers->workers_) {
+    RETURN_IF_ERROR(
+        workers->BeginSession(*worker, worker->process->address(), token, options.version));
+  }
+  RETURN_IF_ERROR(workers->Open(options.plugin));
   return workers;
 }
 
-absl::Status Workers::Start(const LocalWorkersOptions& options) {
-  const std::string token = RandomToken();
-  for (size_t i = 0; i < options.num_devices.size(); ++i) {
-    workers_.push_back(std::make_unique<Worker>());
-    workers_.back()->number = static_cast<int>(i);
+absl::StatusOr<std::shared_ptr<Workers>> Workers::Connect(const RemoteWorkersOptions& options) {
+  std::shared_ptr<Workers> workers(new Workers());
+  for (const RemoteWorker& worker : options.workers) {
+    workers->Add(fmt::format("worker {} at {}", workers->size(), worker.address),
+                 worker.num_devices);
   }
+  for (size_t i = 0; i < options.workers.size(); ++i) {
+    RETURN_IF_ERROR(workers->BeginSession(*workers->workers_[i], options.workers[i].address,
+                                          options.token, options.version));
+  }
+  RETURN_IF_ERROR(workers->Open(/*plugin=*/""));
+  return workers;
+}
+
+void Workers::Add(std::string name, int num_devices) {
+  Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+  worker.number = size() - 1;
+  worker.name = std::move(name);
+  worker.num_devices = num_devices;
+}
+
+absl::Status Workers::Start(const LocalWorkersOptions& options, const std::string& token) {
   std::vector<std::future<absl::Status>> started;
   for (const std::unique_ptr<Worker>& worker : workers_) {
     started.push_back(
@@ -76,37 +135,24 @@ absl::Status Workers::Start(const LocalWorkersOptions& options) {
   }
   absl::Status all = absl::OkStatus();
   for (std::future<absl::Status>& one : started) all.Update(one.get());
-  RETURN_IF_ERROR(all);
-  for (const std::unique_ptr<Worker>& worker : workers_) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kWorkerKeepaliveMs);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kWorkerTimeoutMs);
-    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    worker->stub = worker::Worker::NewStub(grpc::CreateCustomChannel(
-        worker->process->address(), grpc::InsecureChannelCredentials(), arguments));
-    worker->context.AddMetadata(kTokenKey, token);
-    worker->context.AddMetadata(kVersionKey, options.version);
-    worker->context.set_wait_for_ready(true);
-    worker->stream = worker->stub->Serve(&worker->context);
-    worker->listener = std::thread([this, &worker = *worker] { Listen(worker); });
-  }
-  return absl::OkStatus();
+  return all;
 }
 
 absl::Status Workers::StartProcess(Worker& worker, const LocalWorkersOptions& options,
                                    const std::string& token) {
-  WorkerProcessOptions process{.executable = options.binary,
-                               .arguments = {"worker", "--child"},
-                               .name = fmt::format("worker {}", worker.number),
-                               .token = token};
+  WorkerProcessOptions process{
+      .executable = options.binary,
+      .arguments = {"worker", "--child"},
+      // Pipes of the driver's parent, which are not handed down.
+      .environment = {{"MINKA_CHILD_PIPE", std::nullopt}, {"MINKA_CHILD_TERMINAL", std::nullopt}},
+      .name = worker.name,
+      .token = token};
   if (static_cast<size_t>(worker.number) < options.cpus.size()) {
     process.cpus = options.cpus[worker.number];
   }
-  process.on_death = [this, number = worker.number](const WorkerDeath& death) {
-    Break(
-        Unavailable("worker {}{} {}", number, WhatItRan(number, death.progress), ToString(death)));
+  process.on_death = [this, &worker](const WorkerDeath& death) {
+    Break(Unavailable("{}{} {}", worker.name, WhatItRan(worker.number, death.progress),
+                      ToString(death)));
   };
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerProcess> started,
                    WorkerProcess::Start(std::move(process)));
@@ -115,19 +161,31 @@ absl::Status Workers::StartProcess(Worker& worker, const LocalWorkersOptions& op
   return absl::OkStatus();
 }
 
-absl::Status Workers::Open(const LocalWorkersOptions& options) {
+absl::Status Workers::BeginSession(Worker& worker, const std::string& address,
+                                   const std::string& token, const std::string& version) {
+  const std::shared_ptr<grpc::Channel> channel = ChannelTo(address);
+  if (channel == nullptr) return CannotReach(worker.name, address);
+  worker.stub = worker::Worker::NewStub(channel);
+  worker.context.AddMetadata(kTokenKey, token);
+  worker.context.AddMetadata(kVersionKey, version);
+  worker.stream = worker.stub->Serve(&worker.context);
+  worker.listener = std::thread([this, &worker] { Listen(worker); });
+  return absl::OkStatus();
+}
+
+absl::Status Workers::Open(const std::string& plugin) {
   std::random_device device;
   const uint64_t job = uint64_t{device()} << 32 | device();
   std::vector<std::shared_ptr<WorkerAnswer>> answers;
-  for (int i = 0; i < size(); ++i) {
+  for (const std::unique_ptr<Worker>& worker : workers_) {
     worker::Request request;
     worker::Open& open = *request.mutable_open();
-    open.set_num_devices(options.num_devices[i]);
-    open.set_plugin(options.plugin);
-    open.set_peer(i);
+    open.set_num_devices(worker->num_devices);
+    open.set_plugin(plugin);
+    open.set_peer(worker->number);
     open.set_num_peers(size());
     open.set_job(job);
-    answers.push_back(Ask(i, std::move(request)));
+    answers.push_back(Ask(worker->number, std::move(request)));
   }
   Flush();
   worker::Request connect;
@@ -144,6 +202,7 @@ Workers::~Workers() {
   {
     std::unique_lock lock(mutex_);
     is_ending_ = true;
+    changed_.notify_all();
     changed_.wait(lock, [&] { return !is_breaking_; });
   }
   for (const std::unique_ptr<Worker>& worker : workers_) {
@@ -230,25 +289,31 @@ void Workers::Listen(Worker& worker) {
   worker::Reply reply;
   while (worker.stream->Read(&reply)) {
     if (reply.has_failed()) {
-      Break(MakeError(static_cast<absl::StatusCode>(reply.failed().code()),
-                      fmt::format("worker {}: {}", worker.number, reply.failed().message())));
+      // That a peer is gone is another one's doing, which may be known in a moment.
+      const auto code = static_cast<absl::StatusCode>(reply.failed().code());
+      if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kCancelled) {
+        AwaitFailure();
+      }
+      Break(MakeError(code, fmt::format("{}: {}", worker.name, reply.failed().message())));
       continue;
     }
     Take(worker, std::move(reply));
   }
   const grpc::Status end = worker.stream->Finish();
-  {
-    std::unique_lock lock(mutex_);
-    if (is_ending_) return;
-    changed_.wait_for(lock, kDeathNotice, [&] { return !failure_.ok(); });
-  }
+  AwaitFailure();
   const bool is_refused = end.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
                           end.error_code() == grpc::StatusCode::FAILED_PRECONDITION ||
                           end.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
-  Break(is_refused ? FailedPrecondition("worker {}: {}", worker.number, end.error_message())
-                   : Unavailable("worker {}{} does not answer any more {} ({})", worker.number,
-                                 WhatItRan(worker.number, worker.process->progress()),
-                                 ToString(worker.process->progress()), end.error_message()));
+  if (is_refused) return Break(FailedPrecondition("{}: {}", worker.name, end.error_message()));
+  const WorkerProgress at = worker.process ? worker.process->progress() : WorkerProgress();
+  const std::string where = worker.process ? " " + ToString(at) : "";
+  Break(Unavailable("{}{} does not answer any more{} ({})", worker.name,
+                    WhatItRan(worker.number, at), where, end.error_message()));
+}
+
+void Workers::AwaitFailure() {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kDeathNotice, [&] { return is_ending_ || !failure_.ok(); });
 }
 
 void Workers::Take(Worker& worker, worker::Reply reply) {
@@ -277,6 +342,7 @@ void Workers::Break(absl::Status why) {
     }
     changed_.notify_all();
   }
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->context.TryCancel();
   for (WorkerProcess* process : processes) process->Kill();
   const std::lock_guard lock(mutex_);
   is_breaking_ = false;

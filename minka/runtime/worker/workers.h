@@ -27,6 +27,21 @@ struct LocalWorkersOptions {
   std::string version;                 // of minka
 };
 
+struct RemoteWorker {
+  std::string address;  // HOST:PORT
+  int num_devices = 0;  // to be opened
+};
+
+struct RemoteWorkersOptions {
+  std::vector<RemoteWorker> workers;
+  std::string token;
+  std::string version;  // of minka
+};
+
+// What a worker says of itself, whether it has a driver or not. Errors as Workers::Connect.
+absl::StatusOr<worker::AboutReply> AskAboutWorker(const std::string& address,
+                                                  const std::string& token);
+
 // What a worker answers to one request. Shared by who waits and who listens.
 struct WorkerAnswer {
   int num_missing = 1;  // parts; other answers come in one reply
@@ -42,6 +57,9 @@ class Workers {
   // Starts them as children, which end with this process, and waits until their devices are open
   // and they know each other.
   static absl::StatusOr<std::shared_ptr<Workers>> StartLocal(const LocalWorkersOptions& options);
+  // Takes workers that run already, one for each mesh. Unavailable for one that cannot be reached;
+  // FailedPrecondition for a wrong token, another version or a worker that has a driver.
+  static absl::StatusOr<std::shared_ptr<Workers>> Connect(const RemoteWorkersOptions& options);
   ~Workers();
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -74,13 +92,18 @@ class Workers {
   struct Worker;
 
   Workers();
-  absl::Status Start(const LocalWorkersOptions& options);
+  void Add(std::string name, int num_devices);
+  absl::Status Start(const LocalWorkersOptions& options, const std::string& token);
   absl::Status StartProcess(Worker& worker, const LocalWorkersOptions& options,
                             const std::string& token);
-  absl::Status Open(const LocalWorkersOptions& options);
+  absl::Status BeginSession(Worker& worker, const std::string& address, const std::string& token,
+                            const std::string& version);
+  absl::Status Open(const std::string& plugin);
   void FlushWorker(Worker& worker);
   void Listen(Worker& worker);
   void Take(Worker& worker, worker::Reply reply);
+  // Until another one has failed, but not long.
+  void AwaitFailure();
   void Break(absl::Status why);
   // ", told to run stage 1 backward of micro-batch 3,"; empty: nothing of a program.
   std::string WhatItRan(int worker, const WorkerProgress& at) const;

@@ -1,0 +1,26 @@
+// Where the meshes of a pipeline run, as the command line says it.
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+
+namespace minka {
+
+struct WorkerFlags {
+  std::string hosts;
+  bool in_process = false;
+};
+
+inline void AddWorkerFlags(CLI::App& command, WorkerFlags& flags) {
+  CLI::Option* const hosts = command.add_option(
+      "--hosts", flags.hosts,
+      "File that names the workers of a pipeline's meshes, which run already (minka worker). "
+      "Default: children of this process, one for each mesh");
+  command
+      .add_flag("--in-process", flags.in_process,
+                "Run the meshes of a pipeline in this process, where they take turns")
+      ->excludes(hosts);
+}
+
+}  // namespace minka

@@ -1,0 +1,157 @@
+// What a session promises, in this process and over workers.
+#include "minka/runtime/pipeline/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "minka/base/check.h"
+#include "minka/runtime/mesh/local_devices.h"
+#include "minka/runtime/mesh/step_runner.h"
+#include "small_pipeline.h"
+
+namespace minka {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kMeshes = 2;
+
+enum class Kind { kLocal, kWorkers };
+
+class SessionTest : public testing::TestWithParam<Kind> {
+ protected:
+  SessionTest() : small_(PlanSmallPipeline(kMeshes)) {
+    if (GetParam() == Kind::kLocal) {
+      devices_ = OpenLocalDevices({.num_devices = kMeshes}).value();
+      session_ = std::make_unique<LocalSession>(devices_->client);
+      return;
+    }
+    auto session = StartWorkers(small_.planned, {.binary = MINKA_BINARY});
+    MINKA_CHECK(session.ok(), "{}", Message(session.status()));
+    session_ = *std::move(session);
+  }
+
+  StepRunner Load() {
+    auto executor = CompilePipeline(small_.planned, *session_);
+    MINKA_CHECK(executor.ok(), "{}", Message(executor.status()));
+    return {small_.planned.prepared, *std::move(executor)};
+  }
+
+  Workers* workers() const {
+    auto* const session = dynamic_cast<WorkersSession*>(session_.get());
+    return session == nullptr ? nullptr : &session->workers();
+  }
+
+  // Arrays on all workers.
+  int64_t NumArrays() const {
+    int64_t sum = 0;
+    for (int i = 0; i < workers()->size(); ++i) {
+      worker::Request request;
+      request.mutable_measure();
+      const auto answer = workers()->Ask(i, std::move(request));
+      workers()->Flush();
+      sum += workers()->Wait(*answer).value().front().measured().num_arrays();
+    }
+    return sum;
+  }
+
+  std::vector<std::string> StateOf(const State& state) const {
+    std::vector<std::string> bytes;
+    for (const DistributedArray& array : state.arrays) {
+      if (!array.empty()) bytes.push_back(*array.ToHost().value().bytes);
+    }
+    return bytes;
+  }
+
+  SmallPipeline small_;
+  std::optional<LocalDevices> devices_;
+  std::unique_ptr<Session> session_;
+};
+
+TEST_P(SessionTest, GivesBackWhatItWasGiven) {
+  StepRunner runner = Load();
+  const ParameterValues values = small_.Values();
+  const State state = runner.CreateState(values).value();
+  for (size_t i = 0; i < state.arrays.size(); ++i) {
+    if (state.arrays[i].empty()) continue;
+    EXPECT_EQ(*state.arrays[i].ToHost().value().bytes, *values[i].bytes) << i;
+  }
+}
+
+TEST_P(SessionTest, ProgramsShareArrays) {
+  StepRunner first = Load(), second = Load();
+  const ParameterValues values = small_.Values();
+  State alone = first.CreateState(values).value();
+  State shared = first.CreateState(values).value();
+  for (int step = 0; step < 2; ++step) {
+    alone = first.Run(std::move(alone), values).value().state;
+    shared = (step == 0 ? first : second).Run(std::move(shared), values).value().state;
+  }
+  EXPECT_EQ(StateOf(shared), StateOf(alone));
+}
+
+TEST_P(SessionTest, AnotherShapeIsRefused) {
+  StepRunner runner = Load();
+  const auto array = runner.executor().Put(0, FilledLiteral({ElementType::kF32, {3}}, 1));
+  EXPECT_THAT(Message(array.status()), HasSubstr("parameter 0: it is f32["));
+  EXPECT_THAT(Message(array.status()), HasSubstr("given is f32[3]"));
+}
+
+TEST_P(SessionTest, MeasuresStepsAndMemory) {
+  StepRunner runner = Load();
+  const ParameterValues values = small_.Values();
+  State state = runner.CreateState(values).value();
+  ASSERT_TRUE(runner.executor().ResetMeasurements().ok());
+  for (int step = 0; step < 3; ++step) state = runner.Run(std::move(state), values).value().state;
+  ASSERT_TRUE(runner.executor().Wait().ok());
+  EXPECT_EQ(runner.executor().times().us.size(), 3u);
+  for (const double us : runner.executor().times().us) EXPECT_GT(us, 0);
+  const int64_t peak = runner.executor().MeasuredPeakBytes().value();
+  EXPECT_EQ(peak, small_.planned.plan.peak_memory_bytes);
+}
+
+TEST_P(SessionTest, AThousandStepsLeaveNothingBehind) {
+  StepRunner runner = Load();
+  const ParameterValues values = small_.Values();
+  State state = runner.CreateState(values).value();
+  int64_t num_arrays = 0;
+  ASSERT_TRUE(runner.executor().ResetMeasurements().ok());
+  for (int step = 0; step < 1000; ++step) {
+    state = runner.Run(std::move(state), values).value().state;
+    if (step == 10 && workers() != nullptr) num_arrays = NumArrays();
+  }
+  ASSERT_TRUE(runner.executor().Wait().ok());
+  if (workers() != nullptr) EXPECT_EQ(NumArrays(), num_arrays);
+  EXPECT_EQ(runner.executor().MeasuredPeakBytes().value(), small_.planned.plan.peak_memory_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SessionTest, testing::Values(Kind::kLocal, Kind::kWorkers),
+                         [](const auto& info) {
+                           return info.param == Kind::kLocal ? "local" : "workers";
+                         });
+
+class WorkerSessionTest : public SessionTest {};
+
+// Stopped workers can have done nothing.
+TEST_P(WorkerSessionTest, AStepIsLaunchedWithoutWaiting) {
+  StepRunner runner = Load();
+  const ParameterValues values = small_.Values();
+  State state = runner.CreateState(values).value();
+  ASSERT_TRUE(StateOf(state).size() > 1);  // all that was asked for is done
+  for (int i = 0; i < kMeshes; ++i) ASSERT_EQ(kill(workers()->pid(i), SIGSTOP), 0);
+  auto results = runner.Launch(state, values);
+  auto next = results.ok() ? runner.NextState(std::move(state), *results) : results.status();
+  for (int i = 0; i < kMeshes; ++i) ASSERT_EQ(kill(workers()->pid(i), SIGCONT), 0);
+  ASSERT_TRUE(next.ok()) << Message(next.status());
+  EXPECT_TRUE(runner.executor().times().us.empty());
+  ASSERT_TRUE(runner.executor().Wait().ok());
+  EXPECT_EQ(runner.executor().times().us.size(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WorkerSessionTest, testing::Values(Kind::kWorkers),
+                         [](const auto&) { return "workers"; });
+
+}  // namespace
+}  // namespace minka
