@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/driver/prepare.h"
 
 namespace minka {
 namespace {
@@ -26,58 +26,116 @@ absl::StatusOr<std::vector<int>> TrainingParameters(const Step& step,
   return numbers;
 }
 
+absl::StatusOr<std::unique_ptr<StepExecutor>> CompileOnMesh(const Step& step,
+                                                            const std::vector<int>& numbers,
+                                                            const Parallelized& training,
+                                                            PlanRequest request) {
+  const Mesh& mesh = training.plan().stage.mesh;
+  request.meshes = {mesh};
+  const StepExecutor& trained = training.runner().executor();
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] < 0) continue;
+    request.search.pins.push_back(
+        fmt::format("{}={}", step.parameters[i].name,
+                    ToString(trained.ParameterLayout(numbers[i]).sharding, mesh)));
+  }
+  const PlanSource source = [&](const Step& prepared,
+                                std::optional<int64_t>) -> SearchResult<Plan> {
+    ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
+    return std::move(result.candidates[result.best].plan);
+  };
+  ASSIGN_OR_RETURN(CompiledStep compiled, Compile(step, source, training.devices().client, {}));
+  return std::make_unique<MeshExecutor>(training.devices().client, *std::move(compiled.executable),
+                                        mesh,
+                                        SignatureOf(compiled.prepared.module, compiled.program));
+}
+
+absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const Step& step,
+                                                                const std::vector<int>& numbers,
+                                                                const Parallelized& training,
+                                                                PlanRequest request) {
+  const PlannedPipeline& trained = *training.pipeline();
+  request.micro_batches = MicroBatchesOf(trained.plan);
+  request.pipeline = PipelineOptions{.stage_of_layer = trained.plan.stage_of_layer,
+                                     .meshes = trained.meshes(),
+                                     .schedule = "inference"};
+  // Which stages read a parameter is known once the step is cut.
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(step, {.micro_batches = request.micro_batches}));
+  ASSIGN_OR_RETURN(const StagedStep staged,
+                   CutIntoStages(prepared, {.stage_of_layer = trained.plan.stage_of_layer}));
+  std::vector<std::vector<std::string>>& pins = request.pipeline->stage_pins;
+  pins.resize(staged.stages.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] < 0) continue;
+    const ArrayLayout layout = training.runner().executor().ParameterLayout(numbers[i]);
+    for (const StagePort& port : staged.parameters[i]) {
+      const Mesh& mesh = trained.plan.stages[port.stage].plan.stage.mesh;
+      if (mesh != layout.mesh) continue;
+      pins[port.stage].push_back(
+          fmt::format("{}={}", step.parameters[i].name, ToString(layout.sharding, mesh)));
+    }
+  }
+  ASSIGN_OR_RETURN(PlannedPipeline planned, PlanPipeline(step, request));
+  return CompilePipeline(planned, training.session());
+}
+
 }  // namespace
 
 absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
                                               const Parallelized& training, const Cluster& cluster,
                                               const CostModelChoice& cost_model) {
   ASSIGN_OR_RETURN(std::vector<int> numbers, TrainingParameters(traced.step, training));
-  const Mesh& mesh = training.plan().stage.mesh;
-  const StepExecutor& trained = training.runner().executor();
   // Every parameter is pinned: whose pin it is says nothing.
-  PlanRequest request{
-      .cluster = cluster, .meshes = {mesh}, .names_culprits = false, .cost_model = cost_model};
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    if (numbers[i] < 0) continue;
-    request.search.pins.push_back(
-        fmt::format("{}={}", traced.step.parameters[i].name,
-                    ToString(trained.ParameterLayout(numbers[i]).sharding, mesh)));
-  }
-  const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
-    ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
-    return std::move(result.candidates[result.best].plan);
-  };
-  ASSIGN_OR_RETURN(CompiledStep compiled,
-                   Compile(traced.step, source, training.devices().client, {}));
-  MeshExecutor executor(training.devices().client, *std::move(compiled.executable), mesh,
-                        SignatureOf(compiled.prepared.module, compiled.program));
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    MINKA_CHECK(numbers[i] < 0 || executor.signature().parameter_shardings[i] ==
-                                      trained.ParameterLayout(numbers[i]).sharding,
-                "{} lies otherwise than in training", traced.step.parameters[i].name);
-  }
-  return Evaluation(traced.step, std::move(numbers), std::move(executor));
+  const PlanRequest request{.cluster = cluster, .names_culprits = false, .cost_model = cost_model};
+  absl::StatusOr<std::unique_ptr<StepExecutor>> executor =
+      training.pipeline() != nullptr ? CompileAsPipeline(traced.step, numbers, training, request)
+                                     : CompileOnMesh(traced.step, numbers, training, request);
+  if (!executor.ok()) return WithContext(executor.status(), "the evaluation");
+  return Evaluation(traced.step, std::move(numbers), training, *std::move(executor));
 }
 
-Evaluation::Evaluation(Step step, std::vector<int> training_parameters, MeshExecutor executor)
+Evaluation::Evaluation(Step step, std::vector<int> training_parameters,
+                       const Parallelized& training, std::unique_ptr<StepExecutor> executor)
     : step_(std::move(step)),
       training_parameters_(std::move(training_parameters)),
-      executor_(std::move(executor)) {}
+      executor_(std::move(executor)),
+      copies_(training_parameters_.size()) {
+  for (int i = 0; i < static_cast<int>(copies_.size()); ++i) {
+    const int trained = training_parameters_[i];
+    if (trained < 0) continue;
+    const bool lies_as_trained =
+        executor_->NumPlaces(i) == 1 &&
+        executor_->ParameterLayout(i) == training.runner().executor().ParameterLayout(trained);
+    if (!lies_as_trained) copies_[i].emplace();
+  }
+}
+
+absl::StatusOr<DistributedArray*> Evaluation::CopyOf(int parameter, const State& state) {
+  Copy& copy = *copies_[parameter];
+  if (copy.of_step != state.num_steps) {
+    ASSIGN_OR_RETURN(const Literal value, state.arrays[training_parameters_[parameter]].ToHost());
+    ASSIGN_OR_RETURN(copy.array, executor_->Put(parameter, value));
+    copy.of_step = state.num_steps;
+  }
+  return &copy.array;
+}
 
 absl::StatusOr<std::vector<Literal>> Evaluation::Run(State& state, const Batch& batch) {
   std::vector<DistributedArray> inputs(training_parameters_.size());
   std::vector<DistributedArray*> arguments;
   size_t next = 0;
   for (int i = 0; i < static_cast<int>(training_parameters_.size()); ++i) {
-    if (training_parameters_[i] >= 0) {
+    if (copies_[i]) {
+      ASSIGN_OR_RETURN(arguments.emplace_back(), CopyOf(i, state));
+    } else if (training_parameters_[i] >= 0) {
       arguments.push_back(&state.arrays[training_parameters_[i]]);
-      continue;
+    } else {
+      if (next == batch.size()) return InvalidArgument("the batch has {} arrays only", next);
+      ASSIGN_OR_RETURN(inputs[i], executor_->Put(i, batch[next++]));
+      arguments.push_back(&inputs[i]);
     }
-    if (next == batch.size()) return InvalidArgument("the batch has {} arrays only", batch.size());
-    ASSIGN_OR_RETURN(inputs[i], executor_.Put(i, batch[next++]));
-    arguments.push_back(&inputs[i]);
   }
-  ASSIGN_OR_RETURN(const std::vector<DistributedArray> results, executor_.Run(arguments));
+  ASSIGN_OR_RETURN(const std::vector<DistributedArray> results, executor_->Run(arguments));
   std::vector<const DistributedArray*> read;
   for (const DistributedArray& result : results) read.push_back(&result);
   return ToHost(read);

@@ -76,8 +76,8 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
     }
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, *session));
     RETURN_IF_ERROR(CheckMemory(pipeline->plan, request.search.memory_limit_bytes));
-    Parallelized run(step, *std::move(pipeline), std::move(executor), std::move(devices),
-                     std::move(initializers));
+    Parallelized run(step, *std::move(pipeline), std::move(session), std::move(executor),
+                     std::move(devices), std::move(initializers));
     if (!options.dump_dir.empty()) RETURN_IF_ERROR(run.Dump(options.dump_dir));
     return run;
   }
@@ -182,7 +182,7 @@ Parallelized::Parallelized(Step step, CompiledStep compiled, LocalDevices device
       initializers_(std::move(initializers)),
       runner_(MakeRunner(compiled, devices_)) {}
 
-Parallelized::Parallelized(Step step, PlannedPipeline pipeline,
+Parallelized::Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<Session> session,
                            std::unique_ptr<PipelineExecutor> executor, LocalDevices devices,
                            std::vector<std::optional<Initializer>> initializers)
     : step_(std::move(step)),
@@ -190,6 +190,7 @@ Parallelized::Parallelized(Step step, PlannedPipeline pipeline,
       pipeline_(std::move(pipeline)),
       devices_(std::move(devices)),
       initializers_(std::move(initializers)),
+      session_(std::move(session)),
       runner_(prepared_, std::move(executor)) {}
 
 const Plan& Parallelized::plan() const {

@@ -107,8 +107,9 @@ class Parallelized {
  public:
   Parallelized(Step step, CompiledStep compiled, LocalDevices devices,
                std::vector<std::optional<Initializer>> initializers);
-  Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<PipelineExecutor> executor,
-               LocalDevices devices, std::vector<std::optional<Initializer>> initializers);
+  Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<Session> session,
+               std::unique_ptr<PipelineExecutor> executor, LocalDevices devices,
+               std::vector<std::optional<Initializer>> initializers);
 
   // State by the step's initialisers; FailedPrecondition for a step that has none (a module file).
   absl::StatusOr<State> Initialize(uint64_t seed);
@@ -121,6 +122,8 @@ class Parallelized {
   const Plan& plan() const;
   // Null: it runs on one mesh.
   const PlannedPipeline* pipeline() const { return pipeline_ ? &*pipeline_ : nullptr; }
+  // Where the pipeline runs. Precondition: it is one.
+  Session& session() const { return *session_; }
   absl::Status SavePlan(const std::string& path) const;
   // Compiles once more and writes what CompileOptions::dump_dir says.
   absl::Status Dump(const std::string& folder) const;
@@ -142,6 +145,7 @@ class Parallelized {
   std::vector<CompileTime> compile_times_;
   LocalDevices devices_;
   std::vector<std::optional<Initializer>> initializers_;
+  std::unique_ptr<Session> session_;  // null: one mesh of this process
   StepRunner runner_;
 };
 

@@ -21,6 +21,8 @@ struct PipelineOptions {
   // for each stage.
   std::vector<int> submeshes;
   std::string schedule = "1f1b";  // see ScheduleKinds
+  // By stage, pins that hold there beside those of the search (SearchOptions::pins); or empty.
+  std::vector<std::vector<std::string>> stage_pins;
   bool operator==(const PipelineOptions&) const = default;
 };
 

@@ -1,6 +1,7 @@
 // PlanPipeline: which layers are a stage, and how each runs on its mesh.
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -146,8 +147,8 @@ class PipelinePlanner {
     for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
       const int number = out.schedule.MeshOf(stage);
       ReportProgress(stage, out.schedule.num_stages());
-      absl::StatusOr<minka::Plan> best =
-          PlanStage(out.staged.stages[stage].step, left[number], out.schedule.num_stages());
+      absl::StatusOr<minka::Plan> best = PlanStage(out.staged.stages[stage].step, left[number],
+                                                   out.schedule.num_stages(), SearchOf(stage));
       if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
       for (size_t layer = 0; layer < out.plan.stage_of_layer.size(); ++layer) {
         if (out.plan.stage_of_layer[layer] == stage)
@@ -165,12 +166,21 @@ class PipelinePlanner {
     IntraOpResult result;
   };
 
+  // The whole pipeline's memory is checked, see CheckMemory.
+  SearchOptions SearchOf(int stage) const {
+    SearchOptions search = planning_.search;
+    search.memory_limit_bytes.reset();
+    const std::vector<std::vector<std::string>>& pins = planning_.pipeline->stage_pins;
+    if (!pins.empty()) std::ranges::copy(pins[stage], std::back_inserter(search.pins));
+    return search;
+  }
+
   absl::StatusOr<minka::Plan> PlanStage(const Step& step, const std::vector<Mesh>& candidates,
-                                        int num_stages) {
-    const uint64_t key = KeyOf(step, candidates);
+                                        int num_stages, const SearchOptions& search) {
+    const uint64_t key = KeyOf(step, candidates, search.pins);
     auto found = searched_.find(key);
     if (found == searched_.end()) {
-      ASSIGN_OR_RETURN(SearchedStage searched, SearchStage(step, candidates, num_stages));
+      ASSIGN_OR_RETURN(SearchedStage searched, SearchStage(step, candidates, num_stages, search));
       found = searched_.emplace(key, std::move(searched)).first;
     }
     const SearchedStage& searched = found->second;
@@ -179,15 +189,17 @@ class PipelinePlanner {
   }
 
   // Equal for stages of equal layers: what a search looks at.
-  uint64_t KeyOf(const Step& step, const std::vector<Mesh>& candidates) const {
+  static uint64_t KeyOf(const Step& step, const std::vector<Mesh>& candidates,
+                        const std::vector<std::string>& pins) {
     std::string text = fmt::to_string(ModuleHash(step.module));
     for (const Instruction& instruction : step.module.entry_computation().instructions) {
       text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
     }
     for (const ParameterInfo& info : step.parameters) {
       text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
-      if (!planning_.search.pins.empty()) text += info.name;
+      if (!pins.empty()) text += info.name;
     }
+    for (const std::string& pin : pins) text += " " + pin;
     for (const Mesh& mesh : candidates) text += " " + mesh.ToString();
     return StableHash(text);
   }
@@ -197,13 +209,11 @@ class PipelinePlanner {
   }
 
   absl::StatusOr<SearchedStage> SearchStage(const Step& step, const std::vector<Mesh>& candidates,
-                                            int num_stages) const {
+                                            int num_stages, const SearchOptions& search) const {
     std::optional<SearchedStage> best;
     absl::Status refusal;
     for (const Mesh& mesh : candidates) {
       ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(mesh));
-      SearchOptions search = planning_.search;
-      search.memory_limit_bytes.reset();
       WorkBudget budget(search.work_limit / static_cast<int64_t>(num_stages * candidates.size()));
       IntraOpOptions options{
           .method = planning_.methods.front(), .search = search, .budget = &budget};

@@ -260,6 +260,10 @@ class Training {
     if (data) ShowCompiled(*data, *request.search.memory_limit_bytes, considered);
     if (events_.on_plan) events_.on_plan(considered, compiled.plan);
     run_.emplace(traced_.step, std::move(compiled), devices, traced_.initializers);
+    return CompileEvaluation(request);
+  }
+
+  absl::Status CompileEvaluation(const PlanRequest& request) {
     if (!text_ && !digits_) return absl::OkStatus();
     Phase("compile the evaluation");
     ASSIGN_OR_RETURN(const TracedStep traced, TraceEvaluation(named_.model, named_.trace));
@@ -284,10 +288,11 @@ class Training {
     report_.prepared = pipeline.prepared;
     report_.total_allocation_bytes = pipeline.plan.peak_memory_bytes;
     if (events_.on_pipeline) events_.on_pipeline(pipeline);
-    run_.emplace(traced_.step, std::move(pipeline), std::move(executor), devices,
-                 traced_.initializers);
+    run_.emplace(traced_.step, std::move(pipeline), std::move(session), std::move(executor),
+                 devices, traced_.initializers);
     if (!options_.plan_path.empty()) RETURN_IF_ERROR(run_->SavePlan(options_.plan_path));
-    return options_.dump_dir.empty() ? absl::OkStatus() : run_->Dump(options_.dump_dir);
+    if (!options_.dump_dir.empty()) RETURN_IF_ERROR(run_->Dump(options_.dump_dir));
+    return CompileEvaluation(request);
   }
 
   PlanRequest DataRequest(PlanRequest request) const {

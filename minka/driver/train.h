@@ -52,8 +52,7 @@ struct TrainOptions {
   Checkpoints checkpoints;
   int num_devices = 8;
   // What is asked of the plan; the cluster is the local one. A measured cost model without a
-  // calibration profiles the machine or takes an earlier profile. A pipeline is trained without
-  // held-out loss and sample: no evaluation follows the places of its state.
+  // calibration profiles the machine or takes an earlier profile.
   PlanRequest request;
   // Where the meshes of a pipeline run; nullopt: in this process, where they take turns.
   std::optional<WorkerOptions> workers;

@@ -82,11 +82,6 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
                             (planning.dp && planning.op && planning.pp);
   if (!names_meshes && !planning.num_devices) planning.num_devices = 8;
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
-  if (options.request.pipeline && flags.evaluate_every > 0) {
-    return InvalidArgument(
-        "a pipeline is trained without evaluation; drop --evaluate-every, or train by another "
-        "--method");
-  }
   options.num_devices = options.request.cluster.num_devices();
   if (!flags.workers.in_process)
     options.workers = {.hosts_path = flags.workers.hosts, .plugin_path = flags.plugin};
@@ -185,7 +180,6 @@ std::string Summary(const TrainFlags& flags, const TrainReport& report) {
         fmt::format("  bigram entropy {:.3f} nats per byte: what one byte of context can give\n",
                     *report.bigram_entropy);
   }
-  if (report.pipeline) text += "  no held-out loss and no sample: evaluations run on one mesh\n";
   text += report.pipeline ? PredictedAndMeasured(report.pipeline->plan, !flags.workers.in_process,
                                                  FiguresOf(report))
                           : PredictedAndMeasured(report.plan, FiguresOf(report));

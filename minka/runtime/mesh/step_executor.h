@@ -22,6 +22,8 @@ class StepExecutor {
   virtual ArrayLayout ParameterLayout(int parameter) const = 0;
   virtual ArrayLayout ResultLayout(int result) const = 0;
   virtual int num_results() const = 0;
+  // On how many meshes a parameter's array lies.
+  virtual int NumPlaces(int parameter) const = 0;
 
   // Copies a whole array to the devices as the parameter wants it; see PutArray.
   virtual absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) = 0;

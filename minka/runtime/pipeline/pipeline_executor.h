@@ -13,6 +13,9 @@ class PipelineExecutor : public StepExecutor {
  public:
   ArrayLayout ParameterLayout(int parameter) const override;
   ArrayLayout ResultLayout(int result) const override;
+  int NumPlaces(int parameter) const override {
+    return static_cast<int>(program_.parameters[parameter].size());
+  }
   int num_results() const override { return static_cast<int>(program_.results.size()); }
 
   const PipelineProgram& program() const { return program_; }
