@@ -51,8 +51,8 @@ build: build/release/build.ninja
 	scripts/build_tools.sh $(JOBS)
 
 demo: build
-	build/minka train gpt-tiny --num-devices 8 --method data,shard --memory-limit 60% --cost-model measured \
-	  --gap 0.03 --time-limit 15s --minutes 2 --sample 400 --out build/plan.json
+	build/minka train gpt-tiny --num-devices 8 --method pipeline --micro-batches 4 --cost-model measured \
+	  --minutes 2 --sample 400 --trace build/trace.json --out build/plan.json
 
 # --- testing ----------------------------------------------------------------------------------------------------------
 

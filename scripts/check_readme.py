@@ -3,7 +3,8 @@
   - `make x` in a console block: the target must exist.
   - `build/minka ...` in a console block: is run and must exit with 0 (continued lines end in a backslash).
   - a cpp block: its lines must stand, one after the other, in a program under examples/ or tests/install/, indentation apart.
-  - `--flag` in the text, where a command of minka has it: one of the console blocks must use it.
+  - `--flag` in the text, where a command of minka has it: one of the console blocks must use it, or a sh block, which shows what
+    needs other machines and is not run; flags in sh blocks must exist.
 
 Exit code 1 if anything fails.
 """
@@ -68,7 +69,9 @@ def flags_never_shown(texts):
     """(page, flag) for every flag of minka that a page's text names and no console block uses; texts by page."""
     subcommands = re.findall(r"^  (\w+) ", help_of().partition("Subcommands:")[2], re.MULTILINE)
     existing = {flag for subcommand in subcommands for flag in re.findall(rf"^  ({FLAG})", help_of(subcommand), re.MULTILINE)}
-    shown = {flag for text in texts.values() for command in commands(text) for flag in re.findall(FLAG, command)}
+    not_run = {flag for text in texts.values() for block in blocks(text, "sh") for flag in re.findall(FLAG, block)}
+    yield from (("a sh block", f"{flag}, which does not exist") for flag in sorted(not_run - existing))
+    shown = not_run | {flag for text in texts.values() for command in commands(text) for flag in re.findall(FLAG, command)}
     for page, text in texts.items():
         prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
         yield from ((page, flag) for flag in sorted(set(re.findall(FLAG, prose)) & existing - shown))

@@ -12,6 +12,7 @@
 #include "minka/tools/measured_costs.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/step_source.h"
+#include "minka/tools/worker_flags.h"
 
 namespace minka {
 namespace {
@@ -83,9 +84,7 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
   AddModuleFlags(*command, flags->source);
   command->add_option("--out", flags->out,
                       "Write plan.json to this file; - is standard output. Default: not written");
-  command->add_option("--trace", flags->trace,
-                      "Write the predicted step of a pipeline to this file for chrome://tracing "
-                      "and Perfetto. Default: not written");
+  AddTraceFlag(*command, flags->trace);
   command->add_flag("--json", flags->json, "Print the content of plan.json instead of tables");
   command->add_option("--plugin", flags->plugin,
                       "PJRT plugin that --cost-model measured profiles with. Default: "

@@ -242,6 +242,13 @@ class ModuleRun {
 
   absl::Status PrintReport() const {
     const PlannedPipeline* const pipeline = run_->pipeline();
+    std::optional<Timeline> timeline;
+    if (pipeline != nullptr) {
+      ASSIGN_OR_RETURN(timeline, PredictTimeline(*pipeline));
+      if (!flags_.workers.trace.empty()) {
+        RETURN_IF_ERROR(WriteFile(flags_.workers.trace, ChromeTrace(*timeline)));
+      }
+    }
     if (flags_.json) {
       auto json = pipeline != nullptr ? RunJson(*pipeline, figures_)
                                       : RunJson(run_->plan(), run_->prepared().module, figures_);
@@ -252,9 +259,8 @@ class ModuleRun {
     std::string text;
     for (const std::string& line : source_.inferred) text += fmt::format("concluded: {}\n", line);
     if (pipeline != nullptr) {
-      ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
-      text += PipelineTable(run_->prepared(), pipeline->plan, pipeline->schedule, timeline) + "\n" +
-              PredictedAndMeasured(pipeline->plan, !flags_.workers.in_process, figures_);
+      text += PipelineTable(run_->prepared(), pipeline->plan, pipeline->schedule, *timeline) +
+              "\n" + PredictedAndMeasured(pipeline->plan, !flags_.workers.in_process, figures_);
     } else {
       text += PlanTable(run_->prepared(), run_->plan()) + "\n" +
               PredictedAndMeasured(run_->plan(), figures_);

@@ -231,6 +231,15 @@ void EndScheduleWithTraining(TrainFlags& flags) {
   if (ends && !update.decay_updates && flags.steps > 0) update.decay_updates = flags.steps;
 }
 
+absl::Status ShowPipeline(const PlannedPipeline& pipeline, const TrainFlags& flags) {
+  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(pipeline));
+  if (!flags.workers.trace.empty()) {
+    RETURN_IF_ERROR(WriteFile(flags.workers.trace, ChromeTrace(timeline)));
+  }
+  if (flags.json) return absl::OkStatus();
+  return Print(PipelineTable(pipeline.prepared, pipeline.plan, pipeline.schedule, timeline) + "\n");
+}
+
 absl::Status RunTrain(TrainFlags flags) {
   EndScheduleWithTraining(flags);
   if (flags.json && flags.out == "-") {
@@ -257,13 +266,7 @@ absl::Status RunTrain(TrainFlags flags) {
   };
   events.on_pipeline = [&](const PlannedPipeline& pipeline) {
     ClearStatus();
-    if (flags.json) return;
-    const absl::StatusOr<Timeline> timeline = PredictTimeline(pipeline);
-    printed =
-        timeline.ok()
-            ? Print(PipelineTable(pipeline.prepared, pipeline.plan, pipeline.schedule, *timeline) +
-                    "\n")
-            : timeline.status();
+    printed = ShowPipeline(pipeline, flags);
   };
   absl::StatusOr<TrainReport> report = Train(options, events);
   ClearStatus();

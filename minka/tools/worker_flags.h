@@ -1,4 +1,4 @@
-// Where the meshes of a pipeline run, as the command line says it.
+// Where the meshes of a pipeline run, and what is written of it, as the command line says it.
 #pragma once
 
 #include <string>
@@ -8,9 +8,15 @@
 namespace minka {
 
 struct WorkerFlags {
-  std::string hosts;
+  std::string hosts, trace;
   bool in_process = false;
 };
+
+inline void AddTraceFlag(CLI::App& command, std::string& trace) {
+  command.add_option("--trace", trace,
+                     "Write the predicted step of a pipeline to this file for chrome://tracing "
+                     "and Perfetto. Default: not written");
+}
 
 inline void AddWorkerFlags(CLI::App& command, WorkerFlags& flags) {
   CLI::Option* const hosts = command.add_option(
@@ -21,6 +27,7 @@ inline void AddWorkerFlags(CLI::App& command, WorkerFlags& flags) {
       .add_flag("--in-process", flags.in_process,
                 "Run the meshes of a pipeline in this process, where they take turns")
       ->excludes(hosts);
+  AddTraceFlag(command, flags.trace);
 }
 
 }  // namespace minka
