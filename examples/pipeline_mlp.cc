@@ -75,7 +75,8 @@ absl::Status TrainAndCompare(const TracedStep& traced, const Pipeline& method,
     ASSIGN_OR_RETURN(const Batch batch, BatchOf(traced.step, step));
     ASSIGN_OR_RETURN(StepResult result, run(std::move(state), batch));
     state = std::move(result.state);
-    std::printf("step %d: loss %.6f\n", step, result.loss);
+    ASSIGN_OR_RETURN(const double loss, result.Loss());
+    std::printf("step %d: loss %.6f\n", step, loss);
   }
   // Weights stay distributed; what is asked for is fetched.
   std::printf("%s: %s\n", traced.step.parameters[0].name.c_str(),

@@ -40,8 +40,10 @@ struct MinkaRun {
     for (int i = 0; i < num_steps; ++i) {
       ASSIGN_OR_RETURN(StepOutput output, parallelized.runner().Run(std::move(state), inputs));
       state = std::move(output.state);
-      for (const Literal& result : output.results) {
-        if (result.bytes && result.shape.num_elements() == 1) loss = ScalarValue(result);
+      for (const DistributedArray& result : output.results) {
+        if (result.empty() || result.layout().shape.num_elements() != 1) continue;
+        ASSIGN_OR_RETURN(const Literal value, result.ToHost());
+        loss = ScalarValue(value);
       }
     }
     return loss;

@@ -207,7 +207,7 @@ TEST(Parallelize, StateStaysOnTheDevicesAndIsConsumed) {
     auto result = (*run)(std::move(state), batch);
     ASSERT_TRUE(result.ok()) << Message(result.status());
     state = std::move(result->state);
-    (i == 0 ? first : last) = result->loss;
+    (i == 0 ? first : last) = result->Loss().value();
   }
   EXPECT_LT(last, first);
   EXPECT_EQ(run->runner().executor().times().us.size(), 30u);

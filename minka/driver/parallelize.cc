@@ -233,12 +233,18 @@ absl::StatusOr<ParameterValues> Parallelized::StepValues(const Batch& batch, uin
   return values;
 }
 
+absl::StatusOr<double> StepResult::Loss() const {
+  if (loss_result < 0) return FailedPrecondition("no result of the step is marked as its loss");
+  ASSIGN_OR_RETURN(const Literal loss, results[loss_result].ToHost());
+  return ScalarValue(loss);
+}
+
 absl::StatusOr<StepResult> Parallelized::operator()(State state, const Batch& batch) {
   ASSIGN_OR_RETURN(const ParameterValues values, StepValues(batch, state.seed, state.num_steps));
   ASSIGN_OR_RETURN(StepOutput output, runner_.Run(std::move(state), values));
   StepResult result{.state = std::move(output.state), .results = std::move(output.results)};
   for (size_t i = 0; i < step_.results.size(); ++i) {
-    if (step_.results[i].role == ResultRole::kLoss) result.loss = ScalarValue(result.results[i]);
+    if (step_.results[i].role == ResultRole::kLoss) result.loss_result = static_cast<int>(i);
   }
   return result;
 }

@@ -98,8 +98,11 @@ using Batch = std::vector<Literal>;
 
 struct StepResult {
   State state;
-  double loss = 0;               // 0 where the step marks no result as loss
-  std::vector<Literal> results;  // by result number, without bytes where a result is state
+  std::vector<DistributedArray> results;  // by result number, empty where a result is state
+  int loss_result = -1;                   // -1: the step marks none
+
+  // Waits for it. FailedPrecondition: there is none.
+  absl::StatusOr<double> Loss() const;
 };
 
 // A step compiled for a mesh, or for those of a pipeline. Move-only; not thread-safe.
@@ -115,7 +118,8 @@ class Parallelized {
   absl::StatusOr<State> Initialize(uint64_t seed);
   // State from values by parameter number (batch inputs and keys are not read).
   absl::StatusOr<State> Initialize(const ParameterValues& values);
-  // One step; keys follow from the state's seed and step number.
+  // One step; keys follow from the state's seed and step number. May return before it is done: who
+  // reads a result waits for it.
   absl::StatusOr<StepResult> operator()(State state, const Batch& batch);
 
   // Precondition: it is no pipeline.

@@ -395,10 +395,11 @@ class Training {
       ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
       ASSIGN_OR_RETURN(StepResult result, (*run_)(std::move(state_), batch));
       state_ = std::move(result.state);
-      report_.losses.push_back(result.loss);
+      ASSIGN_OR_RETURN(const double loss, result.Loss());
+      report_.losses.push_back(loss);
       ++step;
       const double last_fraction = std::exchange(fraction, Fraction(step, SecondsSince(start)));
-      TrainProgress progress{.step = step, .fraction = fraction, .loss = result.loss};
+      TrainProgress progress{.step = step, .fraction = fraction, .loss = loss};
       if (ShouldEvaluate(step, fraction, last_fraction)) {
         RETURN_IF_ERROR(NotePeak());
         const auto evaluation = Clock::now();

@@ -133,13 +133,14 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
 
 // All results by number, state read back from the devices.
 absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, const StepOutput& output) {
-  std::vector<Literal> results = output.results;
-  for (int i = 0; i < static_cast<int>(step.parameters.size()); ++i) {
+  std::vector<const DistributedArray*> results;
+  for (const DistributedArray& result : output.results) results.push_back(&result);
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
     const int result = step.parameters[i].state_result;
     if (step.parameters[i].role != ParameterRole::kState || result < 0) continue;
-    ASSIGN_OR_RETURN(results[result], output.state.arrays[i].ToHost());
+    results[result] = &output.state.arrays[i];
   }
-  return results;
+  return ToHost(results);
 }
 
 class ModuleRun {

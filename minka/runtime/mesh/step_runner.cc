@@ -45,22 +45,9 @@ absl::StatusOr<std::vector<DistributedArray>> StepRunner::Launch(State& state,
 
 absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& values) {
   ASSIGN_OR_RETURN(std::vector<DistributedArray> results, Launch(state, values));
-  StepOutput output{.results = std::vector<Literal>(results.size())};
-  std::vector<bool> is_state(results.size());
-  for (const ParameterInfo& parameter : parameters_) {
-    if (parameter.role == ParameterRole::kState && parameter.state_result >= 0) {
-      is_state[parameter.state_result] = true;
-    }
-  }
-  std::vector<const DistributedArray*> read;
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (!is_state[i]) read.push_back(&results[i]);
-  }
-  ASSIGN_OR_RETURN(std::vector<Literal> values_read, ToHost(read));
-  for (size_t i = 0, next = 0; i < results.size(); ++i) {
-    if (!is_state[i]) output.results[i] = std::move(values_read[next++]);
-  }
+  StepOutput output;
   ASSIGN_OR_RETURN(output.state, NextState(std::move(state), results));
+  output.results = std::move(results);
   return output;
 }
 
@@ -76,6 +63,7 @@ absl::StatusOr<State> StepRunner::NextState(State state, std::vector<Distributed
     // State that is not donated may come out in another sharding than it went in.
     ASSIGN_OR_RETURN(const Literal value, results[result].ToHost());
     ASSIGN_OR_RETURN(state.arrays[i], executor_->Put(i, value));
+    results[result] = {};
   }
   return state;
 }

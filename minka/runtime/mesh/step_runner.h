@@ -24,8 +24,8 @@ struct State {
 
 struct StepOutput {
   State state;
-  // By result number: everything but state; without bytes: results that are state.
-  std::vector<Literal> results;
+  // By result number: everything but state, which is empty here. Perhaps still computed.
+  std::vector<DistributedArray> results;
 };
 
 // By parameter number; only those that a call names are read.
@@ -43,7 +43,8 @@ class StepRunner {
   // From a function that gives each of them, asked for in the order of the parameters.
   absl::StatusOr<State> CreateState(
       const std::function<absl::StatusOr<Literal>(int parameter)>& value);
-  // From the values of batch inputs and keys. FailedPrecondition for a state that a run consumed.
+  // From the values of batch inputs and keys; see StepExecutor::Run about waiting.
+  // FailedPrecondition for a state that a run consumed.
   absl::StatusOr<StepOutput> Run(State state, const ParameterValues& values);
   // Run in two parts, for those who read what each device holds: all results by number, which
   // consumes what the program aliases to results; and the state after them, which takes its arrays

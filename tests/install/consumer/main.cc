@@ -27,7 +27,7 @@ absl::StatusOr<double> LossAfter(int num_steps) {
     ASSIGN_OR_RETURN(Literal x, RandomInput(step.step, y, i));
     ASSIGN_OR_RETURN(StepResult result, run(std::move(state), {x, x}));
     state = std::move(result.state);
-    loss = result.loss;
+    ASSIGN_OR_RETURN(loss, result.Loss());
   }
   RETURN_IF_ERROR(run.SavePlan("plan.json"));
   return loss;

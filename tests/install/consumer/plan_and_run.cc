@@ -69,7 +69,8 @@ absl::Status PlanAndRun() {
   ASSIGN_OR_RETURN(State state, run.Initialize(/*seed=*/0));
   ASSIGN_OR_RETURN(const StepResult result,
                    run(std::move(state), {values[values.size() - 2], values.back()}));
-  std::printf("loss %.3f\n", result.loss);
+  ASSIGN_OR_RETURN(const double loss, result.Loss());
+  std::printf("loss %.3f\n", loss);
   return CheckCheckpoint(run, result.state);
 }
 
