@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "fmt/format.h"
+#include "minka/base/process.h"
 
 namespace minka {
 namespace {
@@ -23,7 +24,6 @@ namespace {
 constexpr const char* kPipeVariable = "MINKA_CHILD_PIPE";
 constexpr const char* kTerminalVariable = "MINKA_CHILD_TERMINAL";
 constexpr size_t kKeptMessageBytes = 64 << 10;
-constexpr int kTailLines = 8;
 constexpr int kDiedExitCode = 70;      // EX_SOFTWARE of sysexits.h
 constexpr int kLargestExitCode = 125;  // shells use those above for themselves
 
@@ -34,15 +34,6 @@ void PassOn(int signal) {
   if (child_pid > 0) ::kill(static_cast<pid_t>(child_pid), signal);
 }
 
-void WriteAll(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
 void Report(char kind, std::string_view text) {
   const char* const text_of_pipe = std::getenv(kPipeVariable);
   if (text_of_pipe == nullptr) return;
@@ -51,7 +42,7 @@ void Report(char kind, std::string_view text) {
   if (std::from_chars(number.begin(), number.end(), pipe).ec != std::errc()) return;
   std::string line = kind + std::string(text) + "\n";
   std::replace(line.begin(), line.end() - 1, '\n', ' ');
-  WriteAll(pipe, line);
+  WriteToFile(pipe, line);
 }
 
 [[noreturn]] void BecomeChild(const std::vector<std::string>& arguments, int messages, int report) {
@@ -95,7 +86,7 @@ class Listener {
     if (size <= 0) return false;
     const std::string_view text(bytes.data(), static_cast<size_t>(size));
     if (file == messages_) {
-      WriteAll(STDERR_FILENO, text);
+      WriteToFile(STDERR_FILENO, text);
       messages += text;
       if (messages.size() > 2 * kKeptMessageBytes) {
         messages.erase(0, messages.size() - kKeptMessageBytes);
@@ -125,12 +116,6 @@ class Listener {
   std::string unread_;
 };
 
-std::string SignalText(int signal) {
-  const char* const name = ::sigabbrev_np(signal);
-  return fmt::format("SIG{} ({})", name == nullptr ? std::to_string(signal) : name,
-                     ::strsignal(signal));
-}
-
 ChildOutcome OutcomeOf(int status, const Listener& heard) {
   ChildOutcome outcome{.messages = heard.messages};
   if (WIFEXITED(status)) {
@@ -139,7 +124,7 @@ ChildOutcome OutcomeOf(int status, const Listener& heard) {
     return outcome;
   }
   outcome.exit_code = kDiedExitCode;
-  outcome.death = fmt::format("died of {}", SignalText(WTERMSIG(status)));
+  outcome.death = fmt::format("died of {}", NameOfSignal(WTERMSIG(status)));
   if (!heard.phase.empty()) outcome.death += fmt::format(" in phase \"{}\"", heard.phase);
   if (!heard.part.empty()) outcome.death += fmt::format(", at {}", heard.part);
   return outcome;
@@ -186,16 +171,8 @@ ChildOutcome RunInChild(const std::vector<std::string>& arguments) {
 }
 
 std::string DescribeDeath(const ChildOutcome& outcome) {
-  std::string_view messages = outcome.messages;
-  while (!messages.empty() && messages.back() == '\n') messages.remove_suffix(1);
-  size_t begin = messages.size();
-  for (int i = 0; i < kTailLines && begin != std::string_view::npos && begin > 0; ++i) {
-    begin = messages.rfind('\n', begin - 1);
-  }
-  const std::string tail(
-      messages.substr(begin == std::string_view::npos || begin == 0 ? 0 : begin + 1));
-  return fmt::format("the process that runs the plugin {}{}{}", outcome.death,
-                     tail.empty() ? "; it wrote nothing" : "; the last that it wrote:\n", tail);
+  return fmt::format("the process that runs the plugin {}; {}", outcome.death,
+                     WhatItWrote(outcome.messages));
 }
 
 int RunInChildAndReport(const std::vector<std::string>& arguments) {

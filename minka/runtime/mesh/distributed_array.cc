@@ -9,13 +9,27 @@
 namespace minka {
 namespace {
 
-Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
-                std::span<const std::string> parts) {
+// Parts may come from another process, which may be wrong about them.
+absl::Status CheckParts(const ArrayLayout& layout, size_t num_devices,
+                        std::span<const std::string> parts) {
+  const auto size = static_cast<size_t>(LocalBytes(layout.shape, layout.sharding, layout.mesh));
+  for (const std::string& part : parts) {
+    if (part.size() != size) {
+      return InternalError("a part has {} bytes instead of {}", part.size(), size);
+    }
+  }
+  if (parts.size() == num_devices) return absl::OkStatus();
+  return InternalError("{} parts came instead of {}", parts.size(), num_devices);
+}
+
+absl::StatusOr<Literal> WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
+                                std::span<const std::string> parts) {
+  RETURN_IF_ERROR(CheckParts(layout, devices.size(), parts));
   std::string whole(static_cast<size_t>(layout.shape.num_bytes()), '\0');
   for (size_t i = 0; i < devices.size(); ++i) {
     PutPart(parts[i], layout.shape, layout.sharding, layout.mesh, devices[i], whole);
   }
-  return {layout.shape, std::make_shared<const std::string>(std::move(whole))};
+  return Literal{layout.shape, std::make_shared<const std::string>(std::move(whole))};
 }
 
 }  // namespace
@@ -29,7 +43,10 @@ absl::StatusOr<Literal> DistributedArray::ToHost() const {
 absl::StatusOr<std::vector<std::string>> DistributedArray::PartsToHost() const {
   std::vector<int64_t> devices(layout_->mesh.num_devices());
   std::iota(devices.begin(), devices.end(), 0);
-  return storage_->Fetch(std::move(devices))();
+  const size_t num_devices = devices.size();
+  ASSIGN_OR_RETURN(std::vector<std::string> parts, storage_->Fetch(std::move(devices))());
+  RETURN_IF_ERROR(CheckParts(*layout_, num_devices, parts));
+  return parts;
 }
 
 std::string DistributedArray::ToString() const {
@@ -48,7 +65,7 @@ absl::StatusOr<std::vector<Literal>> ToHost(std::span<const DistributedArray* co
   std::vector<Literal> values;
   for (size_t i = 0; i < pending.size(); ++i) {
     ASSIGN_OR_RETURN(const std::vector<std::string> parts, pending[i]());
-    values.push_back(WholeOf(arrays[i]->layout(), devices[i], parts));
+    ASSIGN_OR_RETURN(values.emplace_back(), WholeOf(arrays[i]->layout(), devices[i], parts));
   }
   return values;
 }

@@ -14,7 +14,7 @@
 
 namespace minka {
 
-// Parts of an array on the way to the host, by device asked for; calling it waits for them.
+// Parts of an array on the way to the host, by device asked for; calling it waits for them, once.
 using PendingParts = std::function<absl::StatusOr<std::vector<std::string>>()>;
 
 // What holds an array's memory, which it frees in the end.

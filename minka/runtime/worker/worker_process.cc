@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "minka/base/check.h"
+#include "minka/base/process.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -23,7 +24,6 @@ namespace {
 
 constexpr std::string_view kHandshake = "minka worker listens on ";
 constexpr size_t kKeptBytes = 64 << 10;
-constexpr int kShownLines = 8;
 constexpr std::chrono::milliseconds kTimeToEnd{1000};
 constexpr int kProgressFile = 3;  // in the worker, behind the standard ones
 constexpr size_t kMaxTokenBytes = 4096;
@@ -145,37 +145,6 @@ absl::StatusOr<Pipe> MakePipe() {
   return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-bool WriteWhole(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
-
-std::string LastLines(std::string_view messages) {
-  while (!messages.empty() && messages.back() == '\n') messages.remove_suffix(1);
-  size_t begin = messages.size();
-  for (int i = 0; i < kShownLines && begin != std::string_view::npos && begin > 0; ++i) {
-    begin = messages.rfind('\n', begin - 1);
-  }
-  const bool is_all = begin == std::string_view::npos || begin == 0;
-  return std::string(messages.substr(is_all ? 0 : begin + 1));
-}
-
-std::string WhatItWrote(std::string_view messages) {
-  const std::string lines = LastLines(messages);
-  return lines.empty() ? "it wrote nothing" : "the last that it wrote:\n" + lines;
-}
-
-std::string NameOfSignal(int signal) {
-  const char* const name = ::sigabbrev_np(signal);
-  return fmt::format("SIG{} ({})", name == nullptr ? std::to_string(signal) : name,
-                     ::strsignal(signal));
-}
-
 }  // namespace
 
 std::string ToString(const WorkerDeath& death) {
@@ -267,7 +236,7 @@ absl::Status WorkerProcess::Spawn() {
   ASSIGN_OR_RETURN(Pipe output, MakePipe());
   ASSIGN_OR_RETURN(Pipe messages, MakePipe());
   // Fits into the pipe, so it need not wait for a reader.
-  if (!WriteWhole(input.write.number(), options_.token + "\n")) {
+  if (!WriteToFile(input.write.number(), options_.token + "\n")) {
     return Unavailable("cannot write into a pipe: {}", std::strerror(errno));
   }
   std::vector<std::string> arguments = options_.arguments;
@@ -361,7 +330,7 @@ void WorkerProcess::TakeLine(const Output& output, std::string line) {
   if (&output == &output_ && TakeAddress(line)) return;
   line += '\n';
   if (options_.forwards_messages) {
-    WriteWhole(STDERR_FILENO, fmt::format("{}: {}", options_.name, line));
+    WriteToFile(STDERR_FILENO, fmt::format("{}: {}", options_.name, line));
   }
   const std::lock_guard lock(mutex_);
   recent_ += line;
@@ -421,7 +390,7 @@ absl::StatusOr<std::string> ReadToken() {
 }
 
 void AnnounceAddress(std::string_view address) {
-  WriteWhole(STDOUT_FILENO, fmt::format("{}{}\n", kHandshake, address));
+  WriteToFile(STDOUT_FILENO, fmt::format("{}{}\n", kHandshake, address));
 }
 
 void AwaitEndOfInput() {

@@ -290,7 +290,8 @@ void Workers::Listen(Worker& worker) {
   while (worker.stream->Read(&reply)) {
     if (reply.has_failed()) {
       // That a peer is gone is another one's doing, which may be known in a moment.
-      const auto code = static_cast<absl::StatusCode>(reply.failed().code());
+      auto code = static_cast<absl::StatusCode>(reply.failed().code());
+      if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
       if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kCancelled) {
         AwaitFailure();
       }
