@@ -163,6 +163,7 @@ class ModuleRun {
     PlanningFlags planning = flags_.planning;
     RETURN_IF_ERROR(TakeMeshOfPlan(flags_, source_.step, planning));
     ASSIGN_OR_RETURN(PlanRequest request, RequestOf(planning));
+    RETURN_IF_ERROR(CheckWorkerFlags(flags_.workers, request.pipeline.has_value()));
     if (flags_.plan.empty()) RETURN_IF_ERROR(AddMeasuredCosts(flags_.plugin, request));
     ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
     ParallelizeOptions options{.cost_model = request.cost_model,

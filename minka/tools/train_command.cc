@@ -82,6 +82,7 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
                             (planning.dp && planning.op && planning.pp);
   if (!names_meshes && !planning.num_devices) planning.num_devices = 8;
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
+  RETURN_IF_ERROR(CheckWorkerFlags(flags.workers, options.request.pipeline.has_value()));
   options.num_devices = options.request.cluster.num_devices();
   if (!flags.workers.in_process)
     options.workers = {.hosts_path = flags.workers.hosts, .plugin_path = flags.plugin};

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "minka/base/status.h"
 
 namespace minka {
 
@@ -28,6 +30,14 @@ inline void AddWorkerFlags(CLI::App& command, WorkerFlags& flags) {
                 "Run the meshes of a pipeline in this process, where they take turns")
       ->excludes(hosts);
   AddTraceFlag(command, flags.trace);
+}
+
+// InvalidArgument for flags that a method without meshes of its own would ignore.
+inline absl::Status CheckWorkerFlags(const WorkerFlags& flags, bool is_pipeline) {
+  if (is_pipeline || (flags.hosts.empty() && !flags.in_process)) return absl::OkStatus();
+  return InvalidArgument(
+      "{} says where the meshes of a pipeline run; drop it, or take --method pipeline",
+      flags.in_process ? "--in-process" : "--hosts");
 }
 
 }  // namespace minka
