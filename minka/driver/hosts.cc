@@ -1,5 +1,6 @@
 #include "minka/driver/hosts.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostDevices = 64;  // of a worker
+constexpr size_t kMostTokenBytes = 1024;
 
 absl::StatusOr<RemoteWorker> WorkerOf(const Json& json, size_t number) {
   const std::string what = fmt::format("workers[{}]", number);
@@ -58,6 +60,11 @@ absl::StatusOr<Hosts> HostsFromJson(std::string_view json, std::string& token_fi
   Hosts hosts;
   for (size_t i = 0; i < workers->size(); ++i) {
     ASSIGN_OR_RETURN(RemoteWorker worker, WorkerOf((*workers)[i], i));
+    for (size_t other = 0; other < i; ++other) {
+      if (hosts.workers[other].address != worker.address) continue;
+      return InvalidArgument("workers[{}] and workers[{}] are both {}; a worker takes one mesh",
+                             other, i, worker.address);
+    }
     hosts.workers.push_back(std::move(worker));
   }
   return hosts;
@@ -77,7 +84,12 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   std::string token = text.substr(0, text.find('\n'));
   if (token.empty()) return InvalidArgument("the first line of {} is empty; it is the token", path);
-  return token;
+  // Only such text can be sent beside a request.
+  const bool is_text = std::ranges::all_of(token, [](char c) { return c >= ' ' && c <= '~'; });
+  if (is_text && token.size() <= kMostTokenBytes) return token;
+  return InvalidArgument(
+      "the first line of {}, the token, is not of up to {} printable ASCII characters", path,
+      kMostTokenBytes);
 }
 
 }  // namespace minka

@@ -24,7 +24,7 @@ absl::StatusOr<Hosts> ReadHosts(const std::string& path);
 // The file's text; `token_file` is only named.
 absl::StatusOr<Hosts> HostsFromJson(std::string_view json, std::string& token_file);
 
-// The first line of a token file, which is not empty.
+// The first line of a token file: printable ASCII, not empty.
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path);
 
 }  // namespace minka

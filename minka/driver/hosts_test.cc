@@ -32,6 +32,11 @@ TEST(Hosts, AreReadWithTheirToken) {
 
   ASSERT_TRUE(WriteFile(folder + "/token", "\n").ok());
   EXPECT_THAT(Message(ReadHosts(folder + "/hosts.json").status()), HasSubstr("is empty"));
+  for (const std::string token : {"caf\xc3\xa9", "secret\r", std::string(1025, 'x').c_str()}) {
+    ASSERT_TRUE(WriteFile(folder + "/token", token + "\n").ok());
+    EXPECT_THAT(Message(ReadHosts(folder + "/hosts.json").status()),
+                HasSubstr("the token, is not of up to 1024 printable ASCII characters"));
+  }
 }
 
 TEST(Hosts, RefusalsNameTheField) {
@@ -48,6 +53,9 @@ TEST(Hosts, RefusalsNameTheField) {
       HasSubstr("workers[0].num_devices"));
   EXPECT_THAT(ErrorOf(R"({"token_file": "t", "workers": [{"port": 1}]})"),
               HasSubstr("a field port"));
+  EXPECT_EQ(ErrorOf(R"({"token_file": "t", "workers": [{"address": "a:1", "num_devices": 2},
+                                                       {"address": "a:1", "num_devices": 2}]})"),
+            "workers[0] and workers[1] are both a:1; a worker takes one mesh");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/hlo_shape.h"
 #include "minka/ir/text_cursor.h"
+#include "minka/runtime/worker/wire.h"
 
 namespace minka {
 namespace {
@@ -202,7 +203,10 @@ class ProgramReader {
 
   absl::Status ReadChannels() {
     for (const worker::Channel& channel : proto_.channels()) {
-      if (channel.number() < 0) return InvalidArgument("channel {} is negative", channel.number());
+      if (channel.number() < 0 || channel.number() >> kChannelBits != 0) {
+        return InvalidArgument("channel {} is negative or has more than {} bits", channel.number(),
+                               kChannelBits);
+      }
       if (channel.peer() < 0 || channel.peer() >= open_.num_peers()) {
         return InvalidArgument("channel {} leads to peer {} of {}", channel.number(),
                                channel.peer(), open_.num_peers());

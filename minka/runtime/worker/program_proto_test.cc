@@ -189,7 +189,10 @@ std::vector<Broken> BrokenChannels() {
        [](auto& proto) { proto.mutable_channels(0)->set_peer(3); }},
       {"channel 4 leads to peer -1 of 3",
        [](auto& proto) { proto.mutable_channels(0)->set_peer(-1); }},
-      {"channel -4 is negative", [](auto& proto) { proto.mutable_channels(0)->set_number(-4); }},
+      {"channel -4 is negative or has more than 24 bits",
+       [](auto& proto) { proto.mutable_channels(0)->set_number(-4); }},
+      {"channel 16777216 is negative or has more than 24 bits",
+       [](auto& proto) { proto.mutable_channels(0)->set_number(1 << 24); }},
       {"channel 4 is listed twice", [](auto& proto) { proto.mutable_channels(1)->set_number(4); }},
       {"channel 9 is never used",
        [](auto& proto) {

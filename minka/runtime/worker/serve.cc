@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <climits>
 #include <condition_variable>
@@ -95,6 +96,19 @@ std::string_view ValueOf(const grpc::ServerContext& context, const char* key) {
   return {found->second.data(), found->second.size()};
 }
 
+// HOST of HOST:PORT; gRPC takes a port of its own choice for one that is missing or none.
+absl::StatusOr<std::string> HostOf(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  const char* const end = listen.data() + listen.size();
+  uint16_t port = 0;
+  const bool is_port =
+      colon != std::string::npos && std::from_chars(listen.data() + colon + 1, end, port) ==
+                                        std::from_chars_result{end, std::errc()};
+  if (is_port) return listen.substr(0, colon);
+  return InvalidArgument(
+      "'{}' is no address to listen on; HOST:PORT is, with a port from 0 to 65535", listen);
+}
+
 // The name of the network device that has the address; empty: a loopback device.
 absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
   if (host.empty() || host == "0.0.0.0" || host == "[::]") {
@@ -102,9 +116,10 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
         "listening on all addresses, arrays would come in by which? Give one address to --listen, "
         "or a network device to --interface");
   }
+  const addrinfo hints{.ai_family = AF_INET};
   addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) {
-    return InvalidArgument("'{}' is no address", host);
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) {
+    return InvalidArgument("'{}' is no IPv4 address", host);
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   ifaddrs* devices = nullptr;
@@ -112,7 +127,6 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& host) {
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(devices, &::freeifaddrs);
   for (const ifaddrs* device = devices; device != nullptr; device = device->ifa_next) {
     if (device->ifa_addr == nullptr || device->ifa_addr->sa_family != AF_INET) continue;
-    if (found->ai_family != AF_INET) continue;
     const auto address = [](const sockaddr* of) {
       return reinterpret_cast<const sockaddr_in*>(of)->sin_addr.s_addr;
     };
@@ -215,9 +229,10 @@ absl::Status ServeWorker(const ServeOptions& options, ProgressPage& progress,
                          const std::function<void(const std::string& address)>& on_listening,
                          const std::function<bool()>& is_over) {
   if (options.token.empty()) return InvalidArgument("a worker needs a token");
+  ASSIGN_OR_RETURN(const std::string host, HostOf(options.listen));
   std::string interface = options.interface;
   if (interface.empty()) {
-    ASSIGN_OR_RETURN(interface, InterfaceOf(options.listen.substr(0, options.listen.rfind(':'))));
+    ASSIGN_OR_RETURN(interface, InterfaceOf(host));
   }
   WorkerService service(options, std::move(interface), progress);
   grpc::ServerBuilder builder;
@@ -231,13 +246,15 @@ absl::Status ServeWorker(const ServeOptions& options, ProgressPage& progress,
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kDriverKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kDriverTimeoutMs);
+  // Also while neither says anything, however long that is.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     return Unavailable(
         "cannot listen on {}: the port is taken, or the address is not this machine's",
         options.listen);
   }
-  on_listening(options.listen.substr(0, options.listen.rfind(':') + 1) + std::to_string(port));
+  on_listening(fmt::format("{}:{}", host, port));
   while (!is_over() && !(options.is_child && service.num_sessions() > 0)) {
     std::this_thread::sleep_for(kPoll);
   }

@@ -12,4 +12,7 @@ inline constexpr char kVersionKey[] = "minka-version";
 // Larger arrays come in pieces of so many bytes.
 inline constexpr size_t kPieceBytes = size_t{4} << 20;
 
+// Channels of a program are numbered below 2 to the power of this.
+inline constexpr int kChannelBits = 24;
+
 }  // namespace minka

@@ -112,7 +112,11 @@ WorkerPipelineExecutor::~WorkerPipelineExecutor() {
 
 absl::Status WorkerPipelineExecutor::Load() {
   workers_->Describe(number_, [this](int worker, int instruction) {
-    return InstructionName(program().meshes[worker], instruction);
+    const MeshProgram& mesh = program().meshes[worker];
+    // Program and instruction of a worker that runs are read one after the other.
+    const bool is_known =
+        instruction >= 0 && static_cast<size_t>(instruction) < mesh.instructions.size();
+    return is_known ? InstructionName(mesh, instruction) : std::string("run a step");
   });
   std::vector<std::shared_ptr<WorkerAnswer>> answers;
   for (int mesh = 0; mesh < static_cast<int>(program().meshes.size()); ++mesh) {

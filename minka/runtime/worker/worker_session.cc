@@ -14,7 +14,6 @@ namespace {
 
 // Channels of different programs are told apart by their low bits: what is sent first is received
 // first, also where the bits are those of an earlier program.
-constexpr int kChannelBits = 24;
 constexpr uint64_t kProgramMask = 0xffff;
 
 // Channels over the transport between workers.
