@@ -96,6 +96,11 @@ absl::StatusOr<ucp_context_h> MakeContext(int num_peers, const std::string& inte
   if (configured.ok()) status = ucp_init(&params, config, &context);
   ucp_config_release(config);
   RETURN_IF_ERROR(configured);
+  if (status == UCS_ERR_NO_DEVICE) {
+    return UcxError(fmt::format("cannot start UCX on the network device {}; is it up?",
+                                interface.empty() ? "lo" : interface),
+                    status);
+  }
   if (status != UCS_OK) return UcxError("cannot start UCX", status);
   return context;
 }
