@@ -40,7 +40,8 @@ void SetSendTimes(const Cluster& cluster, PlannedPipeline& out) {
   };
   std::vector<double> up(out.plan.stages.size()), down(out.plan.stages.size());
   for (const Border& border : out.staged.borders) {
-    if (!border.per_micro_batch) continue;
+    // A step of one micro-batch sends all once.
+    if (!border.per_micro_batch && out.plan.num_micro_batches > 1) continue;
     for (const StagePort& to : border.to) {
       const auto bytes = static_cast<double>(border.shape.num_bytes());
       (to.stage > border.from.stage ? up : down)[border.from.stage] += bytes;

@@ -12,8 +12,8 @@ namespace minka {
 // In any one unit of time.
 struct TaskTimes {
   std::function<double(const Task& task)> task;
-  // From the end of a task to when another mesh has what it made; the meshes go on meanwhile.
-  // Empty: none.
+  // How long what a task made is on its way to another mesh; the meshes go on meanwhile. Those from
+  // one mesh to another go one after the other. Empty: none.
   std::function<double(const Task& from, const Task& to)> transfer;
 };
 

@@ -85,6 +85,15 @@ TEST(Simulate, EagerOneFOneBHidesTransfers) {
   EXPECT_LT(lost_eagerly, lost / 2);
 }
 
+// Two micro-batches go up one behind the other. With 1F1B the first's gradient comes down while the
+// second is on its way up; with GPipe gradients wait for both.
+TEST(Simulate, TransfersOfOneWayTakeTurns) {
+  const PipelineShape shape{.num_meshes = 2, .num_micro_batches = 2};
+  EXPECT_DOUBLE_EQ(TimelineOf("gpipe", shape, {0, 0, 0}, 10).step_time, 40);
+  EXPECT_DOUBLE_EQ(TimelineOf("1f1b", shape, {0, 0, 0}, 10).step_time, 30);
+  EXPECT_DOUBLE_EQ(TimelineOf("inference", shape, {0, 0, 0}, 10).step_time, 20);
+}
+
 // No pipeline ends before its slowest mesh has done its work, nor before one micro-batch has gone
 // there and back, whatever the stages take.
 TEST(Simulate, UnequalStagesTakeAtLeastTheirWork) {
