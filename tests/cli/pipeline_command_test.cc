@@ -2,16 +2,66 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
+#include <map>
+#include <set>
+
 #include "command_test.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/background_command.h"
 
 namespace minka {
 namespace {
 
+namespace fs = std::filesystem;
+
+using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::StartsWith;
 
 class PipelineCommandTest : public CommandTest {};
+
+struct Descendants {
+  std::set<pid_t> all;
+  std::vector<pid_t> workers;  // by pid
+};
+
+// Of the process, with itself.
+Descendants DescendantsOf(pid_t ancestor) {
+  std::map<pid_t, pid_t> parents;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string status = Slurp(entry.path() / "status");
+    const size_t parent = status.find("\nPPid:");
+    if (parent != std::string::npos)
+      parents[std::stoi(name)] = std::stoi(status.substr(parent + 6));
+  }
+  Descendants found{.all = {ancestor}};
+  for (size_t before = 0; before != found.all.size();) {
+    before = found.all.size();
+    for (const auto& [pid, parent] : parents) {
+      if (found.all.contains(parent)) found.all.insert(pid);
+    }
+  }
+  for (const pid_t pid : found.all) {
+    std::string line = Slurp(fmt::format("/proc/{}/cmdline", pid));
+    std::ranges::replace(line, '\0', ' ');
+    if (line.find(" worker --child") != std::string::npos) found.workers.push_back(pid);
+  }
+  return found;
+}
+
+// Contents by file; the manifest says when the checkpoint was made.
+std::map<std::string, std::string> TensorsIn(const std::string& folder) {
+  std::map<std::string, std::string> contents;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    contents[entry.path().filename()] = Slurp(entry.path());
+  }
+  return contents;
+}
 
 constexpr const char* kSmallGpt = "gpt-tiny --layers 2 --sequence 32 --cost-model roofline";
 
@@ -68,6 +118,34 @@ TEST_F(PipelineCommandTest, TrainsAndResumesWithoutAPipeline) {
       kSmallGpt));
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("made after step 2"));
+}
+
+TEST_F(PipelineCommandTest, AKilledWorkerIsNamedAndTrainingGoesOnFromItsCheckpoint) {
+  const std::string training = fmt::format(
+      "train {} --method pipeline --num-devices 2 --micro-batches 2 --steps 40 --sample 0 "
+      "--data /usr/share/common-licenses/GPL-3 --every 5 --keep 100",
+      kSmallGpt);
+  std::vector<std::string> arguments = {MINKA_BINARY};
+  std::istringstream words(training + " --save disturbed");
+  for (std::string word; words >> word;) arguments.push_back(word);
+  BackgroundCommand train({.arguments = arguments, .folder = Path("."), .name = "train"});
+  ASSERT_TRUE(Await(seconds(60), [&] { return fs::exists(Path("disturbed/step_00000005")); }))
+      << train.Err();
+  const Descendants family = DescendantsOf(train.pid());
+  ASSERT_EQ(family.workers.size(), 2u);
+  kill(family.workers.back(), SIGKILL);
+  EXPECT_EQ(train.Wait(seconds(20)), 1);
+  EXPECT_THAT(train.Err(), testing::ContainsRegex("minka: worker [01].* died of SIGKILL"));
+  for (const pid_t pid : family.all) EXPECT_NE(kill(pid, 0), 0) << pid << " is left over";
+
+  const Outcome resumed = Run(training + " --save disturbed --resume disturbed");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("\nresumed disturbed"));
+  const Outcome whole = Run(training + " --save whole");
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  const auto tensors = TensorsIn(Path("whole/step_00000040"));
+  EXPECT_FALSE(tensors.empty());
+  EXPECT_EQ(TensorsIn(Path("disturbed/step_00000040")) == tensors, true);
 }
 
 TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
