@@ -45,9 +45,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
     return InvalidArgument("--json and --out - both want standard output; give --out a file");
   }
   ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags.planning));
-  if (!flags.trace.empty() && !request.pipeline) {
-    return InvalidArgument("--trace shows the meshes of a pipeline; give --method pipeline");
-  }
+  RETURN_IF_ERROR(CheckTraceFlag(flags.trace, request.pipeline.has_value()));
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
   RETURN_IF_ERROR(AddMeasuredCosts(flags.plugin, request));
   request.options = ToOptions(flags.source);

@@ -32,8 +32,14 @@ inline void AddWorkerFlags(CLI::App& command, WorkerFlags& flags) {
   AddTraceFlag(command, flags.trace);
 }
 
-// InvalidArgument for flags that a method without meshes of its own would ignore.
+// InvalidArgument for what a method without meshes of its own would ignore.
+inline absl::Status CheckTraceFlag(const std::string& trace, bool is_pipeline) {
+  if (is_pipeline || trace.empty()) return absl::OkStatus();
+  return InvalidArgument("--trace shows the meshes of a pipeline; give --method pipeline");
+}
+
 inline absl::Status CheckWorkerFlags(const WorkerFlags& flags, bool is_pipeline) {
+  RETURN_IF_ERROR(CheckTraceFlag(flags.trace, is_pipeline));
   if (is_pipeline || (flags.hosts.empty() && !flags.in_process)) return absl::OkStatus();
   return InvalidArgument(
       "{} says where the meshes of a pipeline run; drop it, or take --method pipeline",
