@@ -136,7 +136,8 @@ class LayerFacts {
   }
 
   // To the highest of its readers, where the barrier then holds less: what the operation reads is
-  // there for others, or no larger than what it makes.
+  // there for others, or no larger than what it makes. Not below the layer where the step's
+  // structure has it: a stage of a pipeline cannot wait for a barrier of a lower one.
   void MoveDown(InstructionId id) {
     int highest = -1;
     int64_t made = 0;
@@ -150,7 +151,9 @@ class LayerFacts {
       }
     }
     ends_here_[id] = highest < 0;
-    if (highest < 0 || highest >= levels_[id] || ReadsLayer(id)) return;
+    if (highest < 0) return;
+    highest = std::max(highest, entry_.instructions[id].part.layer);
+    if (highest >= levels_[id] || ReadsLayer(id)) return;
     int64_t read = 0;
     const std::vector<Value>& operands = entry_.instructions[id].operands;
     for (const Value operand : std::set<Value>(operands.begin(), operands.end())) {
