@@ -19,6 +19,8 @@ using testing::StartsWith;
 
 constexpr const char* kSmallGpt =
     "gpt-tiny --layers 2 --sequence 32 --cost-model roofline --method pipeline --micro-batches 2";
+// A worker that compiles when its driver goes does so to the end before it is idle.
+constexpr auto kLong = seconds(60);
 // Nothing listens on a port of the privileged ones that no service has.
 constexpr const char* kNobody = "127.0.0.1:1";
 
@@ -54,6 +56,15 @@ class WorkerCommandTest : public CommandTest {
       hosts["workers"].push_back({{"address", address}, {"num_devices", num_devices}});
     }
     Write("hosts.json", hosts.dump());
+  }
+
+  // On two workers of hosts.json.
+  std::unique_ptr<BackgroundCommand> StartEndlessRun() const {
+    std::vector<std::string> arguments = {"run"};
+    std::istringstream words(fmt::format(
+        "{} --num-devices 2 --random-inputs 1 --steps 1000000 --hosts hosts.json", kSmallGpt));
+    for (std::string word; words >> word;) arguments.push_back(word);
+    return Start("run", arguments);
   }
 
   std::string ErrorOf(const std::string& arguments) const {
@@ -149,24 +160,30 @@ TEST_F(WorkerCommandTest, AWorkerIsBusyWhileARunUsesItAndIdleWhenThatIsGone) {
     const auto listed = ListWorkers(0);
     return listed[0]["state"].get<std::string>() + " " + listed[1]["state"].get<std::string>();
   };
-  std::vector<std::string> arguments = {"run"};
-  std::stringstream words(kSmallGpt);
-  for (std::string word; words >> word;) arguments.push_back(word);
-  for (const char* word : {"--num-devices", "2", "--random-inputs", "1", "--hosts", "hosts.json",
-                           "--steps", "1000000"}) {
-    arguments.emplace_back(word);
-  }
   // Ends without a word to the workers, in the middle of a step.
-  const auto run = Start("run", arguments);
-  EXPECT_TRUE(Await(seconds(30), [&] { return states() == "busy busy"; })) << run->Err();
+  const auto run = StartEndlessRun();
+  EXPECT_TRUE(Await(kLong, [&] { return states() == "busy busy"; })) << run->Err();
   run->Signal(SIGKILL);
-  EXPECT_TRUE(Await(seconds(15), [&] { return states() == "idle idle"; }));
+  EXPECT_TRUE(Await(kLong, [&] { return states() == "idle idle"; }));
   const Outcome next = Run(fmt::format(
       "run {} --num-devices 2 --random-inputs 1 --steps 1 --hosts hosts.json --check --json",
       kSmallGpt));
   EXPECT_EQ(next.exit_code, 0) << next.err;
   EXPECT_EQ(nlohmann::json::parse(next.out)["check"], "ok");
   EXPECT_EQ(states(), "idle idle");
+}
+
+TEST_F(WorkerCommandTest, AWorkerDoesNotWaitForAnotherThatIsGone) {
+  const auto first = StartWorker("first"), second = StartWorker("second");
+  WriteHosts({AddressOf(*first), AddressOf(*second)}, 1);
+  const auto run = StartEndlessRun();
+  EXPECT_TRUE(Await(kLong, [&] { return ListWorkers(0)[1]["state"] == "busy"; }));
+  second->Signal(SIGKILL);
+  EXPECT_EQ(run->Wait(kLong), 1);
+  EXPECT_THAT(run->Err(), HasSubstr(fmt::format("minka: worker 1 at {} does not answer any more",
+                                                AddressOf(*second))));
+  WriteHosts({AddressOf(*first)}, 1);
+  EXPECT_TRUE(Await(kLong, [&] { return ListWorkers(0)[0]["state"] == "idle"; }));
 }
 
 TEST_F(WorkerCommandTest, HostsThatDoNotFitAreRefused) {

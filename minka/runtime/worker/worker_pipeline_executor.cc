@@ -21,7 +21,10 @@ struct WorkerStorage : ArrayStorage {
     uint64_t array = 0;
   };
 
-  explicit WorkerStorage(std::shared_ptr<Workers> of) : workers(std::move(of)) {}
+  // `layout`: on the first mesh.
+  WorkerStorage(std::shared_ptr<Workers> of, const ArrayLayout& layout)
+      : workers(std::move(of)),
+        part_bytes(static_cast<size_t>(LocalBytes(layout.shape, layout.sharding, layout.mesh))) {}
   WorkerStorage(const WorkerStorage&) = delete;
   WorkerStorage& operator=(const WorkerStorage&) = delete;
   ~WorkerStorage() override {
@@ -40,10 +43,13 @@ struct WorkerStorage : ArrayStorage {
     for (const int64_t device : devices) get.add_devices(static_cast<int>(device));
     std::shared_ptr<WorkerAnswer> answer = workers->Ask(places.front().worker, std::move(request));
     workers->Flush();
-    return [workers = workers, answer = std::move(answer)] { return Join(*workers, *answer); };
+    return [workers = workers, answer = std::move(answer), part_bytes = part_bytes] {
+      return Join(*workers, *answer, part_bytes);
+    };
   }
 
-  static absl::StatusOr<std::vector<std::string>> Join(Workers& workers, WorkerAnswer& answer) {
+  static absl::StatusOr<std::vector<std::string>> Join(Workers& workers, WorkerAnswer& answer,
+                                                       size_t part_bytes) {
     ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers.Wait(answer));
     std::vector<std::string> parts;
     bool is_new = true;
@@ -52,11 +58,16 @@ struct WorkerStorage : ArrayStorage {
       parts.back() += reply.part().bytes();
       is_new = reply.part().is_last();
     }
+    for (const std::string& part : parts) {
+      if (part.size() == part_bytes) continue;
+      return InternalError("a worker sent {} bytes of a part that has {}", part.size(), part_bytes);
+    }
     return parts;
   }
 
   std::shared_ptr<Workers> workers;
-  std::vector<Place> places;
+  std::vector<Place> places;  // by mesh
+  size_t part_bytes = 0;      // on each device of the first
 };
 
 const WorkerStorage& StorageOf(const DistributedArray& array, const Workers& workers) {
@@ -130,6 +141,11 @@ absl::Status WorkerPipelineExecutor::Load() {
   for (const std::shared_ptr<WorkerAnswer>& answer : answers) {
     ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answer));
     const worker::Loaded& loaded = replies.front().loaded();
+    const size_t num_programs = program().meshes[temporary_bytes_.size()].programs.size();
+    if (static_cast<size_t>(loaded.temporary_bytes_size()) != num_programs) {
+      return InternalError("a worker loaded {} programs of {}", loaded.temporary_bytes_size(),
+                           num_programs);
+    }
     temporary_bytes_.emplace_back(loaded.temporary_bytes().begin(), loaded.temporary_bytes().end());
   }
   return absl::OkStatus();
@@ -139,7 +155,7 @@ absl::StatusOr<DistributedArray> WorkerPipelineExecutor::Put(int parameter, cons
   ArrayLayout layout = ParameterLayout(parameter);
   const absl::Status fits = CheckShape(layout.shape, value.shape);
   if (!fits.ok()) return WithContext(fits, fmt::format("parameter {}", parameter));
-  auto storage = std::make_shared<WorkerStorage>(workers_);
+  auto storage = std::make_shared<WorkerStorage>(workers_, layout);
   for (const MeshSlot& at : program().parameters[parameter]) {
     storage->places.push_back({at.mesh, workers_->NewNumber()});
     PutOnWorker(*workers_, number_, at, storage->places.back().array, *value.bytes);
@@ -173,12 +189,13 @@ absl::StatusOr<std::vector<DistributedArray>> WorkerPipelineExecutor::Run(
   std::vector<DistributedArray> results;
   for (int i = 0; i < num_results(); ++i) {
     const MeshSlot& at = program.results[i];
-    auto storage = std::make_shared<WorkerStorage>(workers_);
+    ArrayLayout layout = ResultLayout(i);
+    auto storage = std::make_shared<WorkerStorage>(workers_, layout);
     storage->places.push_back({at.mesh, workers_->NewNumber()});
     worker::SlotArray& result = *requests[at.mesh].mutable_step()->add_results();
     result.set_slot(at.slot);
     result.set_array(storage->places.back().array);
-    results.emplace_back(ResultLayout(i), std::move(storage));
+    results.emplace_back(std::move(layout), std::move(storage));
   }
   Launched launched{.start = Clock::now()};
   for (size_t mesh = 0; mesh < requests.size(); ++mesh) {
