@@ -46,12 +46,4 @@ inline absl::Status CheckWorkerFlags(const WorkerFlags& flags, bool is_pipeline)
       flags.in_process ? "--in-process" : "--hosts");
 }
 
-// InvalidArgument for flags that a method without meshes of its own would ignore.
-inline absl::Status CheckWorkerFlags(const WorkerFlags& flags, bool is_pipeline) {
-  if (is_pipeline || (flags.hosts.empty() && !flags.in_process)) return absl::OkStatus();
-  return InvalidArgument(
-      "{} says where the meshes of a pipeline run; drop it, or take --method pipeline",
-      flags.in_process ? "--in-process" : "--hosts");
-}
-
 }  // namespace minka
