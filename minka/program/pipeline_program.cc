@@ -40,7 +40,7 @@ std::string InstructionName(const MeshProgram& mesh, size_t number) {
 
 std::string InstructionText(const MeshProgram& mesh, size_t number) {
   const PipelineInstruction& instruction = mesh.instructions[number];
-  const std::string name = InstructionName(mesh, number);
+  std::string name = InstructionName(mesh, number);
   if (const auto* run = std::get_if<RunInstruction>(&instruction)) {
     return fmt::format("{}: ({}) -> ({})", name, SlotsText(mesh, run->arguments),
                        SlotsText(mesh, run->results));

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "fmt/format.h"
+#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/prepare.h"
 #include "minka/report/format.h"
