@@ -1,0 +1,150 @@
+// What the runtime of pipelines costs, and how near a step on workers comes to what its schedule
+// allows.
+//
+//   pipeline_benchmark                    all
+//   pipeline_benchmark --filter 1f1b      what has it in its name
+//   pipeline_benchmark --update           also writes the committed table
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "benchmarks/runtime/bubble.h"
+#include "benchmarks/runtime/overhead.h"
+#include "benchmarks/support/run_apart.h"
+#include "benchmarks/support/table.h"
+#include "fmt/format.h"
+#include "minka/base/status.h"
+#include "minka/profiler/profile.h"
+
+namespace minka {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::vector<std::string> filters;
+  std::string binary = MINKA_BINARY;
+  int num_rounds = 7;
+  TableOptions table{.folder = "benchmarks/runtime/pipeline"};
+};
+
+// Times of a machine that may have been busier.
+const std::vector<Criterion> kCriteria = {
+    {.field = "instruction_us", .relative = 0.5},
+    {.field = "step_us", .relative = 0.5, .absolute = 50},
+    {.field = "of_schedule", .relative = 0.1, .is_better_large = true}};
+
+bool IsOverhead(const Json& row) { return row.contains("instruction_us"); }
+
+constexpr char kIntroduction[] =
+    "# Pipelines on workers\n\n"
+    "Made by `pipeline_benchmark --update`; medians, what is compared measured in turns.\n\n"
+    "## The runtime's own cost\n\n"
+    "Programs as good as empty, on workers of one device each. Microseconds: the slope of the step "
+    "time over the number of\n"
+    "instructions of a worker's list, and its intercept. *One process* plays the same lists one "
+    "after the other, so its slope is\n"
+    "over the instructions of all. *Bare launch*: what of it is XLA's, the same executables "
+    "launched and awaited without the\n"
+    "runtime, over the instructions of all lists. *CPU*: processor time of all workers, for one "
+    "instruction; four workers may have to\n"
+    "share fewer cores. Lists of sends and receives send to the next worker and receive from the "
+    "one before by turns. 1f1b is a\n"
+    "training step of an MLP with 1 to 16 micro-batches. The goals are 50 us per instruction and "
+    "1000 us per step of four workers.\n\n";
+
+constexpr char kBubbleIntroduction[] =
+    "\n## Two workers with a core each\n\n"
+    "A GPT of four layers, two in each stage. *Schedule alone*: the step that the schedule would "
+    "take with the measured times\n"
+    "of its tasks, each run again and again by its pinned worker while the other runs its own, and "
+    "transfers that take no time; *of it*:\n"
+    "that over the measured step; the goal is 0.95. *Predicted*: by the plan, with costs measured "
+    "by `minka profile`; the goal is\n"
+    "within 10 % of the step. *Stage 1 / 0*: work of the stages. ms.\n\n";
+
+std::string Page(const Json& rows) {
+  std::string overheads, bubbles;
+  for (const Json& row : rows) {
+    if (IsOverhead(row)) {
+      overheads += OverheadTableRow(row);
+    } else {
+      bubbles += BubbleTableRow(row);
+    }
+  }
+  return fmt::format("{}{}{}{}{}{}", kIntroduction, kOverheadHeader, overheads, kBubbleIntroduction,
+                     kBubbleHeader, bubbles);
+}
+
+absl::StatusOr<Json> ProfileTwoDevices() {
+  ASSIGN_OR_RETURN(const LocalDevices devices, OpenLocalDevices({.num_devices = 2}));
+  ASSIGN_OR_RETURN(const Calibration calibration, LoadOrProfile(devices, {.num_devices = 2}));
+  return Json(calibration.ToJson());
+}
+
+std::vector<std::string> Chosen(std::vector<std::string> names,
+                                const std::vector<std::string>& filters) {
+  std::erase_if(names, [&](const std::string& name) {
+    return !filters.empty() && std::ranges::none_of(filters, [&](const std::string& filter) {
+      return name.find(filter) != std::string::npos;
+    });
+  });
+  return names;
+}
+
+void Print(const std::string& text) {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+absl::Status MeasureAll(const Options& options, const std::function<void(Json)>& add) {
+  const std::vector<std::string> overheads = Chosen(OverheadNames(), options.filters);
+  if (!overheads.empty()) Print(kOverheadHeader);
+  for (const std::string& name : overheads) {
+    ASSIGN_OR_RETURN(Json row, MeasureOverhead(name, options.binary, options.num_rounds));
+    Print(OverheadTableRow(row));
+    add(std::move(row));
+  }
+  const std::vector<std::string> bubbles = Chosen(BubbleNames(), options.filters);
+  if (bubbles.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Json profile, RunApart("profile", ProfileTwoDevices));
+  ASSIGN_OR_RETURN(const Calibration calibration,
+                   Calibration::FromJson(profile.get<std::string>()));
+  Print(kBubbleHeader);
+  for (const std::string& name : bubbles) {
+    ASSIGN_OR_RETURN(Json row, RunApart(name, [&] {
+                       return MeasureBubble(name, options.binary, calibration, options.num_rounds);
+                     }));
+    Print(BubbleTableRow(row));
+    add(std::move(row));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace minka
+
+int main(int argc, char** argv) {
+  minka::Options options;
+  CLI::App app("What the runtime of pipelines costs");
+  app.add_option("--filter", options.filters, "only what has one of these in its name");
+  app.add_option("--binary", options.binary, "minka, which workers run")->capture_default_str();
+  app.add_option("--rounds", options.num_rounds, "of which the median counts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  minka::AddTableOptions(app, options.table);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status =
+      minka::MakeTable({.criteria = minka::kCriteria,
+                        .measure = [&](const auto& add) { return minka::MeasureAll(options, add); },
+                        .page = minka::Page},
+                       options.table);
+  if (status.ok()) return EXIT_SUCCESS;
+  fmt::print(stderr, "error: {}\n", minka::Message(status));
+  return EXIT_FAILURE;
+}
