@@ -22,16 +22,6 @@ absl::Status CheckParts(const ArrayLayout& layout, size_t num_devices,
   return InternalError("{} parts came instead of {}", parts.size(), num_devices);
 }
 
-absl::StatusOr<Literal> WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
-                                std::span<const std::string> parts) {
-  RETURN_IF_ERROR(CheckParts(layout, devices.size(), parts));
-  std::string whole(static_cast<size_t>(layout.shape.num_bytes()), '\0');
-  for (size_t i = 0; i < devices.size(); ++i) {
-    PutPart(parts[i], layout.shape, layout.sharding, layout.mesh, devices[i], whole);
-  }
-  return Literal{layout.shape, std::make_shared<const std::string>(std::move(whole))};
-}
-
 }  // namespace
 
 absl::StatusOr<Literal> DistributedArray::ToHost() const {
@@ -64,8 +54,9 @@ absl::StatusOr<std::vector<Literal>> ToHost(std::span<const DistributedArray* co
   }
   std::vector<Literal> values;
   for (size_t i = 0; i < pending.size(); ++i) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> parts, pending[i]());
-    ASSIGN_OR_RETURN(values.emplace_back(), WholeOf(arrays[i]->layout(), devices[i], parts));
+    ASSIGN_OR_RETURN(std::vector<std::string> parts, pending[i]());
+    RETURN_IF_ERROR(CheckParts(arrays[i]->layout(), devices[i].size(), parts));
+    values.push_back(WholeOf(arrays[i]->layout(), devices[i], std::move(parts)));
   }
   return values;
 }

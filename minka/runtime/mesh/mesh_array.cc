@@ -27,12 +27,28 @@ absl::Status CheckShape(const Shape& wanted, const Shape& given) {
   return InvalidArgument("it is {}, given is {}", ToString(wanted), ToString(given));
 }
 
+Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
+                std::vector<std::string> parts) {
+  const auto& [shape, sharding, mesh, first_device] = layout;
+  const auto num_bytes = static_cast<size_t>(shape.num_bytes());
+  std::string whole;
+  if (parts.size() == 1 && parts.front().size() == num_bytes) {
+    whole = std::move(parts.front());
+  } else {
+    whole.resize(num_bytes);
+    for (size_t i = 0; i < devices.size(); ++i) {
+      PutPart(parts[i], shape, sharding, mesh, devices[i], whole);
+    }
+  }
+  return {shape, std::make_shared<const std::string>(std::move(whole))};
+}
+
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
                                    const Literal& value) {
   const auto& [shape, sharding, mesh, first_device] = layout;
   RETURN_IF_ERROR(CheckShape(shape, value.shape));
   const Shape local = LocalShape(shape, sharding, mesh);
-  const bool is_whole = sharding.is_replicated();
+  const bool is_whole = local == shape;
   MeshArray array;
   for (int device = 0; device < mesh.num_devices(); ++device) {
     const std::string part =
@@ -46,12 +62,12 @@ absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout
 
 absl::StatusOr<Literal> GetArray(const ArrayLayout& layout, const MeshArray& array) {
   const auto& [shape, sharding, mesh, first_device] = layout;
-  std::string whole(static_cast<size_t>(shape.num_bytes()), '\0');
-  for (const int64_t device : CoveringDevices(sharding, mesh)) {
-    ASSIGN_OR_RETURN(const std::string part, array.parts[device].ToHost());
-    PutPart(part, shape, sharding, mesh, device, whole);
+  const std::vector<int64_t> devices = CoveringDevices(sharding, mesh);
+  std::vector<std::string> parts;
+  for (const int64_t device : devices) {
+    ASSIGN_OR_RETURN(parts.emplace_back(), array.parts[device].ToHost());
   }
-  return Literal{shape, std::make_shared<const std::string>(std::move(whole))};
+  return WholeOf(layout, devices, std::move(parts));
 }
 
 }  // namespace minka

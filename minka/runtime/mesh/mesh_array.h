@@ -1,6 +1,9 @@
 // Arrays on the devices of a mesh, and their way to the host and back.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,6 +32,9 @@ struct ArrayLayout {
 // InvalidArgument for another shape than the one wanted, unless it only has the batch in one
 // dimension where the other has micro-batches and their examples: the bytes are the same.
 absl::Status CheckShape(const Shape& wanted, const Shape& given);
+// The array of what covering devices (CoveringDevices) hold of it.
+Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
+                std::vector<std::string> parts);
 // Copies a whole array to the devices; InvalidArgument as CheckShape.
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
                                    const Literal& value);

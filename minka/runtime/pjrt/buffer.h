@@ -71,6 +71,7 @@ class Buffer {
 
  private:
   absl::Status CheckAlive() const;
+  const char* HostContents() const;
   void Release();
 
   std::shared_ptr<ClientState> client_;
