@@ -207,6 +207,11 @@ Line LineOf(const std::vector<Sample>& samples, double Sample::* x, double Sampl
   return LineThrough(xs, ys);
 }
 
+// That of empty lists where there are some.
+double StepCost(const Case& which, const std::vector<Sample>& samples, const Line& line) {
+  return which.kind ? samples.front().step_us : line.intercept;
+}
+
 Json StepTimes(const Case& which, const std::vector<Sample>& samples) {
   Json times = Json::array();
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -234,7 +239,7 @@ absl::StatusOr<Json> OnWorkers(const Case& which, const std::string& binary, int
   const Line cpu = LineOf(samples, &Sample::all_lists, &Sample::cpu_us);
   return Json{{"instruction_us", Rounded(wall.slope)},
               {"cpu_us", Rounded(cpu.slope)},
-              {"step_us", Rounded(wall.intercept)},
+              {"step_us", Rounded(StepCost(which, samples, wall))},
               {"steps_us", StepTimes(which, samples)}};
 }
 
@@ -297,7 +302,7 @@ absl::StatusOr<Json> InOneProcess(const Case& which, int num_rounds) {
   ASSIGN_OR_RETURN(const double launches, LaunchesPerInstruction(*executor, devices.client));
   return Json{{"local_instruction_us", Rounded(wall.slope)},
               {"launch_us", Rounded(launches)},
-              {"local_step_us", Rounded(wall.intercept)},
+              {"local_step_us", Rounded(StepCost(which, samples, wall))},
               {"local_steps_us", StepTimes(which, samples)}};
 }
 

@@ -10,7 +10,7 @@
 
 namespace minka {
 
-// "step", "run", "send and receive", "free" on some workers, and "1f1b", a small training step.
+// "run, 4 workers": lists of one kind, and "1f1b, 4 workers", a small training step.
 std::vector<std::string> OverheadNames();
 
 // A row; see kOverheadHeader for what it has. `binary`: of minka.
