@@ -34,10 +34,11 @@ struct Options {
 };
 
 // Times of a machine that may have been busier.
-const std::vector<Criterion> kCriteria = {
-    {.field = "instruction_us", .relative = 0.5},
-    {.field = "step_us", .relative = 0.5, .absolute = 50},
-    {.field = "of_schedule", .relative = 0.1, .is_better_large = true}};
+std::vector<Criterion> Criteria() {
+  return {{.field = "instruction_us", .relative = 0.5},
+          {.field = "step_us", .relative = 0.5, .absolute = 50},
+          {.field = "of_schedule", .relative = 0.1, .is_better_large = true}};
+}
 
 bool IsOverhead(const Json& row) { return row.contains("instruction_us"); }
 
@@ -141,7 +142,7 @@ int main(int argc, char** argv) {
   minka::AddTableOptions(app, options.table);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status =
-      minka::MakeTable({.criteria = minka::kCriteria,
+      minka::MakeTable({.criteria = minka::Criteria(),
                         .measure = [&](const auto& add) { return minka::MeasureAll(options, add); },
                         .page = minka::Page},
                        options.table);
