@@ -225,10 +225,29 @@ class ModuleRun {
       ShowStatus(
           fmt::format("{}, the last in {}", what, FormatTime(runner.executor().times().us.back())));
       ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
-      RETURN_IF_ERROR(runner.executor().Wait());
+      RETURN_IF_ERROR(NoteHostTime(output));
       state = std::move(output.state);
     }
     ClearStatus();
+    return absl::OkStatus();
+  }
+
+  // Of the step just launched; waits for it and fetches what it gives beside the state.
+  absl::Status NoteHostTime(const StepOutput& output) {
+    StepRunner& runner = run_->runner();
+    HostTimes& times = figures_.host_times;
+    const auto launched = Clock::now();
+    RETURN_IF_ERROR(runner.executor().Wait());
+    times.wait_us.push_back(SecondsSince(launched) * 1e6);
+    const auto done = Clock::now();
+    std::vector<const DistributedArray*> read;
+    for (const DistributedArray& result : output.results) {
+      if (!result.empty()) read.push_back(&result);
+    }
+    RETURN_IF_ERROR(ToHost(read).status());
+    times.fetch_us.push_back(SecondsSince(done) * 1e6);
+    times.inputs_us.push_back(runner.launch_time().inputs_us);
+    times.dispatch_us.push_back(runner.launch_time().dispatch_us);
     return absl::OkStatus();
   }
 

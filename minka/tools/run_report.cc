@@ -62,6 +62,11 @@ void AddFigures(double predicted_us, const RunFigures& figures, nlohmann::ordere
                                    : nlohmann::ordered_json(figures.step_times.us.front());
   json["measured_peak_memory_bytes"] = figures.measured_peak_memory_bytes;
   json["total_allocation_bytes"] = figures.total_allocation_bytes;
+  const auto median = [](const std::vector<double>& us) { return StatisticsOf(us).median_us; };
+  json["host_time_us"] = {{"inputs", median(figures.host_times.inputs_us)},
+                          {"dispatch", median(figures.host_times.dispatch_us)},
+                          {"wait", median(figures.host_times.wait_us)},
+                          {"fetch", median(figures.host_times.fetch_us)}};
   json["prepare_input_seconds"] = figures.prepare_input_seconds;
   json["create_state_seconds"] = figures.create_state_seconds;
   json["compile_seconds"] = figures.compile_seconds;

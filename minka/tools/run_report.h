@@ -12,10 +12,16 @@
 
 namespace minka {
 
+// Where a driver's time goes in each warm step, in microseconds.
+struct HostTimes {
+  std::vector<double> inputs_us, dispatch_us, wait_us, fetch_us;
+};
+
 struct RunFigures {
   RunTimes step_times;
   int num_warm_up = 1;  // of them, which are not compared with the prediction
   int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
+  HostTimes host_times;
   double prepare_input_seconds = 0, create_state_seconds = 0, compile_seconds = 0;
 };
 

@@ -59,7 +59,7 @@ TEST_F(RunCommandTest, APlanFileAndOutputsOfOneRunAreInputsOfAnother) {
        {"predicted_step_time_us", "num_measured_steps", "measured_step_time_us",
         "measured_step_time_std_us", "measured_step_time_median_us",
         "measured_step_time_quartiles_us", "first_step_time_us", "measured_peak_memory_bytes",
-        "total_allocation_bytes", "prepare_input_seconds", "create_state_seconds",
+        "total_allocation_bytes", "host_time_us", "prepare_input_seconds", "create_state_seconds",
         "compile_seconds", "unsupported_ops"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }

@@ -1,5 +1,7 @@
 #include "minka/runtime/mesh/step_runner.h"
 
+#include <chrono>
+
 #include "minka/base/status.h"
 
 namespace minka {
@@ -32,6 +34,7 @@ absl::StatusOr<std::vector<DistributedArray>> StepRunner::Launch(State& state,
   if (state.arrays.size() != parameters_.size()) {
     return FailedPrecondition("this state was consumed by an earlier step; use what that returned");
   }
+  const auto start = std::chrono::steady_clock::now();
   std::vector<DistributedArray> inputs(parameters_.size());
   std::vector<DistributedArray*> arguments;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
@@ -40,7 +43,12 @@ absl::StatusOr<std::vector<DistributedArray>> StepRunner::Launch(State& state,
     }
     arguments.push_back(IsResident(parameters_[i]) ? &state.arrays[i] : &inputs[i]);
   }
-  return executor_->Run(arguments);
+  const auto sent = std::chrono::steady_clock::now();
+  absl::StatusOr<std::vector<DistributedArray>> results = executor_->Run(arguments);
+  using Microseconds = std::chrono::duration<double, std::micro>;
+  launch_time_ = {.inputs_us = Microseconds(sent - start).count(),
+                  .dispatch_us = Microseconds(std::chrono::steady_clock::now() - sent).count()};
+  return results;
 }
 
 absl::StatusOr<StepOutput> StepRunner::Run(State state, const ParameterValues& values) {

@@ -31,6 +31,12 @@ struct StepOutput {
 // By parameter number; only those that a call names are read.
 using ParameterValues = std::vector<Literal>;
 
+// Where the time of a call of StepRunner::Launch went, in microseconds.
+struct LaunchTime {
+  double inputs_us = 0;    // until all inputs are on their way to the devices
+  double dispatch_us = 0;  // until the step is launched; in this process, until it is done
+};
+
 class StepRunner {
  public:
   // The executor runs the step's module, or what was lowered from it.
@@ -52,6 +58,9 @@ class StepRunner {
   absl::StatusOr<std::vector<DistributedArray>> Launch(State& state, const ParameterValues& values);
   absl::StatusOr<State> NextState(State state, std::vector<DistributedArray>& results);
 
+  // Of the last launch.
+  const LaunchTime& launch_time() const { return launch_time_; }
+
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
   StepExecutor& executor() { return *executor_; }
   const StepExecutor& executor() const { return *executor_; }
@@ -59,6 +68,7 @@ class StepRunner {
  private:
   std::vector<ParameterInfo> parameters_;
   std::unique_ptr<StepExecutor> executor_;
+  LaunchTime launch_time_;
 };
 
 // Does the parameter stay on the devices?

@@ -21,10 +21,7 @@ struct WorkerStorage : ArrayStorage {
     uint64_t array = 0;
   };
 
-  // `layout`: on the first mesh.
-  WorkerStorage(std::shared_ptr<Workers> of, const ArrayLayout& layout)
-      : workers(std::move(of)),
-        part_bytes(static_cast<size_t>(LocalBytes(layout.shape, layout.sharding, layout.mesh))) {}
+  explicit WorkerStorage(std::shared_ptr<Workers> of) : workers(std::move(of)) {}
   WorkerStorage(const WorkerStorage&) = delete;
   WorkerStorage& operator=(const WorkerStorage&) = delete;
   ~WorkerStorage() override {
@@ -43,13 +40,11 @@ struct WorkerStorage : ArrayStorage {
     for (const int64_t device : devices) get.add_devices(static_cast<int>(device));
     std::shared_ptr<WorkerAnswer> answer = workers->Ask(places.front().worker, std::move(request));
     workers->Flush();
-    return [workers = workers, answer = std::move(answer), part_bytes = part_bytes] {
-      return Join(*workers, *answer, part_bytes);
-    };
+    return [workers = workers, answer = std::move(answer)] { return Join(*workers, *answer); };
   }
 
-  static absl::StatusOr<std::vector<std::string>> Join(Workers& workers, WorkerAnswer& answer,
-                                                       size_t part_bytes) {
+  // Who asked checks their sizes.
+  static absl::StatusOr<std::vector<std::string>> Join(Workers& workers, WorkerAnswer& answer) {
     ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers.Wait(answer));
     std::vector<std::string> parts;
     bool is_new = true;
@@ -58,16 +53,11 @@ struct WorkerStorage : ArrayStorage {
       parts.back() += reply.part().bytes();
       is_new = reply.part().is_last();
     }
-    for (const std::string& part : parts) {
-      if (part.size() == part_bytes) continue;
-      return InternalError("a worker sent {} bytes of a part that has {}", part.size(), part_bytes);
-    }
     return parts;
   }
 
   std::shared_ptr<Workers> workers;
   std::vector<Place> places;  // by mesh
-  size_t part_bytes = 0;      // on each device of the first
 };
 
 const WorkerStorage& StorageOf(const DistributedArray& array, const Workers& workers) {
@@ -155,7 +145,7 @@ absl::StatusOr<DistributedArray> WorkerPipelineExecutor::Put(int parameter, cons
   ArrayLayout layout = ParameterLayout(parameter);
   const absl::Status fits = CheckShape(layout.shape, value.shape);
   if (!fits.ok()) return WithContext(fits, fmt::format("parameter {}", parameter));
-  auto storage = std::make_shared<WorkerStorage>(workers_, layout);
+  auto storage = std::make_shared<WorkerStorage>(workers_);
   for (const MeshSlot& at : program().parameters[parameter]) {
     storage->places.push_back({at.mesh, workers_->NewNumber()});
     PutOnWorker(*workers_, number_, at, storage->places.back().array, *value.bytes);
@@ -190,7 +180,7 @@ absl::StatusOr<std::vector<DistributedArray>> WorkerPipelineExecutor::Run(
   for (int i = 0; i < num_results(); ++i) {
     const MeshSlot& at = program.results[i];
     ArrayLayout layout = ResultLayout(i);
-    auto storage = std::make_shared<WorkerStorage>(workers_, layout);
+    auto storage = std::make_shared<WorkerStorage>(workers_);
     storage->places.push_back({at.mesh, workers_->NewNumber()});
     worker::SlotArray& result = *requests[at.mesh].mutable_step()->add_results();
     result.set_slot(at.slot);
