@@ -160,7 +160,9 @@ absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned) {
     }
     return stage.apply_us;
   };
-  return Simulate(planned.schedule, {.task = time, .transfer = send});
+  return Simulate(
+      planned.schedule,
+      {.task = time, .transfer = send, .meshes_share_cores = planned.plan.meshes_share_cores});
 }
 
 absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
@@ -169,6 +171,7 @@ absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
     SetTaskTimes(planned.staged.stages[stage], plan.num_micro_batches, plan.stages[stage]);
   }
   SetSendTimes(cluster, planned);
+  plan.meshes_share_cores = cluster.shared_compute_pool && cluster.num_hosts == 1;
   ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
   plan.step_time_us = timeline.step_time;
   const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);

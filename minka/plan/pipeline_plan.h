@@ -44,6 +44,8 @@ struct PipelinePlan {
   std::string cost_model;
   double step_time_us = 0;  // predicted
   double bubble = 0;        // part of the step in which a mesh is idle, over all meshes
+  // All meshes compute with the cores of one machine, so that tasks at once slow each other.
+  bool meshes_share_cores = false;
   int64_t peak_memory_bytes = 0;
   MemoryTier memory_tier = MemoryTier::kEstimated;
   double search_seconds = 0;

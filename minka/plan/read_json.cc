@@ -529,12 +529,14 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
   const Node root(*document, "");
   PipelinePlan plan;
   RETURN_IF_ERROR(ReadIdentity(root, module, plan.schema_version, plan.module_hash));
-  RETURN_IF_ERROR(root.ExpectKeys(
-      {"schema_version", "module_hash", "options", "method", "cost_model", "step_time_us", "bubble",
-       "peak_memory_bytes", "memory_tier", "search_seconds", "num_micro_batches", "per_micro_batch",
-       "remat", "schedule", "stage_of_layer", "notes", "transfers", "stages"}));
+  RETURN_IF_ERROR(
+      root.ExpectKeys({"schema_version", "module_hash", "options", "method", "cost_model",
+                       "step_time_us", "bubble", "meshes_share_cores", "peak_memory_bytes",
+                       "memory_tier", "search_seconds", "num_micro_batches", "per_micro_batch",
+                       "remat", "schedule", "stage_of_layer", "notes", "transfers", "stages"}));
   RETURN_IF_ERROR(ReadCommon(root, plan));
   RETURN_IF_ERROR(root["bubble"].Read(plan.bubble));
+  RETURN_IF_ERROR(root["meshes_share_cores"].Read(plan.meshes_share_cores));
   RETURN_IF_ERROR(root["stage_of_layer"].Read(plan.stage_of_layer));
   const Node transfers = root["transfers"];
   ASSIGN_OR_RETURN(const size_t num_transfers, transfers.Size());

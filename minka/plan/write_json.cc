@@ -190,6 +190,7 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                        {"cost_model", plan.cost_model},
                        {"step_time_us", plan.step_time_us},
                        {"bubble", plan.bubble},
+                       {"meshes_share_cores", plan.meshes_share_cores},
                        {"peak_memory_bytes", plan.peak_memory_bytes},
                        {"memory_tier", kMemoryTierNames[static_cast<size_t>(plan.memory_tier)]},
                        {"search_seconds", plan.search_seconds},

@@ -77,8 +77,9 @@ std::string Headline(const Step& prepared, const PipelinePlan& plan, const Sched
       fmt::format("{} as a pipeline: {} stages on {} meshes, {} micro-batches, schedule {}\n",
                   prepared.module.name, plan.stages.size(), schedule.shape.num_meshes,
                   plan.num_micro_batches, plan.schedule);
-  text += fmt::format("  step time    {} predicted (cost model {})\n",
-                      FormatTime(plan.step_time_us), plan.cost_model);
+  text +=
+      fmt::format("  step time    {} predicted{} (cost model {})\n", FormatTime(plan.step_time_us),
+                  plan.meshes_share_cores ? ", all meshes on the same cores" : "", plan.cost_model);
   text +=
       fmt::format("  bubble       {} of the meshes' time they wait\n", FormatPercent(plan.bubble));
   text += fmt::format("  peak memory  {} per device ({})\n", FormatBytes(plan.peak_memory_bytes),

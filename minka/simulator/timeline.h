@@ -11,10 +11,14 @@ namespace minka {
 
 // In any one unit of time.
 struct TaskTimes {
+  // Alone.
   std::function<double(const Task& task)> task;
   // How long what a task made is on its way to another mesh; the meshes go on meanwhile. Those from
   // one mesh to another go one after the other. Empty: none.
   std::function<double(const Task& from, const Task& to)> transfer;
+  // All meshes compute with one pool of cores, which a task alone keeps busy: of n tasks at once
+  // each takes n times as long.
+  bool meshes_share_cores = false;
 };
 
 struct TimedTask {

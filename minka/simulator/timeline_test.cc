@@ -94,6 +94,25 @@ TEST(Simulate, TransfersOfOneWayTakeTurns) {
   EXPECT_DOUBLE_EQ(TimelineOf("inference", shape, {0, 0, 0}, 10).step_time, 20);
 }
 
+// The pool is busy whenever anything runs, so a step takes as long as all its work.
+TEST(Simulate, MeshesThatShareCoresTakeTurns) {
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    const Schedule schedule = *MakeSchedule(kind.name, {.num_meshes = 4, .num_micro_batches = 8});
+    TaskTimes times = EqualStages(schedule, {1, 2, 1});
+    double work = 0;
+    for (const std::vector<Task>& tasks : schedule.tasks) {
+      for (const Task& task : tasks) work += times.task(task);
+    }
+    times.meshes_share_cores = true;
+    EXPECT_NEAR(Simulate(schedule, times)->step_time, work, 1e-6) << kind.name;
+  }
+  // Alone where another one waits for its transfer.
+  const Schedule schedule = *MakeSchedule("inference", {.num_meshes = 2, .num_micro_batches = 1});
+  TaskTimes times = EqualStages(schedule, {3, 0, 0}, 10);
+  times.meshes_share_cores = true;
+  EXPECT_DOUBLE_EQ(Simulate(schedule, times)->step_time, 16);
+}
+
 // No pipeline ends before its slowest mesh has done its work, nor before one micro-batch has gone
 // there and back, whatever the stages take.
 TEST(Simulate, UnequalStagesTakeAtLeastTheirWork) {

@@ -86,17 +86,20 @@ std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures) {
 
 std::string PredictedAndMeasured(const PipelinePlan& plan, bool has_workers,
                                  const RunFigures& figures) {
-  double busy_us = 0;  // of all meshes, one after the other
-  for (const PipelineStagePlan& stage : plan.stages) {
-    busy_us += stage.apply_us + plan.num_micro_batches * (stage.forward_us + stage.backward_us +
-                                                          stage.weight_gradient_us);
+  double predicted_us = plan.step_time_us;
+  if (!has_workers) {
+    predicted_us = 0;
+    for (const PipelineStagePlan& stage : plan.stages) {
+      predicted_us +=
+          stage.apply_us + plan.num_micro_batches *
+                               (stage.forward_us + stage.backward_us + stage.weight_gradient_us);
+    }
   }
   return fmt::format(
-      "  step time      {} predicted with all meshes at once, {} where they {}, {}\n"
+      "  step time      {} predicted{}, {}\n"
       "  peak memory    {} predicted, {} measured per device{}\n",
-      FormatTime(plan.step_time_us), FormatTime(busy_us),
-      has_workers ? "share the same cores" : "take turns as in this process",
-      MeasuredTime(busy_us, figures), FormatBytes(plan.peak_memory_bytes),
+      FormatTime(predicted_us), has_workers ? "" : " where meshes take turns as in this process",
+      MeasuredTime(predicted_us, figures), FormatBytes(plan.peak_memory_bytes),
       FormatBytes(figures.measured_peak_memory_bytes),
       Difference(static_cast<double>(plan.peak_memory_bytes),
                  static_cast<double>(figures.measured_peak_memory_bytes)));
