@@ -154,6 +154,22 @@ absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipelin
   return executor;
 }
 
+std::vector<std::vector<TracedEvent>> TraceOf(const PipelineExecutor& executor) {
+  std::vector<std::vector<TracedEvent>> events;
+  for (size_t i = 0; i < executor.trace().size(); ++i) {
+    const MeshProgram& mesh = executor.program().meshes[i];
+    std::vector<TracedEvent>& of_mesh = events.emplace_back();
+    for (const InstructionTime& time : executor.trace()[i]) {
+      const PipelineInstruction& instruction = mesh.instructions[time.instruction];
+      if (std::holds_alternative<FreeInstruction>(instruction)) continue;
+      std::string name = InstructionName(mesh, time.instruction);
+      std::string category = name.substr(0, name.find(' '));
+      of_mesh.push_back({std::move(name), std::move(category), time.begin_us, time.end_us});
+    }
+  }
+  return events;
+}
+
 absl::Status DumpPipeline(const PlannedPipeline& planned, const std::string& folder) {
   ASSIGN_OR_RETURN(const DumpFolder dump, DumpFolder::Create(folder));
   ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(planned));

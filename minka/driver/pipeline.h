@@ -15,6 +15,7 @@
 #include "minka/lowering/stages.h"
 #include "minka/plan/pipeline_plan.h"
 #include "minka/program/pipeline_program.h"
+#include "minka/report/pipeline_table.h"
 #include "minka/runtime/pipeline/pipeline_executor.h"
 #include "minka/runtime/pipeline/session.h"
 #include "minka/schedule/schedule.h"
@@ -71,6 +72,9 @@ absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& pla
 // Lowers and compiles every program; the plan says then what memory they need together.
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
                                                                   Session& session);
+
+// What each mesh did in the last traced step; freeing left out.
+std::vector<std::vector<TracedEvent>> TraceOf(const PipelineExecutor& executor);
 
 // Writes into the folder, which is made: the plan, every program (stage0.forward.hlo.txt), what
 // each mesh does (mesh0.instructions.txt) and cross_mesh_transfers.txt.

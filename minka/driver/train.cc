@@ -28,6 +28,8 @@ namespace {
 constexpr int kHeldOutBatches = 8;
 constexpr double kTemperature = 0.8;
 constexpr uint64_t kDefaultSeed = 1;
+// A step that is traced finds memory touched and caches filled.
+constexpr int64_t kTracedStep = 2;
 
 using Clock = std::chrono::steady_clock;
 
@@ -393,6 +395,7 @@ class Training {
     double evaluation_seconds = 0, fraction = 0;
     for (int64_t step = report_.first_step; fraction < 1;) {
       ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
+      SetTracing(step == report_.first_step + kTracedStep);
       ASSIGN_OR_RETURN(StepResult result, (*run_)(std::move(state_), batch));
       state_ = std::move(result.state);
       ASSIGN_OR_RETURN(const double loss, result.Loss());
@@ -418,8 +421,18 @@ class Training {
     RETURN_IF_ERROR(NotePeak());
     report_.seconds = SecondsSince(start);
     RETURN_IF_ERROR(run_->runner().executor().Wait());
+    if (auto* const executor = Traced()) report_.trace = TraceOf(*executor);
     report_.step_times = run_->runner().executor().times();
     return absl::OkStatus();
+  }
+
+  // Null: nothing is to be traced.
+  PipelineExecutor* Traced() {
+    if (!options_.traces_step) return nullptr;
+    return dynamic_cast<PipelineExecutor*>(&run_->runner().executor());
+  }
+  void SetTracing(bool is_tracing) {
+    if (auto* const executor = Traced()) executor->set_is_tracing(is_tracing);
   }
 
   bool ShouldSave(int64_t step, double fraction) const {

@@ -56,6 +56,7 @@ struct TrainOptions {
   PlanRequest request;
   // Where the meshes of a pipeline run; nullopt: in this process, where they take turns.
   std::optional<WorkerOptions> workers;
+  bool traces_step = false;  // of a pipeline, see TrainReport::trace
   // Limits memory to this part of what data parallelism needs, where request has no limit.
   std::optional<double> memory_limit_of_data;
   int check_steps = 0;                           // compares so many steps with one device first
@@ -102,6 +103,8 @@ struct TrainReport {
   std::vector<std::string> notes;      // what differs from the run that is resumed
   std::string sample;                  // generated text
   std::optional<OracleReport> check;
+  // By mesh, of the third step of a pipeline, where it was asked for and there is one.
+  std::vector<std::vector<TracedEvent>> trace;
 };
 
 absl::StatusOr<TrainReport> Train(const TrainOptions& options, const TrainEvents& events);

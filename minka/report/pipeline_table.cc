@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "fmt/format.h"
@@ -120,22 +121,47 @@ std::string TimelineGrid(const Timeline& timeline, int width) {
   return text;
 }
 
-std::string ChromeTrace(const Timeline& timeline) {
+std::string ChromeTrace(const Timeline& timeline,
+                        const std::vector<std::vector<TracedEvent>>& measured) {
   auto events = nlohmann::ordered_json::array();
-  for (size_t mesh = 0; mesh < timeline.meshes.size(); ++mesh) {
-    events.push_back({{"name", "thread_name"},
+  const auto name_row = [&](const char* kind, int process, size_t thread, const std::string& name) {
+    events.push_back({{"name", kind},
                       {"ph", "M"},
-                      {"pid", 0},
-                      {"tid", mesh},
-                      {"args", {{"name", fmt::format("mesh {}", mesh)}}}});
+                      {"pid", process},
+                      {"tid", thread},
+                      {"args", {{"name", name}}}});
+  };
+  const auto add = [&](int process, size_t thread, const TracedEvent& event) {
+    events.push_back({{"name", event.name},
+                      {"cat", event.category},
+                      {"ph", "X"},
+                      {"ts", event.begin_us},
+                      {"dur", event.end_us - event.begin_us},
+                      {"pid", process},
+                      {"tid", thread}});
+  };
+  if (!measured.empty()) {
+    name_row("process_name", 0, 0, "predicted");
+    name_row("process_name", 1, 0, "measured");
+  }
+  for (size_t mesh = 0; mesh < timeline.meshes.size(); ++mesh) {
+    name_row("thread_name", 0, mesh, fmt::format("mesh {}", mesh));
     for (const TimedTask& timed : timeline.meshes[mesh]) {
-      events.push_back({{"name", ToString(timed.task)},
-                        {"cat", TaskKindName(timed.task.kind)},
-                        {"ph", "X"},
-                        {"ts", timed.begin},
-                        {"dur", timed.end - timed.begin},
-                        {"pid", 0},
-                        {"tid", mesh}});
+      add(0, mesh,
+          {ToString(timed.task), std::string(TaskKindName(timed.task.kind)), timed.begin,
+           timed.end});
+    }
+  }
+  double start = std::numeric_limits<double>::infinity();
+  for (const std::vector<TracedEvent>& of_mesh : measured) {
+    for (const TracedEvent& event : of_mesh) start = std::min(start, event.begin_us);
+  }
+  for (size_t mesh = 0; mesh < measured.size(); ++mesh) {
+    name_row("thread_name", 1, mesh, fmt::format("mesh {}", mesh));
+    for (TracedEvent event : measured[mesh]) {
+      event.begin_us -= start;
+      event.end_us -= start;
+      add(1, mesh, event);
     }
   }
   return nlohmann::ordered_json{{"traceEvents", std::move(events)}}.dump() + "\n";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "minka/ir/step.h"
 #include "minka/plan/pipeline_plan.h"
@@ -20,7 +21,15 @@ std::string PipelineTable(const Step& prepared, const PipelinePlan& plan, const 
 // . where the mesh waits.
 std::string TimelineGrid(const Timeline& timeline, int width);
 
-// The step for chrome://tracing and Perfetto: a row per mesh, an event per task.
-std::string ChromeTrace(const Timeline& timeline);
+// What a mesh did in a measured step, in microseconds.
+struct TracedEvent {
+  std::string name, category;
+  double begin_us = 0, end_us = 0;
+};
+
+// The step for chrome://tracing and Perfetto: a row per mesh, an event per task as it is predicted.
+// `measured`, by mesh: the same of a step that ran, below it.
+std::string ChromeTrace(const Timeline& timeline,
+                        const std::vector<std::vector<TracedEvent>>& measured = {});
 
 }  // namespace minka

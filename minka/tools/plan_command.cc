@@ -82,7 +82,7 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
   AddModuleFlags(*command, flags->source);
   command->add_option("--out", flags->out,
                       "Write plan.json to this file; - is standard output. Default: not written");
-  AddTraceFlag(*command, flags->trace);
+  AddTraceFlag(*command, flags->trace, "as predicted");
   command->add_flag("--json", flags->json, "Print the content of plan.json instead of tables");
   command->add_option("--plugin", flags->plugin,
                       "PJRT plugin that --cost-model measured profiles with. Default: "

@@ -224,8 +224,12 @@ class ModuleRun {
       ReportPart(what);
       ShowStatus(
           fmt::format("{}, the last in {}", what, FormatTime(runner.executor().times().us.back())));
+      auto* const pipeline = dynamic_cast<PipelineExecutor*>(&runner.executor());
+      const bool is_traced = pipeline != nullptr && !flags_.workers.trace.empty();
+      if (is_traced) pipeline->set_is_tracing(step + 1 == num_steps);
       ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
       RETURN_IF_ERROR(NoteHostTime(output));
+      if (is_traced) trace_ = TraceOf(*pipeline);
       state = std::move(output.state);
     }
     ClearStatus();
@@ -267,7 +271,7 @@ class ModuleRun {
     if (pipeline != nullptr) {
       ASSIGN_OR_RETURN(timeline, PredictTimeline(*pipeline));
       if (!flags_.workers.trace.empty()) {
-        RETURN_IF_ERROR(WriteFile(flags_.workers.trace, ChromeTrace(*timeline)));
+        RETURN_IF_ERROR(WriteFile(flags_.workers.trace, ChromeTrace(*timeline, trace_)));
       }
     }
     if (flags_.json) {
@@ -295,6 +299,7 @@ class ModuleRun {
   std::vector<Literal> inputs_;
   std::optional<Parallelized> run_;
   RunFigures figures_;
+  std::vector<std::vector<TracedEvent>> trace_;  // of the last step, where it was asked for
   std::optional<OracleReport> check_;
 };
 

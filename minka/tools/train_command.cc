@@ -85,6 +85,7 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
   RETURN_IF_ERROR(CheckWorkerFlags(flags.workers, options.request.pipeline.has_value()));
   options.num_devices = options.request.cluster.num_devices();
+  options.traces_step = !flags.workers.trace.empty();
   if (!flags.workers.in_process)
     options.workers = {.hosts_path = flags.workers.hosts, .plugin_path = flags.plugin};
   options.request.options = ToOptions(flags.source);
@@ -274,6 +275,10 @@ absl::Status RunTrain(TrainFlags flags) {
   ClearStatus();
   RETURN_IF_ERROR(report.status());
   RETURN_IF_ERROR(printed);
+  if (!report->trace.empty()) {
+    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*report->pipeline));
+    RETURN_IF_ERROR(WriteFile(flags.workers.trace, ChromeTrace(timeline, report->trace)));
+  }
   return Print(flags.json ? JsonOf(*report) : Summary(flags, *report));
 }
 

@@ -14,10 +14,10 @@ struct WorkerFlags {
   bool in_process = false;
 };
 
-inline void AddTraceFlag(CLI::App& command, std::string& trace) {
+inline void AddTraceFlag(CLI::App& command, std::string& trace, const std::string& what) {
   command.add_option("--trace", trace,
-                     "Write the predicted step of a pipeline to this file for chrome://tracing "
-                     "and Perfetto. Default: not written");
+                     "Write a step of a pipeline to this file for chrome://tracing and Perfetto, " +
+                         what + ". Default: not written");
 }
 
 inline void AddWorkerFlags(CLI::App& command, WorkerFlags& flags) {
@@ -29,7 +29,7 @@ inline void AddWorkerFlags(CLI::App& command, WorkerFlags& flags) {
       .add_flag("--in-process", flags.in_process,
                 "Run the meshes of a pipeline in this process, where they take turns")
       ->excludes(hosts);
-  AddTraceFlag(command, flags.trace);
+  AddTraceFlag(command, flags.trace, "as predicted and as measured");
 }
 
 // InvalidArgument for what a method without meshes of its own would ignore.

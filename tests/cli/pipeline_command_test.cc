@@ -95,10 +95,19 @@ TEST_F(PipelineCommandTest, APlanIsShownKeptInspectedAndRun) {
 
   const Outcome run = Run(
       "run gpt-tiny --layers 2 --sequence 32 --plan plan.json --random-inputs 1 --steps 1 --check "
-      "--dump-to dump --json");
+      "--dump-to dump --trace measured.json --json");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(nlohmann::json::parse(run.out)["check"], "ok");
   EXPECT_EQ(nlohmann::json::parse(run.out)["memory_tier"], "compiled");
+  // Each mesh as predicted and as measured; the latter with sends, receives and what runs once.
+  int num_measured = 0;
+  for (const auto& event : nlohmann::json::parse(Slurp(Path("measured.json")))["traceEvents"]) {
+    if (event["pid"] == 1 && event["name"] == "run stage 1 backward of micro-batch 1") {
+      ++num_measured;
+      EXPECT_GT(event["dur"], 0);
+    }
+  }
+  EXPECT_EQ(num_measured, 1);
   EXPECT_THAT(Slurp(Path("dump/mesh1.instructions.txt")),
               HasSubstr("\nrun stage 1 forward of micro-batch 1: "));
   EXPECT_THAT(Slurp(Path("dump/cross_mesh_transfers.txt")), StartsWith("mesh 0 to mesh 1: "));

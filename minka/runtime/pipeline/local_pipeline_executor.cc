@@ -12,6 +12,12 @@
 namespace minka {
 namespace {
 
+double SteadyMicroseconds() {
+  return std::chrono::duration<double, std::micro>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 // What was sent and is not received yet, by channel.
 class Mailbox : public MeshChannels {
  public:
@@ -97,6 +103,7 @@ absl::StatusOr<std::vector<DistributedArray>> LocalPipelineExecutor::Run(
 absl::Status LocalPipelineExecutor::PlayAll() {
   Mailbox mailbox(program().channels.size());
   std::vector<size_t> next(players_.size());  // instruction, by mesh
+  if (is_tracing_) trace_.assign(players_.size(), {});
   bool has_moved = true;
   while (has_moved) {
     has_moved = false;
@@ -105,7 +112,11 @@ absl::Status LocalPipelineExecutor::PlayAll() {
       for (; next[mesh] < list.size(); ++next[mesh]) {
         const auto* const receive = std::get_if<ReceiveInstruction>(&list[next[mesh]]);
         if (receive != nullptr && !mailbox.Has(receive->channel)) break;
+        const double begin_us = SteadyMicroseconds();
         RETURN_IF_ERROR(players_[mesh].Execute(next[mesh], mailbox));
+        if (is_tracing_) {
+          trace_[mesh].push_back({static_cast<int>(next[mesh]), begin_us, SteadyMicroseconds()});
+        }
         has_moved = true;
       }
     }

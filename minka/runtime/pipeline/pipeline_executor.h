@@ -8,6 +8,12 @@
 
 namespace minka {
 
+// When an instruction of a step ran, by a clock of all meshes.
+struct InstructionTime {
+  int instruction = 0;
+  double begin_us = 0, end_us = 0;
+};
+
 // An array of a parameter that several meshes read lies on all of them.
 class PipelineExecutor : public StepExecutor {
  public:
@@ -22,11 +28,19 @@ class PipelineExecutor : public StepExecutor {
   // What each program takes besides arguments and results, by mesh and program.
   virtual std::vector<std::vector<int64_t>> temporary_bytes() const = 0;
 
+  // Whether steps launched from now on are traced, which takes some microseconds of each.
+  void set_is_tracing(bool is_tracing) { is_tracing_ = is_tracing; }
+  // By mesh, of the last traced step that was waited for.
+  const std::vector<std::vector<InstructionTime>>& trace() const { return trace_; }
+
  protected:
   explicit PipelineExecutor(PipelineProgram program);
   // Meshes take the devices one behind the other.
   int first_device(int mesh) const { return first_devices_[mesh]; }
   ArrayLayout LayoutOf(const MeshSlot& at) const;
+
+  bool is_tracing_ = false;
+  std::vector<std::vector<InstructionTime>> trace_;
 
  private:
   PipelineProgram program_;

@@ -164,6 +164,7 @@ absl::StatusOr<std::vector<DistributedArray>> WorkerPipelineExecutor::Run(
   for (worker::Request& request : requests) {
     request.mutable_step()->set_program(number_);
     request.mutable_step()->set_step(num_steps_);
+    request.mutable_step()->set_is_traced(is_tracing_);
   }
   for (size_t parameter = 0; parameter < arguments.size(); ++parameter) {
     const WorkerStorage& storage = StorageOf(*arguments[parameter], *workers_);
@@ -187,7 +188,7 @@ absl::StatusOr<std::vector<DistributedArray>> WorkerPipelineExecutor::Run(
     result.set_array(storage->places.back().array);
     results.emplace_back(std::move(layout), std::move(storage));
   }
-  Launched launched{.start = Clock::now()};
+  Launched launched{.start = Clock::now(), .is_traced = is_tracing_};
   for (size_t mesh = 0; mesh < requests.size(); ++mesh) {
     launched.answers.push_back(workers_->Ask(static_cast<int>(mesh), std::move(requests[mesh])));
   }
@@ -202,15 +203,35 @@ absl::Status WorkerPipelineExecutor::WaitForOldest() {
   const Launched step = std::move(launched_.front());
   launched_.pop_front();
   Clock::time_point end = step.start;
+  if (step.is_traced) trace_.clear();
   for (const std::shared_ptr<WorkerAnswer>& answer : step.answers) {
-    RETURN_IF_ERROR(workers_->Wait(*answer).status());
+    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answer));
     end = std::max(end, answer->arrived);
+    if (step.is_traced) AddTrace(replies.front().stepped(), answer->arrived);
   }
   // A step that was launched during the one before begins behind it.
   const std::chrono::duration<double, std::micro> elapsed = end - std::max(step.start, last_end_);
   last_end_ = end;
   times_.us.push_back(elapsed.count());
   return absl::OkStatus();
+}
+
+// Of a worker on another machine, its last instruction ended when its answer came.
+void WorkerPipelineExecutor::AddTrace(const worker::Stepped& stepped, Clock::time_point arrived) {
+  const auto mesh = static_cast<int>(trace_.size());
+  std::vector<InstructionTime>& times = trace_.emplace_back();
+  constexpr double kUs = 1e-3;  // of a nanosecond
+  for (const worker::Interval& interval : stepped.intervals()) {
+    times.push_back({interval.instruction(), kUs * static_cast<double>(interval.begin_ns()),
+                     kUs * static_cast<double>(interval.end_ns())});
+  }
+  if (workers_->IsChild(mesh) || times.empty()) return;
+  const std::chrono::duration<double, std::micro> here = arrived.time_since_epoch();
+  const double offset = here.count() - times.back().end_us;
+  for (InstructionTime& time : times) {
+    time.begin_us += offset;
+    time.end_us += offset;
+  }
 }
 
 absl::Status WorkerPipelineExecutor::Wait() {

@@ -40,12 +40,14 @@ class WorkerPipelineExecutor : public PipelineExecutor {
   // A step under way.
   struct Launched {
     Clock::time_point start;
+    bool is_traced = false;
     std::vector<std::shared_ptr<WorkerAnswer>> answers;  // by mesh
   };
 
   WorkerPipelineExecutor(std::shared_ptr<Workers> workers, PipelineProgram program);
   absl::Status Load();
   absl::Status WaitForOldest();
+  void AddTrace(const worker::Stepped& stepped, Clock::time_point arrived);
   // By mesh.
   absl::StatusOr<std::vector<worker::Measured>> Measure(bool reset);
 

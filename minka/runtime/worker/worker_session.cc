@@ -16,6 +16,12 @@ namespace {
 // first, also where the bits are those of an earlier program.
 constexpr uint64_t kProgramMask = 0xffff;
 
+int64_t SteadyNow() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 // Channels over the transport between workers.
 class WorkerChannels : public MeshChannels {
  public:
@@ -217,9 +223,18 @@ absl::Status WorkerSession::Step(const worker::Step& step) {
   player.Begin(arguments);
   arguments.clear();
   WorkerChannels channels(*transport_, step.program(), program->received.peers);
+  worker::Reply reply;
+  worker::Stepped& stepped = *reply.mutable_stepped();
   for (size_t i = 0; i < player.program().instructions.size(); ++i) {
     progress_.NoteInstruction(static_cast<int>(i));
+    const int64_t begin_ns = step.is_traced() ? SteadyNow() : 0;
     absl::Status status = player.Execute(i, channels);
+    if (step.is_traced()) {
+      worker::Interval& interval = *stepped.add_intervals();
+      interval.set_instruction(static_cast<int>(i));
+      interval.set_begin_ns(begin_ns);
+      interval.set_end_ns(SteadyNow());
+    }
     if (!status.ok()) {
       return WithContext(status, fmt::format("step {}, instruction {} ({})", step.step(), i,
                                              InstructionName(player.program(), i)));
@@ -234,8 +249,6 @@ absl::Status WorkerSession::Step(const worker::Step& step) {
   player.End();
   const std::chrono::duration<double, std::micro> elapsed =
       std::chrono::steady_clock::now() - start;
-  worker::Reply reply;
-  worker::Stepped& stepped = *reply.mutable_stepped();
   stepped.set_program(step.program());
   stepped.set_step(step.step());
   stepped.set_us(elapsed.count());

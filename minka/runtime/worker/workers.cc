@@ -219,6 +219,8 @@ Workers::~Workers() {
 
 const worker::Opened& Workers::opened(int worker) const { return workers_[worker]->opened; }
 
+bool Workers::IsChild(int worker) const { return workers_[worker]->process != nullptr; }
+
 int Workers::pid(int worker) const { return workers_[worker]->process->pid(); }
 
 void Workers::Tell(int worker, worker::Request request) {

@@ -66,6 +66,8 @@ class Workers {
 
   int size() const { return static_cast<int>(workers_.size()); }
   const worker::Opened& opened(int worker) const;
+  // Does it run on this machine, as a child?
+  bool IsChild(int worker) const;
   // Of the child, for tests.
   int pid(int worker) const;
   // For programs, arrays and requests.
