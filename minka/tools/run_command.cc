@@ -197,6 +197,7 @@ class ModuleRun {
     figures_.prepare_input_seconds =
         std::max(0.0, SecondsSince(start) - runner.executor().times().us.front() * 1e-6);
     RETURN_IF_ERROR(WriteResults(output));
+    output.results.clear();  // they take memory
     RETURN_IF_ERROR(TimeWarmSteps(std::move(output.state)));
     StepExecutor& executor = runner.executor();
     figures_.step_times = executor.times();

@@ -101,7 +101,8 @@ TEST_F(PipelineCommandTest, APlanIsShownKeptInspectedAndRun) {
   EXPECT_EQ(nlohmann::json::parse(run.out)["memory_tier"], "compiled");
   // Each mesh as predicted and as measured; the latter with sends, receives and what runs once.
   int num_measured = 0;
-  for (const auto& event : nlohmann::json::parse(Slurp(Path("measured.json")))["traceEvents"]) {
+  const auto trace = nlohmann::json::parse(Slurp(Path("measured.json")));
+  for (const auto& event : trace["traceEvents"]) {
     if (event["pid"] == 1 && event["name"] == "run stage 1 backward of micro-batch 1") {
       ++num_measured;
       EXPECT_GT(event["dur"], 0);
