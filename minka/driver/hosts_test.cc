@@ -32,7 +32,9 @@ TEST(Hosts, AreReadWithTheirToken) {
 
   ASSERT_TRUE(WriteFile(folder + "/token", "\n").ok());
   EXPECT_THAT(Message(ReadHosts(folder + "/hosts.json").status()), HasSubstr("is empty"));
-  for (const std::string token : {"caf\xc3\xa9", "secret\r", std::string(1025, 'x').c_str()}) {
+  const std::string long_token(1025, 'x');
+  for (const std::string& token :
+       {std::string("caf\xc3\xa9"), std::string("secret\r"), long_token}) {
     ASSERT_TRUE(WriteFile(folder + "/token", token + "\n").ok());
     EXPECT_THAT(Message(ReadHosts(folder + "/hosts.json").status()),
                 HasSubstr("the token, is not of up to 1024 printable ASCII characters"));
