@@ -29,6 +29,11 @@ constexpr auto kPollTime = std::chrono::microseconds(20);
 // reach from one network namespace into another.
 constexpr int kMostSleepMs = 5;
 
+// UCX 1.13 aborts (an assertion of ucp_request_send_state_ff) where a worker is destroyed whose
+// first messages over TCP wait for the connection still. It takes less than a millisecond within a
+// host.
+constexpr auto kTimeToConnect = std::chrono::milliseconds(100);
+
 // To close endpoints by force takes a few rounds of progress, which wait for nobody; without them
 // UCX warns.
 constexpr int kMaxClosingRounds = 100;
@@ -263,6 +268,7 @@ absl::Status UcxProgressThread::SetUp(const std::string& interface) {
 
 void UcxProgressThread::TearDown() {
   CancelReceives([](const UcxReceive&) { return true; });
+  FinishConnecting();
   if (worker_ != nullptr) DiscardUnexpected(worker_);
   CloseEndpoints();
   // Ends what is left, and all that writes to memory.
@@ -286,6 +292,14 @@ void UcxProgressThread::TearDown() {
     if (auto* receive = std::get_if<std::shared_ptr<UcxReceive>>(&command)) {
       (*receive)->Answer(TransportCancelledError());
     }
+  }
+}
+
+void UcxProgressThread::FinishConnecting() {
+  if (!connected_) return;
+  while (std::chrono::steady_clock::now() - *connected_ < kTimeToConnect) {
+    if (ucp_worker_progress(worker_) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -344,6 +358,7 @@ bool UcxProgressThread::RunCommands(bool& any) {
 }
 
 void UcxProgressThread::Execute(ConnectCommand& command) {
+  connected_ = std::chrono::steady_clock::now();
   endpoints_.reserve(command.worker_addresses.size());  // UCX holds pointers to them
   for (const std::string& worker_address : command.worker_addresses) {
     const int peer = static_cast<int>(endpoints_.size());

@@ -4,6 +4,7 @@
 #include <ucp/api/ucp.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -119,6 +120,8 @@ class UcxProgressThread {
   void Run(const std::string& interface, std::promise<absl::Status> started);
   absl::Status SetUp(const std::string& interface);
   void TearDown();
+  // Gives connections that are just being made time to be.
+  void FinishConnecting();
   void CloseEndpoints();
   void CancelReceives(const std::function<bool(const UcxReceive& receive)>& is_meant);
   // Ends what is expected of them; false: there are no new ones.
@@ -143,7 +146,8 @@ class UcxProgressThread {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int worker_fd_ = -1;
-  std::vector<Endpoint> endpoints_;  // by peer; empty before Connect
+  std::vector<Endpoint> endpoints_;                                 // by peer; empty before Connect
+  std::optional<std::chrono::steady_clock::time_point> connected_;  // when it was asked for
   bool has_newly_lost_peers_ = false;
   std::list<InFlightSend> sends_;
   std::list<InFlightReceive> receives_;
