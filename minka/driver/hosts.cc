@@ -7,13 +7,13 @@
 #include "minka/base/file.h"
 #include "minka/base/json.h"
 #include "minka/base/status.h"
+#include "minka/runtime/mesh/local_devices.h"
 
 namespace minka {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostDevices = 64;  // of a worker
 constexpr size_t kMostTokenBytes = 1024;
 
 absl::StatusOr<RemoteWorker> WorkerOf(const Json& json, size_t number) {
@@ -31,8 +31,9 @@ absl::StatusOr<RemoteWorker> WorkerOf(const Json& json, size_t number) {
   }
   const auto num_devices = json.find("num_devices");
   if (num_devices == json.end() || !num_devices->is_number_integer() ||
-      num_devices->get<int64_t>() < 1 || num_devices->get<int64_t>() > kMostDevices) {
-    return InvalidArgument("{}.num_devices is no whole number from 1 to {}", what, kMostDevices);
+      num_devices->get<int64_t>() < 1 || num_devices->get<int64_t>() > kMaxLocalDevices) {
+    return InvalidArgument("{}.num_devices is no whole number from 1 to {}", what,
+                           kMaxLocalDevices);
   }
   return RemoteWorker{.address = address->get<std::string>(),
                       .num_devices = num_devices->get<int>()};

@@ -70,10 +70,8 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
   ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, has_workers, options));
   if (pipeline) {
     if (options.on_step) options.on_step("xla");
-    std::unique_ptr<Session> session = std::make_unique<LocalSession>(devices.client);
-    if (has_workers) {
-      ASSIGN_OR_RETURN(session, StartWorkers(*pipeline, *options.workers));
-    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                     StartSession(*pipeline, options.workers, devices.client));
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, *session));
     RETURN_IF_ERROR(CheckMemory(pipeline->plan, request.search.memory_limit_bytes));
     Parallelized run(step, *std::move(pipeline), std::move(session), std::move(executor),

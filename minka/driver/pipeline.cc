@@ -145,6 +145,13 @@ absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& pla
   return std::make_unique<WorkersSession>(std::move(workers));
 }
 
+absl::StatusOr<std::unique_ptr<Session>> StartSession(const PlannedPipeline& planned,
+                                                      const std::optional<WorkerOptions>& workers,
+                                                      const pjrt::Client& client) {
+  if (workers) return StartWorkers(planned, *workers);
+  return std::make_unique<LocalSession>(client);
+}
+
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
                                                                   Session& session) {
   ASSIGN_OR_RETURN(PipelineProgram program, LowerPipeline(planned));

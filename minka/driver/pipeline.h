@@ -69,6 +69,11 @@ struct WorkerOptions {
 absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& planned,
                                                       const WorkerOptions& options);
 
+// The same, or, without workers, the client's devices in this process.
+absl::StatusOr<std::unique_ptr<Session>> StartSession(const PlannedPipeline& planned,
+                                                      const std::optional<WorkerOptions>& workers,
+                                                      const pjrt::Client& client);
+
 // Lowers and compiles every program; the plan says then what memory they need together.
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
                                                                   Session& session);

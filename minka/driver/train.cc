@@ -280,10 +280,8 @@ class Training {
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(PlannedPipeline pipeline, PlanPipeline(traced_.step, request));
     Phase("xla");
-    std::unique_ptr<Session> session = std::make_unique<LocalSession>(devices.client);
-    if (options_.workers) {
-      ASSIGN_OR_RETURN(session, StartWorkers(pipeline, *options_.workers));
-    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                     StartSession(pipeline, options_.workers, devices.client));
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(pipeline, *session));
     report_.compile_seconds = SecondsSince(start);
     report_.pipeline = pipeline;

@@ -13,6 +13,7 @@
 #include "minka/frontend/trace.h"
 #include "minka/oracle/oracle.h"
 #include "minka/runtime/mesh/local_devices.h"
+#include "tests/same_result/step_inputs.h"
 
 namespace minka {
 namespace {
@@ -61,20 +62,10 @@ Model TiedTable() {
           }};
 }
 
-ParameterValues ValuesOf(const TracedStep& traced, int step) {
-  ParameterValues values = InitialValues(traced.step, traced.initializers, kSeed);
-  for (int i = 0; i < static_cast<int>(values.size()); ++i) {
-    if (!values[i].bytes) values[i] = RandomInput(traced.step, i, kSeed + step).value();
-  }
-  return values;
-}
-
 void ExpectAsOneDevice(const TracedStep& traced, const Pipeline& method, int num_steps) {
   auto run = Parallelize(traced, Cluster::Local(4), method, {.devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
-  const StepInputs inputs = [&](int step) -> absl::StatusOr<ParameterValues> {
-    return ValuesOf(traced, step);
-  };
+  const StepInputs inputs = InputsOf(traced, kSeed);
   const auto one_device = RunOnOneDevice(traced.step, Devices().client, inputs, num_steps);
   ASSERT_TRUE(one_device.ok()) << Message(one_device.status());
   const auto report =

@@ -123,7 +123,9 @@ TEST_P(SessionTest, AThousandStepsLeaveNothingBehind) {
     if (step == 10 && workers() != nullptr) num_arrays = NumArrays();
   }
   ASSERT_TRUE(runner.executor().Wait().ok());
-  if (workers() != nullptr) EXPECT_EQ(NumArrays(), num_arrays);
+  if (workers() != nullptr) {
+    EXPECT_EQ(NumArrays(), num_arrays);
+  }
   EXPECT_EQ(runner.executor().MeasuredPeakBytes().value(), small_.planned.plan.peak_memory_bytes);
 }
 

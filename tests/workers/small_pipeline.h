@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "minka/base/status.h"
-#include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/driver/pipeline.h"
 #include "minka/frontend/trace.h"
 #include "minka/models/mlp.h"
 #include "minka/runtime/worker/worker_pipeline_executor.h"
+#include "tests/same_result/step_inputs.h"
 
 namespace minka {
 
@@ -23,13 +23,7 @@ struct SmallPipeline {
   PlannedPipeline planned;
 
   // Values of all parameters for the first step.
-  ParameterValues Values() const {
-    ParameterValues values = InitialValues(traced.step, traced.initializers, /*seed=*/1);
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (!values[i].bytes) values[i] = RandomInput(traced.step, static_cast<int>(i), 1).value();
-    }
-    return values;
-  }
+  ParameterValues Values() const { return InputsOf(traced, /*seed=*/1)(0).value(); }
 };
 
 // An MLP on meshes of one device each.

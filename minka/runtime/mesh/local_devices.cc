@@ -10,8 +10,6 @@
 namespace minka {
 namespace {
 
-constexpr int kMaxDevices = 64;
-
 // XLA sizes the CPU client's pool for operations by NPROC (else by the cores), and collectives that
 // go on in that pool block its threads: with as few threads as devices, members of a collective
 // wait for ones that get none (seen: a GPT step on 8 devices and 2 cores).
@@ -31,9 +29,9 @@ std::string LocalDevices::version() const {
 }
 
 absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options) {
-  if (options.num_devices < 1 || options.num_devices > kMaxDevices) {
+  if (options.num_devices < 1 || options.num_devices > kMaxLocalDevices) {
     return InvalidArgument("{} local devices asked for; 1 to {} can be had", options.num_devices,
-                           kMaxDevices);
+                           kMaxLocalDevices);
   }
   ASSIGN_OR_RETURN(const std::string path,
                    pjrt::FindPlugin({.kind = options.kind, .path = options.plugin_path}));

@@ -9,6 +9,8 @@
 
 namespace minka {
 
+inline constexpr int kMaxLocalDevices = 64;
+
 struct LocalDevicesOptions {
   int num_devices = 8;
   std::string plugin_path;  // --plugin; empty: searched, see pjrt::PluginSearch

@@ -70,11 +70,7 @@ absl::Status MeshExecutor::ResetMeasurements() {
 }
 
 absl::StatusOr<int64_t> MeshExecutor::MeasuredPeakBytes() {
-  int64_t peak = 0;
-  for (int device = 0; device < mesh_.num_devices(); ++device) {
-    peak = std::max(peak, client_.peak_bytes(device));
-  }
-  return peak;
+  return client_.LargestPeakBytes(static_cast<int>(mesh_.num_devices()));
 }
 
 absl::StatusOr<MeshExecutor> CompileForOneDevice(const Module& module, const pjrt::Client& client) {

@@ -12,12 +12,6 @@
 namespace minka {
 namespace {
 
-double SteadyMicroseconds() {
-  return std::chrono::duration<double, std::micro>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 // What was sent and is not received yet, by channel.
 class Mailbox : public MeshChannels {
  public:
@@ -84,8 +78,14 @@ absl::StatusOr<std::vector<DistributedArray>> LocalPipelineExecutor::Run(
     }
   }
   const auto start = std::chrono::steady_clock::now();
-  for (size_t mesh = 0; mesh < players_.size(); ++mesh) players_[mesh].Begin(by_mesh[mesh]);
+  for (size_t mesh = 0; mesh < players_.size(); ++mesh) {
+    players_[mesh].Begin(by_mesh[mesh], is_tracing_);
+  }
   RETURN_IF_ERROR(PlayAll());
+  if (is_tracing_) {
+    trace_.clear();
+    for (const MeshPlayer& player : players_) trace_.push_back(player.trace());
+  }
   const std::chrono::duration<double, std::micro> elapsed =
       std::chrono::steady_clock::now() - start;
   times_.us.push_back(elapsed.count());
@@ -103,7 +103,6 @@ absl::StatusOr<std::vector<DistributedArray>> LocalPipelineExecutor::Run(
 absl::Status LocalPipelineExecutor::PlayAll() {
   Mailbox mailbox(program().channels.size());
   std::vector<size_t> next(players_.size());  // instruction, by mesh
-  if (is_tracing_) trace_.assign(players_.size(), {});
   bool has_moved = true;
   while (has_moved) {
     has_moved = false;
@@ -112,11 +111,7 @@ absl::Status LocalPipelineExecutor::PlayAll() {
       for (; next[mesh] < list.size(); ++next[mesh]) {
         const auto* const receive = std::get_if<ReceiveInstruction>(&list[next[mesh]]);
         if (receive != nullptr && !mailbox.Has(receive->channel)) break;
-        const double begin_us = SteadyMicroseconds();
         RETURN_IF_ERROR(players_[mesh].Execute(next[mesh], mailbox));
-        if (is_tracing_) {
-          trace_[mesh].push_back({static_cast<int>(next[mesh]), begin_us, SteadyMicroseconds()});
-        }
         has_moved = true;
       }
     }
@@ -149,11 +144,7 @@ absl::Status LocalPipelineExecutor::ResetMeasurements() {
 }
 
 absl::StatusOr<int64_t> LocalPipelineExecutor::MeasuredPeakBytes() {
-  int64_t peak = 0;
-  for (int device = 0; device < client_.num_devices(); ++device) {
-    peak = std::max(peak, client_.peak_bytes(device));
-  }
-  return peak;
+  return client_.LargestPeakBytes(client_.num_devices());
 }
 
 }  // namespace minka

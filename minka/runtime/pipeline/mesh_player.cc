@@ -1,5 +1,6 @@
 #include "minka/runtime/pipeline/mesh_player.h"
 
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,12 @@ namespace {
 
 // How many arrays may be on their way to a mesh before it asks for them.
 constexpr size_t kReceivesAhead = 2;
+
+double SteadyMicroseconds() {
+  return std::chrono::duration<double, std::micro>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 Literal NumberLiteral(int32_t number) {
   return {
@@ -57,8 +64,10 @@ absl::StatusOr<MeshPlayer> MeshPlayer::Create(const pjrt::Client& client, MeshPr
   return player;
 }
 
-void MeshPlayer::Begin(std::span<const SlotArray> arguments) {
+void MeshPlayer::Begin(std::span<const SlotArray> arguments, bool is_traced) {
   End();
+  is_traced_ = is_traced;
+  if (is_traced) trace_.clear();
   slots_.resize(program_.slots.size());
   for (size_t i = 0; i < numbers_.size(); ++i) slots_[program_.numbers[i]].array = numbers_[i];
   for (const SlotArray& argument : arguments) slots_[argument.slot].array = argument.array;
@@ -80,8 +89,16 @@ absl::Status MeshPlayer::ExpectAhead(size_t instruction, MeshChannels& channels)
 }
 
 absl::Status MeshPlayer::Execute(size_t instruction, MeshChannels& channels) {
+  const double begin_us = is_traced_ ? SteadyMicroseconds() : 0;
   RETURN_IF_ERROR(ExpectAhead(instruction, channels));
-  const PipelineInstruction& what = program_.instructions[instruction];
+  RETURN_IF_ERROR(Play(program_.instructions[instruction], channels));
+  if (is_traced_) {
+    trace_.push_back({static_cast<int>(instruction), begin_us, SteadyMicroseconds()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeshPlayer::Play(const PipelineInstruction& what, MeshChannels& channels) {
   if (const auto* run = std::get_if<RunInstruction>(&what)) return RunProgram(*run);
   if (const auto* send = std::get_if<SendInstruction>(&what)) {
     ASSIGN_OR_RETURN(const MeshArray* const array, ArrayIn(send->slot));

@@ -32,6 +32,12 @@ class MeshChannels {
   MeshChannels& operator=(const MeshChannels&) = default;
 };
 
+// When an instruction ran, by this machine's steady clock.
+struct InstructionTime {
+  int instruction = 0;
+  double begin_us = 0, end_us = 0;
+};
+
 struct SlotArray {
   int slot = 0;
   std::shared_ptr<MeshArray> array;
@@ -46,7 +52,8 @@ class MeshPlayer {
                                            int first_device);
 
   // Puts the arrays into slots that no instruction fills; those that the list donates are consumed.
-  void Begin(std::span<const SlotArray> arguments);
+  // A traced step notes when its instructions run.
+  void Begin(std::span<const SlotArray> arguments, bool is_traced);
   // Waits until the devices are done with it. FailedPrecondition: a slot that it reads is empty.
   absl::Status Execute(size_t instruction, MeshChannels& channels);
   // What lies in the slot now. An argument that is handed through is the same array; of one that
@@ -54,6 +61,9 @@ class MeshPlayer {
   absl::StatusOr<std::shared_ptr<MeshArray>> Result(int slot);
   // Empties all slots.
   void End();
+
+  // Of the step that is, or was, traced.
+  const std::vector<InstructionTime>& trace() const { return trace_; }
 
   const MeshProgram& program() const { return program_; }
   ArrayLayout LayoutOf(int slot) const;
@@ -69,6 +79,7 @@ class MeshPlayer {
 
   MeshPlayer(pjrt::Client client, MeshProgram program, int first_device);
   absl::StatusOr<MeshArray*> ArrayIn(int slot);
+  absl::Status Play(const PipelineInstruction& instruction, MeshChannels& channels);
   absl::Status RunProgram(const RunInstruction& run);
   // Receives that come among the next instructions are expected early, so that their bytes travel
   // meanwhile.
@@ -83,6 +94,8 @@ class MeshPlayer {
   size_t num_expected_ = 0;                          // of those, in this step
   size_t num_received_ = 0;
   std::vector<ContentsOfSlot> slots_;
+  bool is_traced_ = false;
+  std::vector<InstructionTime> trace_;
 };
 
 }  // namespace minka

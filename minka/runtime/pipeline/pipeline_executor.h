@@ -5,14 +5,9 @@
 
 #include "minka/program/pipeline_program.h"
 #include "minka/runtime/mesh/step_executor.h"
+#include "minka/runtime/pipeline/mesh_player.h"
 
 namespace minka {
-
-// When an instruction of a step ran, by a clock of all meshes.
-struct InstructionTime {
-  int instruction = 0;
-  double begin_us = 0, end_us = 0;
-};
 
 // An array of a parameter that several meshes read lies on all of them.
 class PipelineExecutor : public StepExecutor {
@@ -30,7 +25,7 @@ class PipelineExecutor : public StepExecutor {
 
   // Whether steps launched from now on are traced, which takes some microseconds of each.
   void set_is_tracing(bool is_tracing) { is_tracing_ = is_tracing; }
-  // By mesh, of the last traced step that was waited for.
+  // By mesh, of the last traced step that was waited for; by one clock for all.
   const std::vector<std::vector<InstructionTime>>& trace() const { return trace_; }
 
  protected:

@@ -1,5 +1,6 @@
 #include "minka/runtime/pjrt/client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -146,6 +147,14 @@ int64_t Client::peak_bytes(int device) const {
   const std::optional<AllocatorBytes> allocator = allocator_bytes(device);
   return allocator && allocator->peak_bytes > 0 ? allocator->peak_bytes
                                                 : meter().peak_bytes(device);
+}
+
+int64_t Client::LargestPeakBytes(int num_devices) const {
+  int64_t largest = 0;
+  for (int device = 0; device < num_devices; ++device) {
+    largest = std::max(largest, peak_bytes(device));
+  }
+  return largest;
 }
 
 }  // namespace minka::pjrt

@@ -67,6 +67,8 @@ class Client {
   std::optional<AllocatorBytes> allocator_bytes(int device) const;
   // Measured peak of a device: the allocator's where there is one, else the meter's.
   int64_t peak_bytes(int device) const;
+  // The largest of those of the first devices.
+  int64_t LargestPeakBytes(int num_devices) const;
 
   // For the other classes of this folder.
   const std::shared_ptr<ClientState>& state() const { return state_; }

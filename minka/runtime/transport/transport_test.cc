@@ -26,7 +26,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
-#include "minka/runtime/transport/in_process_transport.h"
+#include "minka/runtime/transport/testing/in_process_transport.h"
 #include "minka/runtime/transport/ucx_transport.h"
 
 namespace minka {

@@ -35,7 +35,6 @@ struct WorkerStorage : ArrayStorage {
   PendingParts Fetch(std::vector<int64_t> devices) const override {
     worker::Request request;
     worker::Get& get = *request.mutable_get();
-    get.set_request(workers->NewNumber());
     get.set_array(places.front().array);
     for (const int64_t device : devices) get.add_devices(static_cast<int>(device));
     std::shared_ptr<WorkerAnswer> answer = workers->Ask(places.front().worker, std::move(request));
@@ -220,10 +219,8 @@ absl::Status WorkerPipelineExecutor::WaitForOldest() {
 void WorkerPipelineExecutor::AddTrace(const worker::Stepped& stepped, Clock::time_point arrived) {
   const auto mesh = static_cast<int>(trace_.size());
   std::vector<InstructionTime>& times = trace_.emplace_back();
-  constexpr double kUs = 1e-3;  // of a nanosecond
   for (const worker::Interval& interval : stepped.intervals()) {
-    times.push_back({interval.instruction(), kUs * static_cast<double>(interval.begin_ns()),
-                     kUs * static_cast<double>(interval.end_ns())});
+    times.push_back({interval.instruction(), interval.begin_us(), interval.end_us()});
   }
   if (workers_->IsChild(mesh) || times.empty()) return;
   const std::chrono::duration<double, std::micro> here = arrived.time_since_epoch();

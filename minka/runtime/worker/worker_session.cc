@@ -1,7 +1,6 @@
 #include "minka/runtime/worker/worker_session.h"
 
-#include <algorithm>
-#include <chrono>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -15,12 +14,6 @@ namespace {
 // Channels of different programs are told apart by their low bits: what is sent first is received
 // first, also where the bits are those of an earlier program.
 constexpr uint64_t kProgramMask = 0xffff;
-
-int64_t SteadyNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // Channels over the transport between workers.
 class WorkerChannels : public MeshChannels {
@@ -65,6 +58,10 @@ class WorkerChannels : public MeshChannels {
   const std::map<int, int>& peers_;
   std::map<int, Expected> expected_;  // by channel
 };
+
+bool Has(const std::vector<SlotUse>& uses, int slot, bool SlotUse::* use) {
+  return slot >= 0 && static_cast<size_t>(slot) < uses.size() && uses[slot].*use;
+}
 
 }  // namespace
 
@@ -134,12 +131,7 @@ absl::Status WorkerSession::Open(const worker::Open& open) {
     transport_ = std::move(transport);
   }
   worker::Reply reply;
-  worker::Opened& opened = *reply.mutable_opened();
-  opened.set_platform(devices_->version());
-  for (const pjrt::Device& device : devices_->client.devices()) {
-    opened.add_device_kinds(device.kind);
-  }
-  opened.set_address(address);
+  reply.mutable_opened()->set_address(address);
   return Send(reply);
 }
 
@@ -157,7 +149,6 @@ absl::Status WorkerSession::Load(const worker::Load& load) {
   ASSIGN_OR_RETURN(MeshPlayer player,
                    MeshPlayer::Create(devices_->client, received.program, /*first_device=*/0));
   worker::Reply reply;
-  reply.mutable_loaded()->set_program(load.program());
   for (const int64_t bytes : player.temporary_bytes()) {
     reply.mutable_loaded()->add_temporary_bytes(bytes);
   }
@@ -181,8 +172,8 @@ absl::StatusOr<std::shared_ptr<MeshArray>> WorkerSession::FindArray(uint64_t num
 absl::Status WorkerSession::Put(const worker::Put& put) {
   ASSIGN_OR_RETURN(const LoadedProgram* const program, FindProgram(put.program()));
   const std::vector<ArraySlot>& slots = program->player.program().slots;
-  if (put.slot() < 0 || static_cast<size_t>(put.slot()) >= slots.size()) {
-    return InvalidArgument("program {} has no slot {}", put.program(), put.slot());
+  if (!Has(program->received.uses, put.slot(), &SlotUse::is_given)) {
+    return InvalidArgument("program {} takes no argument in slot {}", put.program(), put.slot());
   }
   const ArraySlot& slot = slots[put.slot()];
   const auto size = static_cast<size_t>(slot.shape.num_bytes());
@@ -206,52 +197,50 @@ absl::Status WorkerSession::Step(const worker::Step& step) {
   if (!program->received.peers.empty() && !is_connected_) {
     return FailedPrecondition("the workers are not connected with each other");
   }
-  const auto has = [&](int slot, bool SlotUse::* use) {
-    return slot >= 0 && static_cast<size_t>(slot) < uses.size() && uses[slot].*use;
-  };
   std::vector<SlotArray> arguments;
+  std::set<int> filled;
   for (const worker::SlotArray& argument : step.arguments()) {
-    if (!has(argument.slot(), &SlotUse::is_given)) {
+    filled.insert(argument.slot());
+    if (!Has(uses, argument.slot(), &SlotUse::is_given)) {
       return InvalidArgument("program {} takes no argument in slot {}", step.program(),
                              argument.slot());
     }
     ASSIGN_OR_RETURN(std::shared_ptr<MeshArray> array, FindArray(argument.array()));
     arguments.push_back({argument.slot(), std::move(array)});
   }
-  const auto start = std::chrono::steady_clock::now();
+  for (size_t slot = 0; slot < uses.size(); ++slot) {
+    if (!uses[slot].is_needed || filled.contains(static_cast<int>(slot))) continue;
+    return InvalidArgument("program {} lacks an argument in slot {}", step.program(), slot);
+  }
   progress_.NoteStep(step.program(), step.step());
-  player.Begin(arguments);
+  player.Begin(arguments, step.is_traced());
   arguments.clear();
   WorkerChannels channels(*transport_, step.program(), program->received.peers);
-  worker::Reply reply;
-  worker::Stepped& stepped = *reply.mutable_stepped();
   for (size_t i = 0; i < player.program().instructions.size(); ++i) {
     progress_.NoteInstruction(static_cast<int>(i));
-    const int64_t begin_ns = step.is_traced() ? SteadyNow() : 0;
     absl::Status status = player.Execute(i, channels);
-    if (step.is_traced()) {
-      worker::Interval& interval = *stepped.add_intervals();
-      interval.set_instruction(static_cast<int>(i));
-      interval.set_begin_ns(begin_ns);
-      interval.set_end_ns(SteadyNow());
-    }
     if (!status.ok()) {
       return WithContext(status, fmt::format("step {}, instruction {} ({})", step.step(), i,
                                              InstructionName(player.program(), i)));
     }
   }
   for (const worker::SlotArray& result : step.results()) {
-    if (!has(result.slot(), &SlotUse::is_left)) {
+    if (!Has(uses, result.slot(), &SlotUse::is_left)) {
       return InvalidArgument("program {} leaves nothing in slot {}", step.program(), result.slot());
     }
     ASSIGN_OR_RETURN(arrays_[result.array()], player.Result(result.slot()));
   }
   player.End();
-  const std::chrono::duration<double, std::micro> elapsed =
-      std::chrono::steady_clock::now() - start;
-  stepped.set_program(step.program());
-  stepped.set_step(step.step());
-  stepped.set_us(elapsed.count());
+  worker::Reply reply;
+  worker::Stepped& stepped = *reply.mutable_stepped();
+  if (step.is_traced()) {
+    for (const InstructionTime& time : player.trace()) {
+      worker::Interval& interval = *stepped.add_intervals();
+      interval.set_instruction(time.instruction);
+      interval.set_begin_us(time.begin_us);
+      interval.set_end_us(time.end_us);
+    }
+  }
   return Send(reply);
 }
 
@@ -265,8 +254,6 @@ absl::Status WorkerSession::Get(const worker::Get& get) {
     for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += kPieceBytes) {
       worker::Reply reply;
       worker::Part& part = *reply.mutable_part();
-      part.set_request(get.request());
-      part.set_device(device);
       part.set_bytes(bytes.substr(begin, kPieceBytes));
       part.set_is_last(begin + kPieceBytes >= bytes.size());
       RETURN_IF_ERROR(Send(reply));
@@ -277,11 +264,8 @@ absl::Status WorkerSession::Get(const worker::Get& get) {
 
 absl::Status WorkerSession::Measure(const worker::Measure& measure) {
   worker::Reply reply;
-  int64_t peak = 0;
-  for (int device = 0; device < devices_->client.num_devices(); ++device) {
-    peak = std::max(peak, devices_->client.peak_bytes(device));
-  }
-  reply.mutable_measured()->set_peak_bytes(peak);
+  const pjrt::Client& client = devices_->client;
+  reply.mutable_measured()->set_peak_bytes(client.LargestPeakBytes(client.num_devices()));
   reply.mutable_measured()->set_num_arrays(static_cast<int64_t>(arrays_.size()));
   if (measure.reset()) devices_->client.meter().ResetPeak();
   return Send(reply);

@@ -80,7 +80,6 @@ struct Workers::Worker {
   grpc::ClientContext context;
   std::unique_ptr<ClientStream> stream;
   std::thread listener;
-  worker::Opened opened;
 
   std::mutex write_mutex;  // before Workers::mutex_
   worker::Requests batch;
@@ -190,9 +189,8 @@ absl::Status Workers::Open(const std::string& plugin) {
   Flush();
   worker::Request connect;
   for (int i = 0; i < size(); ++i) {
-    ASSIGN_OR_RETURN(std::vector<worker::Reply> replies, Wait(*answers[i]));
-    workers_[i]->opened = std::move(*replies.front().mutable_opened());
-    connect.mutable_connect()->add_addresses(workers_[i]->opened.address());
+    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, Wait(*answers[i]));
+    connect.mutable_connect()->add_addresses(replies.front().opened().address());
   }
   for (int i = 0; i < size(); ++i) Tell(i, connect);
   return absl::OkStatus();
@@ -216,8 +214,6 @@ Workers::~Workers() {
   // Processes end, and report no more deaths, before what their reports use.
   for (const std::unique_ptr<Worker>& worker : workers_) worker->process.reset();
 }
-
-const worker::Opened& Workers::opened(int worker) const { return workers_[worker]->opened; }
 
 bool Workers::IsChild(int worker) const { return workers_[worker]->process != nullptr; }
 
@@ -265,11 +261,6 @@ absl::StatusOr<std::vector<worker::Reply>> Workers::Wait(WorkerAnswer& answer) {
   changed_.wait(lock, [&] { return answer.is_complete || !failure_.ok(); });
   if (!answer.is_complete) return failure_;
   return std::move(answer.replies);
-}
-
-bool Workers::IsComplete(const WorkerAnswer& answer) const {
-  const std::lock_guard lock(mutex_);
-  return answer.is_complete;
 }
 
 absl::Status Workers::status() const {

@@ -65,12 +65,11 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()); }
-  const worker::Opened& opened(int worker) const;
   // Does it run on this machine, as a child?
   bool IsChild(int worker) const;
   // Of the child, for tests.
   int pid(int worker) const;
-  // For programs, arrays and requests.
+  // For programs and arrays.
   uint64_t NewNumber() { return next_number_++; }
 
   // Requests wait until Flush or until there are many bytes of them; each worker gets its own in
@@ -81,7 +80,6 @@ class Workers {
   void Flush();
   // Blocks; the replies in their order. Call Flush first.
   absl::StatusOr<std::vector<worker::Reply>> Wait(WorkerAnswer& answer);
-  bool IsComplete(const WorkerAnswer& answer) const;
   absl::Status status() const;
 
   // What to call a program's instructions in messages, by worker and number; until Forget. Called

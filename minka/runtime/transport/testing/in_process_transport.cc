@@ -1,4 +1,4 @@
-#include "minka/runtime/transport/in_process_transport.h"
+#include "minka/runtime/transport/testing/in_process_transport.h"
 
 #include <algorithm>
 #include <condition_variable>
