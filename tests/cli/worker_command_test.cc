@@ -183,7 +183,8 @@ TEST_F(WorkerCommandTest, AWorkerDoesNotWaitForAnotherThatIsGone) {
   EXPECT_THAT(run->Err(), HasSubstr(fmt::format("minka: worker 1 at {} does not answer any more",
                                                 AddressOf(*second))));
   WriteHosts({AddressOf(*first)}, 1);
-  EXPECT_TRUE(Await(kLong, [&] { return ListWorkers(0)[0]["state"] == "idle"; }));
+  EXPECT_TRUE(Await(kLong, [&] { return ListWorkers(0)[0]["state"] == "idle"; })) << first->Err();
+  EXPECT_EQ(first->Out(), fmt::format("minka worker listens on {}\n", AddressOf(*first)));
 }
 
 TEST_F(WorkerCommandTest, HostsThatDoNotFitAreRefused) {

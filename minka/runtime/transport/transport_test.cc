@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <ucs/debug/log_def.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -433,6 +434,16 @@ std::set<std::string> ListeningAddresses() {
     }
   }
   return addresses;
+}
+
+TEST_F(UcxTransportTest, WhatUcxSaysGoesToTheStandardError) {
+  const Ends ends = MakeUcxEnds(1);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  ucs_error("peer %d is gone", 7);
+  ucs_log_flush();
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "UCX ERROR: peer 7 is gone\n");
 }
 
 TEST_F(UcxTransportTest, OnlyLoopbackIsListenedOnUnlessToldOtherwise) {

@@ -2,18 +2,23 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <ucs/debug/log_def.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
+#include "fmt/format.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/runtime/transport/transport.h"
@@ -88,7 +93,25 @@ absl::Status CheckInterface(const std::string& interface) {
   return NotFound("no network device {}; ucx_info -d names all", interface);
 }
 
+// What UCX says goes to the standard output unless told otherwise, where results are.
+ucs_log_func_rc_t WriteToStandardError(const char*, unsigned, const char*, ucs_log_level_t level,
+                                       const ucs_log_component_config_t*, const char* format,
+                                       va_list arguments) {
+  std::array<char, 1024> message = {};
+  std::vsnprintf(message.data(), message.size(), format, arguments);
+  fmt::print(stderr, "UCX {}: {}\n", ucs_log_level_names[level], message.data());
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+void KeepStandardOutputClean() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (std::getenv("UCX_LOG_FILE") == nullptr) ucs_log_push_handler(&WriteToStandardError);
+  });
+}
+
 absl::StatusOr<ucp_context_h> MakeContext(int num_peers, const std::string& interface) {
+  KeepStandardOutputClean();
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return UcxError("cannot read the configuration of UCX", status);

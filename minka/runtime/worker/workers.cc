@@ -286,7 +286,7 @@ void Workers::Listen(Worker& worker) {
       auto code = static_cast<absl::StatusCode>(reply.failed().code());
       if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
       if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kCancelled) {
-        AwaitFailure();
+        AwaitFailure(2 * kDeathNotice);
       }
       Break(MakeError(code, fmt::format("{}: {}", worker.name, reply.failed().message())));
       continue;
@@ -294,7 +294,7 @@ void Workers::Listen(Worker& worker) {
     Take(worker, std::move(reply));
   }
   const grpc::Status end = worker.stream->Finish();
-  AwaitFailure();
+  AwaitFailure(kDeathNotice);
   const bool is_refused = end.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
                           end.error_code() == grpc::StatusCode::FAILED_PRECONDITION ||
                           end.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
@@ -305,9 +305,9 @@ void Workers::Listen(Worker& worker) {
                     WhatItRan(worker.number, at), where, end.error_message()));
 }
 
-void Workers::AwaitFailure() {
+void Workers::AwaitFailure(std::chrono::milliseconds at_most) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kDeathNotice, [&] { return is_ending_ || !failure_.ok(); });
+  changed_.wait_for(lock, at_most, [&] { return is_ending_ || !failure_.ok(); });
 }
 
 void Workers::Take(Worker& worker, worker::Reply reply) {

@@ -102,8 +102,8 @@ class Workers {
   void FlushWorker(Worker& worker);
   void Listen(Worker& worker);
   void Take(Worker& worker, worker::Reply reply);
-  // Until another one has failed, but not long.
-  void AwaitFailure();
+  // Until another one has failed.
+  void AwaitFailure(std::chrono::milliseconds at_most);
   void Break(absl::Status why);
   // ", told to run stage 1 backward of micro-batch 3,"; empty: nothing of a program.
   std::string WhatItRan(int worker, const WorkerProgress& at) const;
