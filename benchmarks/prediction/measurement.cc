@@ -92,9 +92,10 @@ absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string
   const Plan& plan = planned.candidates[planned.best].plan;
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
+  LocalSession session(devices);
   ASSIGN_OR_RETURN(CompiledStep compiled,
-                   Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; },
-                           devices.client, {.dump_dir = dump_dir}));
+                   Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; }, session,
+                           {.dump_dir = dump_dir}));
   Json row = {{"name", program.name()},
               {"step", program.step},
               {"method", std::string(MethodName(program.method))},
@@ -103,9 +104,7 @@ absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string
               {"estimated_bytes", plan.peak_memory_bytes},
               {"compiled_bytes", compiled.plan.peak_memory_bytes}};
   if (memory_only) return row;
-  StepRunner runner(compiled.prepared,
-                    MeshExecutor(devices.client, *std::move(compiled.executable), compiled.mesh(),
-                                 SignatureOf(compiled.prepared.module, compiled.program)));
+  StepRunner runner(compiled.prepared, std::move(compiled.executor));
   RETURN_IF_ERROR(RunWarm(step, runner, row));
   return row;
 }

@@ -14,6 +14,7 @@
 #include "fmt/format.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/driver/start_session.h"
 #include "minka/models/gpt.h"
 #include "minka/runtime/mesh/run_times.h"
 #include "minka/simulator/timeline.h"
@@ -231,8 +232,9 @@ absl::StatusOr<Json> MeasureBubble(const std::string& name, const std::string& b
                                       .num_micro_batches = which->num_micro_batches,
                                       .schedule = which->schedule,
                                       .calibration = calibration}));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
-                   StartWorkers(model.planned, {.binary = binary, .cpus = {{0}, {1}}}));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Session> session,
+      StartWorkers(model.planned.num_devices(), {.binary = binary, .cpus = {{0}, {1}}}));
   ASSIGN_OR_RETURN(auto executor, CompilePipeline(model.planned, *session));
   ASSIGN_OR_RETURN(TaskTimer timer, TaskTimer::Create(*session, executor->program()));
   StepRunner runner(model.planned.prepared, std::move(executor));

@@ -21,6 +21,7 @@
 #include "fmt/format.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/driver/start_session.h"
 #include "minka/models/mlp.h"
 #include "minka/runtime/mesh/local_devices.h"
 #include "minka/runtime/mesh/run_times.h"
@@ -223,14 +224,9 @@ Json StepTimes(const Case& which, const std::vector<Sample>& samples) {
 }
 
 absl::StatusOr<Json> OnWorkers(const Case& which, const std::string& binary, int num_rounds) {
-  PlannedPipeline planned;  // as many meshes of one device
-  planned.schedule.shape.num_meshes = which.num_meshes;
-  for (int mesh = 0; mesh < which.num_meshes; ++mesh) {
-    planned.plan.stages.emplace_back().mesh_number = mesh;
-    planned.plan.stages.back().plan.stage.mesh = Mesh({{"x", 1}});
-  }
+  const std::vector<int> num_devices(which.num_meshes, 1);  // by mesh
   ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
-                   StartWorkers(planned, {.binary = binary}));
+                   StartWorkers(num_devices, {.binary = binary}));
   const Workers& workers = dynamic_cast<WorkersSession&>(*session).workers();
   std::vector<int> pids;
   for (int i = 0; i < which.num_meshes; ++i) pids.push_back(workers.pid(i));
@@ -294,7 +290,7 @@ absl::StatusOr<double> LaunchesPerInstruction(const PipelineExecutor& executor,
 
 absl::StatusOr<Json> InOneProcess(const Case& which, int num_rounds) {
   ASSIGN_OR_RETURN(const LocalDevices devices, OpenLocalDevices({.num_devices = which.num_meshes}));
-  LocalSession session(devices.client);
+  LocalSession session(devices);
   ASSIGN_OR_RETURN(const std::vector<Sample> samples, Sampled(which, session, num_rounds, {}));
   const Line wall = LineOf(samples, &Sample::all_lists, &Sample::step_us);
   ASSIGN_OR_RETURN(const Repeatable longest, Load(which, which.sizes.back(), session));

@@ -1,5 +1,5 @@
-// What the runtime of pipelines costs, and how near a step on workers comes to what its schedule
-// allows.
+// What workers cost: the runtime of pipelines, how near a step comes to what its schedule allows,
+// and one mesh in a worker.
 //
 //   pipeline_benchmark                    all
 //   pipeline_benchmark --filter 1f1b      what has it in its name
@@ -14,6 +14,7 @@
 
 #include "CLI/CLI.hpp"
 #include "benchmarks/runtime/bubble.h"
+#include "benchmarks/runtime/one_mesh.h"
 #include "benchmarks/runtime/overhead.h"
 #include "benchmarks/support/run_apart.h"
 #include "benchmarks/support/table.h"
@@ -37,10 +38,12 @@ struct Options {
 std::vector<Criterion> Criteria() {
   return {{.field = "instruction_us", .relative = 0.5},
           {.field = "step_us", .relative = 0.5, .absolute = 50},
-          {.field = "of_schedule", .relative = 0.1, .is_better_large = true}};
+          {.field = "of_schedule", .relative = 0.1, .is_better_large = true},
+          {.field = "worker_over_process", .relative = 0.05}};
 }
 
 bool IsOverhead(const Json& row) { return row.contains("instruction_us"); }
+bool IsOneMesh(const Json& row) { return row.contains("worker_over_process"); }
 
 constexpr char kIntroduction[] =
     "# Pipelines on workers\n\n"
@@ -70,17 +73,25 @@ constexpr char kBubbleIntroduction[] =
     "by `minka profile`; the goal is\n"
     "within 10 % of the step. *Stage 1 / 0*: work of the stages. ms.\n\n";
 
+constexpr char kOneMeshIntroduction[] =
+    "\n## One mesh in a worker\n\n"
+    "A training step on two devices, its batch given and its loss read, in this process and in a "
+    "worker. ms. The goal is 1.02.\n\n";
+
 std::string Page(const Json& rows) {
-  std::string overheads, bubbles;
+  std::string overheads, bubbles, one_mesh;
   for (const Json& row : rows) {
     if (IsOverhead(row)) {
       overheads += OverheadTableRow(row);
+    } else if (IsOneMesh(row)) {
+      one_mesh += OneMeshTableRow(row);
     } else {
       bubbles += BubbleTableRow(row);
     }
   }
-  return fmt::format("{}{}{}{}{}{}", kIntroduction, kOverheadHeader, overheads, kBubbleIntroduction,
-                     kBubbleHeader, bubbles);
+  return fmt::format("{}{}{}{}{}{}{}{}{}", kIntroduction, kOverheadHeader, overheads,
+                     kBubbleIntroduction, kBubbleHeader, bubbles, kOneMeshIntroduction,
+                     kOneMeshHeader, one_mesh);
 }
 
 absl::StatusOr<Json> ProfileTwoDevices() {
@@ -112,6 +123,15 @@ absl::Status MeasureAll(const Options& options, const std::function<void(Json)>&
     Print(OverheadTableRow(row));
     add(std::move(row));
   }
+  const std::vector<std::string> one_mesh = Chosen(OneMeshNames(), options.filters);
+  if (!one_mesh.empty()) Print(kOneMeshHeader);
+  for (const std::string& name : one_mesh) {
+    ASSIGN_OR_RETURN(Json row, RunApart(name, [&] {
+                       return MeasureOneMesh(name, options.binary, options.num_rounds);
+                     }));
+    Print(OneMeshTableRow(row));
+    add(std::move(row));
+  }
   const std::vector<std::string> bubbles = Chosen(BubbleNames(), options.filters);
   if (bubbles.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Json profile, RunApart("profile", ProfileTwoDevices));
@@ -133,7 +153,7 @@ absl::Status MeasureAll(const Options& options, const std::function<void(Json)>&
 
 int main(int argc, char** argv) {
   minka::Options options;
-  CLI::App app("What the runtime of pipelines costs");
+  CLI::App app("What workers cost");
   app.add_option("--filter", options.filters, "only what has one of these in its name");
   app.add_option("--binary", options.binary, "minka, which workers run")->capture_default_str();
   app.add_option("--rounds", options.num_rounds, "of which the median counts")

@@ -25,7 +25,7 @@ absl::StatusOr<Step> OneDeviceStep(const Step& step, const MicroBatchOptions& mi
 
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
                                                    int num_steps) {
-  const pjrt::Client& client = run.devices().client;
+  ASSIGN_OR_RETURN(const pjrt::Client client, run.LocalClient());
   const PlannedPipeline* const pipeline = run.pipeline();
   const MicroBatchOptions micro_batches = pipeline != nullptr
                                               ? MicroBatchesOf(pipeline->plan)
@@ -47,6 +47,7 @@ absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const Step
   absl::StatusOr<FirstDifference> found = FindFirstDifference({.prepared = prepared,
                                                                .plan = run.plan(),
                                                                .client = client,
+                                                               .session = run.session(),
                                                                .inputs = inputs,
                                                                .num_steps = num_steps,
                                                                .runner = run.runner(),

@@ -78,9 +78,9 @@ absl::Status PrepareFor(const Step& step, const Preparation& preparation, const 
   return Verify(out.prepared.module);
 }
 
-absl::Status DumpOptimized(const DumpFolder& dump, const pjrt::Executable& executable) {
+absl::Status DumpOptimized(const DumpFolder& dump, PipelineExecutor& executor) {
   if (!dump.enabled()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string bytes, executable.OptimizedModule());
+  ASSIGN_OR_RETURN(const std::string bytes, executor.OptimizedModule(/*mesh=*/0, /*program=*/0));
   ASSIGN_OR_RETURN(const Module optimized, ImportHlo(bytes));
   return dump.Write("05-optimized.hlo.txt", HloText(optimized));
 }
@@ -119,7 +119,7 @@ PlanSource PlanFromText(std::string json) {
 }
 
 absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_source,
-                                     const pjrt::Client& client, const CompileOptions& options) {
+                                     Session& session, const CompileOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
   DumpFolder dump;
   if (!options.dump_dir.empty()) {
@@ -156,10 +156,6 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
 
     progress.Begin("check");
     RETURN_IF_ERROR(CheckPlan(out.plan, out.prepared.module));
-    if (out.mesh().num_devices() > client.num_devices()) {
-      return InvalidArgument("the plan's mesh {} has {} devices; {} are at hand",
-                             out.mesh().ToString(), out.mesh().num_devices(), client.num_devices());
-    }
     if (progress.Done()) return out;
 
     progress.Begin("lower");
@@ -177,19 +173,14 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
     RETURN_IF_ERROR(WithContext(Verify(out.program.module), "lowering made a wrong program"));
     if (progress.Done()) return out;
 
-    progress.Begin("export");
-    const std::string bytes = ExportHlo(out.program.module);
-    if (progress.Done()) return out;
-
     progress.Begin("xla");
-    ASSIGN_OR_RETURN(
-        out.executable,
-        pjrt::Executable::Compile(client, bytes,
-                                  {.num_replicas = static_cast<int>(out.mesh().num_devices())}));
-    RETURN_IF_ERROR(DumpOptimized(dump, *out.executable));
+    ASSIGN_OR_RETURN(out.executor,
+                     session.Load(ProgramOfOneMesh(out.program.module, out.mesh(),
+                                                   SignatureOf(out.prepared.module, out.program))));
+    RETURN_IF_ERROR(DumpOptimized(dump, *out.executor));
     progress.Done();
 
-    const int64_t needed = out.executable->memory().total_bytes();
+    const int64_t needed = out.executor->memory()[0][0].total_bytes();
     estimated = out.plan.peak_memory_bytes;
     out.plan.peak_memory_bytes = out.plan.stage.peak_memory_bytes = needed;
     out.plan.memory_tier = MemoryTier::kCompiled;
@@ -204,10 +195,12 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
     *limit = std::min(*limit, estimated) - (needed - *options.memory_limit_bytes);
   }
   RETURN_IF_ERROR(dump.Write("03-plan.json", PlanToJson(out.plan, out.prepared.module)));
-  RETURN_IF_ERROR(dump.Write("memory.json", DescribeMemory(out.plan, out.executable->memory())));
+  RETURN_IF_ERROR(
+      dump.Write("memory.json", DescribeMemory(out.plan, out.executor->memory()[0][0])));
   RETURN_IF_ERROR(dump.Write(
       "manifest.json",
-      DescribeManifest(options.configuration, options.versions,
+      DescribeManifest(options.configuration,
+                       {{"minka", MINKA_VERSION}, {"plugin", session.version()}},
                        HashText(ModuleHash(out.prepared.module)), out.mesh(), out.times)));
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,8 +16,8 @@
 #include "minka/lowering/spmd.h"
 #include "minka/plan/plan.h"
 #include "minka/planner/intra_op/search_result.h"
-#include "minka/runtime/pjrt/client.h"
-#include "minka/runtime/pjrt/executable.h"
+#include "minka/runtime/pipeline/pipeline_executor.h"
+#include "minka/runtime/pipeline/session.h"
 
 namespace minka {
 
@@ -30,8 +31,8 @@ using PlanSource =
 PlanSource PlanFromText(std::string json);
 
 // The steps by name, in order.
-inline constexpr std::string_view kCompileSteps[] = {"import", "prepare", "plan",   "check",
-                                                     "lower",  "verify",  "export", "xla"};
+inline constexpr std::string_view kCompileSteps[] = {"import", "prepare", "plan", "check",
+                                                     "lower",  "verify",  "xla"};
 
 struct CompileOptions {
   // How the step is prepared before it is planned; the plan may ask for more.
@@ -40,7 +41,6 @@ struct CompileOptions {
   std::string dump_dir;                              // empty: nothing is written
   std::string stop_after;                            // one of kCompileSteps; empty: all run
   std::map<std::string, std::string> configuration;  // for the dump's manifest
-  std::map<std::string, std::string> versions;       // for the dump's manifest
   // Called when a step begins: XLA can abort the process, and then somebody else must say where.
   std::function<void(std::string_view step)> on_step;
 };
@@ -49,15 +49,15 @@ struct CompiledStep {
   Step prepared;
   Plan plan;  // memory_tier kCompiled if the program was compiled
   SpmdProgram program;
-  std::optional<pjrt::Executable> executable;  // none where stop_after came first
+  std::unique_ptr<PipelineExecutor> executor;  // null where stop_after came first
   std::vector<CompileTime> times;
 
   const Mesh& mesh() const { return plan.stage.mesh; }
 };
 
-// Plans again, at most three times, while the compiled program does not fit the limit;
-// ResourceExhausted then says what would.
+// The session compiles and runs the program. Plans again, at most three times, while the compiled
+// program does not fit the limit; ResourceExhausted then says what would.
 absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_source,
-                                     const pjrt::Client& client, const CompileOptions& options);
+                                     Session& session, const CompileOptions& options);
 
 }  // namespace minka

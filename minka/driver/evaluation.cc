@@ -44,10 +44,8 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> CompileOnMesh(const Step& step,
     ASSIGN_OR_RETURN(PlanResult result, PlanStep(prepared, request));
     return std::move(result.candidates[result.best].plan);
   };
-  ASSIGN_OR_RETURN(CompiledStep compiled, Compile(step, source, training.devices().client, {}));
-  return std::make_unique<MeshExecutor>(training.devices().client, *std::move(compiled.executable),
-                                        mesh,
-                                        SignatureOf(compiled.prepared.module, compiled.program));
+  ASSIGN_OR_RETURN(CompiledStep compiled, Compile(step, source, training.session(), {}));
+  return std::move(compiled.executor);
 }
 
 absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const Step& step,

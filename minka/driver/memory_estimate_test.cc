@@ -82,10 +82,10 @@ absl::StatusOr<double> EstimatedOverCompiled(const Planned& planned, const Local
   ASSIGN_OR_RETURN(const PlanResult result, PlanStep(step, request));
   const Plan& plan = result.candidates[result.best].plan;
   EXPECT_EQ(plan.memory_tier, MemoryTier::kEstimated);
-  ASSIGN_OR_RETURN(
-      const CompiledStep compiled,
-      Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; }, devices.client,
-              {.preparation = {.micro_batches = request.micro_batches}}));
+  LocalSession session(devices);
+  ASSIGN_OR_RETURN(const CompiledStep compiled,
+                   Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; }, session,
+                           {.preparation = {.micro_batches = request.micro_batches}}));
   return static_cast<double>(plan.peak_memory_bytes) /
          static_cast<double>(compiled.plan.peak_memory_bytes);
 }

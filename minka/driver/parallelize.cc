@@ -35,12 +35,11 @@ absl::StatusOr<PlanSource> SourceOf(PlanRequest& request, const ParallelizeOptio
   return PlanFromText(std::move(json));
 }
 
-absl::StatusOr<LocalDevices> DevicesFor(const Cluster& cluster, bool has_workers,
-                                        const ParallelizeOptions& options) {
-  if (options.devices) return *options.devices;
+LazyLocalDevices DevicesFor(const Cluster& cluster, const ParallelizeOptions& options) {
+  if (options.devices) return LazyLocalDevices(*options.devices);
   // Beside workers, one for what is compared with them.
-  return OpenLocalDevices(
-      {.num_devices = has_workers ? 1 : cluster.num_devices(), .plugin_path = options.plugin_path});
+  const int num_devices = options.workers ? 1 : static_cast<int>(cluster.num_devices());
+  return LazyLocalDevices({.num_devices = num_devices, .plugin_path = options.plugin_path});
 }
 
 // The pipeline of a request, or of a plan file that has one.
@@ -66,12 +65,14 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
   ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   if (request.pipeline && options.on_step) options.on_step("plan");
   ASSIGN_OR_RETURN(std::optional<PlannedPipeline> pipeline, PipelineOf(step, request, options));
-  const bool has_workers = pipeline && options.workers;
-  ASSIGN_OR_RETURN(LocalDevices devices, DevicesFor(cluster, has_workers, options));
+  LazyLocalDevices devices = DevicesFor(cluster, options);
+  const std::vector<int> num_devices =
+      pipeline ? pipeline->num_devices() : std::vector{static_cast<int>(cluster.num_devices())};
+  if (options.on_step) options.on_step(options.workers ? "workers" : "devices");
+  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                   StartSession(num_devices, options.workers, devices));
   if (pipeline) {
     if (options.on_step) options.on_step("xla");
-    ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                     StartSession(*pipeline, options.workers, devices.client));
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, *session));
     RETURN_IF_ERROR(CheckMemory(pipeline->plan, request.search.memory_limit_bytes));
     Parallelized run(step, *std::move(pipeline), std::move(session), std::move(executor),
@@ -80,26 +81,20 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
     return run;
   }
   ASSIGN_OR_RETURN(CompiledStep compiled,
-                   Compile(step, source, devices.client,
+                   Compile(step, source, *session,
                            {.preparation = {.micro_batches = request.micro_batches},
                             .memory_limit_bytes = request.search.memory_limit_bytes,
                             .dump_dir = options.dump_dir,
                             .configuration = options.configuration,
-                            .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
                             .on_step = options.on_step}));
-  return Parallelized(step, std::move(compiled), std::move(devices), std::move(initializers));
+  return Parallelized(step, std::move(compiled), std::move(session), std::move(devices),
+                      std::move(initializers));
 }
 
 template <typename... Cases>
 struct Visitor : Cases... {
   using Cases::operator()...;
 };
-
-StepRunner MakeRunner(CompiledStep& compiled, const LocalDevices& devices) {
-  return {compiled.prepared,
-          MeshExecutor(devices.client, *std::move(compiled.executable), compiled.mesh(),
-                       SignatureOf(compiled.prepared.module, compiled.program))};
-}
 
 }  // namespace
 
@@ -170,7 +165,8 @@ absl::StatusOr<Parallelized> Parallelize(const Step& step, const Cluster& cluste
   return ParallelizeWith(step, {}, cluster, method, options);
 }
 
-Parallelized::Parallelized(Step step, CompiledStep compiled, LocalDevices devices,
+Parallelized::Parallelized(Step step, CompiledStep compiled, std::unique_ptr<Session> session,
+                           LazyLocalDevices devices,
                            std::vector<std::optional<Initializer>> initializers)
     : step_(std::move(step)),
       prepared_(compiled.prepared),
@@ -178,10 +174,11 @@ Parallelized::Parallelized(Step step, CompiledStep compiled, LocalDevices device
       compile_times_(compiled.times),
       devices_(std::move(devices)),
       initializers_(std::move(initializers)),
-      runner_(MakeRunner(compiled, devices_)) {}
+      session_(std::move(session)),
+      runner_(prepared_, std::move(compiled.executor)) {}
 
 Parallelized::Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<Session> session,
-                           std::unique_ptr<PipelineExecutor> executor, LocalDevices devices,
+                           std::unique_ptr<PipelineExecutor> executor, LazyLocalDevices devices,
                            std::vector<std::optional<Initializer>> initializers)
     : step_(std::move(step)),
       prepared_(pipeline.prepared),
@@ -247,6 +244,11 @@ absl::StatusOr<StepResult> Parallelized::operator()(State state, const Batch& ba
   return result;
 }
 
+absl::StatusOr<pjrt::Client> Parallelized::LocalClient() {
+  ASSIGN_OR_RETURN(const LocalDevices devices, devices_.Get());
+  return devices.client;
+}
+
 absl::Status Parallelized::SavePlan(const std::string& path) const {
   return WriteFile(path, pipeline_ ? PipelinePlanToJson(pipeline_->plan, pipeline_->modules())
                                    : PlanToJson(*plan_, prepared_.module));
@@ -254,11 +256,10 @@ absl::Status Parallelized::SavePlan(const std::string& path) const {
 
 absl::Status Parallelized::Dump(const std::string& folder) const {
   if (pipeline_) return DumpPipeline(*pipeline_, folder);
-  return Compile(step_, PlanFromText(PlanToJson(*plan_, prepared_.module)), devices_.client,
+  return Compile(step_, PlanFromText(PlanToJson(*plan_, prepared_.module)), *session_,
                  {.preparation = PreparationOf(*plan_),
                   .dump_dir = folder,
-                  .configuration = plan_->options,
-                  .versions = {{"minka", MINKA_VERSION}, {"plugin", devices_.version()}}})
+                  .configuration = plan_->options})
       .status();
 }
 

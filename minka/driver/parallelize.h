@@ -8,8 +8,8 @@
 //     state = std::move(result.state);
 //   }
 //
-// The plugin runs in this process, which XLA can abort, unless the meshes of a pipeline are given
-// to workers; the command line runs all of it in a child.
+// The plugin runs in this process, which XLA can abort, unless the meshes are given to workers;
+// what is compared with them runs here then, and the command line runs all of that in a child.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@
 #include "minka/driver/compile.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/plan_step.h"
+#include "minka/driver/start_session.h"
 #include "minka/frontend/trace.h"
 #include "minka/ir/step.h"
 #include "minka/oracle/oracle.h"
@@ -85,7 +86,7 @@ struct ParallelizeOptions {
   // given with it.
   std::string plan_path;
   std::optional<LocalDevices> devices;  // shares a connection; else one is opened
-  // Where the meshes of a pipeline run; nullopt: in this process, where they take turns.
+  // Where the meshes run; nullopt: in this process, where those of a pipeline take turns.
   std::optional<WorkerOptions> workers;
   std::string plugin_path;
   std::string dump_dir;
@@ -108,10 +109,11 @@ struct StepResult {
 // A step compiled for a mesh, or for those of a pipeline. Move-only; not thread-safe.
 class Parallelized {
  public:
-  Parallelized(Step step, CompiledStep compiled, LocalDevices devices,
-               std::vector<std::optional<Initializer>> initializers);
+  // The session is the one that compiled it.
+  Parallelized(Step step, CompiledStep compiled, std::unique_ptr<Session> session,
+               LazyLocalDevices devices, std::vector<std::optional<Initializer>> initializers);
   Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<Session> session,
-               std::unique_ptr<PipelineExecutor> executor, LocalDevices devices,
+               std::unique_ptr<PipelineExecutor> executor, LazyLocalDevices devices,
                std::vector<std::optional<Initializer>> initializers);
 
   // State by the step's initialisers; FailedPrecondition for a step that has none (a module file).
@@ -126,7 +128,7 @@ class Parallelized {
   const Plan& plan() const;
   // Null: it runs on one mesh.
   const PlannedPipeline* pipeline() const { return pipeline_ ? &*pipeline_ : nullptr; }
-  // Where the pipeline runs. Precondition: it is one.
+  // Where it runs.
   Session& session() const { return *session_; }
   absl::Status SavePlan(const std::string& path) const;
   // Compiles once more and writes what CompileOptions::dump_dir says.
@@ -134,7 +136,8 @@ class Parallelized {
 
   const Step& step() const { return step_; }
   const Step& prepared() const { return prepared_; }
-  const LocalDevices& devices() const { return devices_; }
+  // Of this process, for what the run is compared with. Opened when it is first asked for.
+  absl::StatusOr<pjrt::Client> LocalClient();
   StepRunner& runner() { return runner_; }
   const StepRunner& runner() const { return runner_; }
   // Batch inputs and key of a step at their parameter numbers.
@@ -147,9 +150,9 @@ class Parallelized {
   std::optional<Plan> plan_;
   std::optional<PlannedPipeline> pipeline_;
   std::vector<CompileTime> compile_times_;
-  LocalDevices devices_;
+  LazyLocalDevices devices_;
   std::vector<std::optional<Initializer>> initializers_;
-  std::unique_ptr<Session> session_;  // null: one mesh of this process
+  std::unique_ptr<Session> session_;
   StepRunner runner_;
 };
 

@@ -6,13 +6,11 @@
 
 #include "minka/base/status.h"
 #include "minka/driver/dump.h"
-#include "minka/driver/hosts.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
-#include "minka/runtime/worker/worker_pipeline_executor.h"
 #include "minka/schedule/generate.h"
 
 namespace minka {
@@ -29,6 +27,12 @@ std::vector<Mesh> PlannedPipeline::meshes() const {
     meshes[stage.mesh_number] = stage.plan.stage.mesh;
   }
   return meshes;
+}
+
+std::vector<int> PlannedPipeline::num_devices() const {
+  std::vector<int> num_devices;
+  for (const Mesh& mesh : meshes()) num_devices.push_back(static_cast<int>(mesh.num_devices()));
+  return num_devices;
 }
 
 absl::StatusOr<Schedule> ScheduleFor(const Step& prepared, std::string_view name,
@@ -108,55 +112,18 @@ absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_
       *limit_bytes);
 }
 
-absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& planned,
-                                                      const WorkerOptions& options) {
-  std::vector<int> num_devices;  // by mesh
-  for (const Mesh& mesh : planned.meshes()) {
-    num_devices.push_back(static_cast<int>(mesh.num_devices()));
-  }
-  if (options.hosts_path.empty()) {
-    ASSIGN_OR_RETURN(std::shared_ptr<Workers> workers,
-                     Workers::StartLocal({.num_devices = num_devices,
-                                          .cpus = options.cpus,
-                                          .binary = options.binary,
-                                          .plugin = options.plugin_path,
-                                          .version = MINKA_VERSION}));
-    return std::make_unique<WorkersSession>(std::move(workers));
-  }
-  ASSIGN_OR_RETURN(Hosts hosts, ReadHosts(options.hosts_path));
-  if (hosts.workers.size() < num_devices.size()) {
-    return InvalidArgument("{} names {} workers; the pipeline has {} meshes", options.hosts_path,
-                           hosts.workers.size(), num_devices.size());
-  }
-  hosts.workers.resize(num_devices.size());
-  for (size_t mesh = 0; mesh < num_devices.size(); ++mesh) {
-    RemoteWorker& worker = hosts.workers[mesh];
-    if (worker.num_devices < num_devices[mesh]) {
-      return InvalidArgument("{}: the worker at {} has {} devices; mesh {} has {}",
-                             options.hosts_path, worker.address, worker.num_devices, mesh,
-                             num_devices[mesh]);
-    }
-    worker.num_devices = num_devices[mesh];
-  }
-  ASSIGN_OR_RETURN(std::shared_ptr<Workers> workers,
-                   Workers::Connect({.workers = std::move(hosts.workers),
-                                     .token = std::move(hosts.token),
-                                     .version = MINKA_VERSION}));
-  return std::make_unique<WorkersSession>(std::move(workers));
-}
-
-absl::StatusOr<std::unique_ptr<Session>> StartSession(const PlannedPipeline& planned,
-                                                      const std::optional<WorkerOptions>& workers,
-                                                      const pjrt::Client& client) {
-  if (workers) return StartWorkers(planned, *workers);
-  return std::make_unique<LocalSession>(client);
-}
-
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
                                                                   Session& session) {
   ASSIGN_OR_RETURN(PipelineProgram program, LowerPipeline(planned));
   ASSIGN_OR_RETURN(std::unique_ptr<PipelineExecutor> executor, session.Load(std::move(program)));
-  SetMemory(executor->program(), executor->temporary_bytes(), planned.plan);
+  std::vector<std::vector<int64_t>> temporary;  // by mesh and program
+  for (const std::vector<pjrt::MemoryStatistics>& of_mesh : executor->memory()) {
+    temporary.emplace_back();
+    for (const pjrt::MemoryStatistics& memory : of_mesh) {
+      temporary.back().push_back(memory.temp_bytes);
+    }
+  }
+  SetMemory(executor->program(), temporary, planned.plan);
   planned.plan.memory_tier = MemoryTier::kCompiled;
   return executor;
 }

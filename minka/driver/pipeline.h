@@ -31,7 +31,8 @@ struct PlannedPipeline {
   PipelinePlan plan;
 
   std::vector<const Module*> modules() const;
-  std::vector<Mesh> meshes() const;  // by mesh number
+  std::vector<Mesh> meshes() const;      // by mesh number
+  std::vector<int> num_devices() const;  // by mesh number
 };
 
 // By request.pipeline; request.meshes is not read, the first method plans each stage, nothing is
@@ -55,24 +56,6 @@ absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned);
 
 // ResourceExhausted where a device needs more than the limit.
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes);
-
-// A worker for each mesh: children on this machine, or those of a hosts file.
-struct WorkerOptions {
-  std::string hosts_path;  // see hosts.h; empty: children
-  // Of children.
-  std::string binary;                  // minka; empty: this program, which is it
-  std::vector<std::vector<int>> cpus;  // by mesh, those that its worker may run on; empty: all
-  std::string plugin_path;             // empty: searched
-};
-
-// Where the pipeline's meshes run, mesh i on worker i.
-absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const PlannedPipeline& planned,
-                                                      const WorkerOptions& options);
-
-// The same, or, without workers, the client's devices in this process.
-absl::StatusOr<std::unique_ptr<Session>> StartSession(const PlannedPipeline& planned,
-                                                      const std::optional<WorkerOptions>& workers,
-                                                      const pjrt::Client& client);
 
 // Lowers and compiles every program; the plan says then what memory they need together.
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,

@@ -69,6 +69,7 @@ void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStageP
         return stage.weight_gradient_us;
       case ProgramKind::kFront:
       case ProgramKind::kApply:
+      case ProgramKind::kWhole:
         break;
     }
     return stage.apply_us;

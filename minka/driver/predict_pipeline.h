@@ -15,7 +15,7 @@ namespace minka {
 // Fills it in from the plans of the stages.
 absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned);
 
-// What every mesh needs per device, from what each of its programs takes besides its arguments and
+// What every mesh needs per device, from what each of its programs holds besides its arguments and
 // results (by mesh and program).
 void SetMemory(const PipelineProgram& program,
                std::span<const std::vector<int64_t>> temporary_bytes, PipelinePlan& plan);

@@ -216,18 +216,18 @@ class Training {
   }
 
   absl::Status PlanAndCompile() {
-    ASSIGN_OR_RETURN(const LocalDevices devices,
-                     OpenLocalDevices({.num_devices = options_.num_devices,
-                                       .plugin_path = options_.plugin_path}));
+    LazyLocalDevices devices(
+        {.num_devices = options_.num_devices, .plugin_path = options_.plugin_path});
     PlanRequest request = options_.request;
     request.cluster = Cluster::Local(options_.num_devices);
     if (request.cost_model.kind == CostModelKind::kMeasured && !request.cost_model.calibration) {
       Phase("profile");
+      ASSIGN_OR_RETURN(const LocalDevices opened, devices.Get());
       ASSIGN_OR_RETURN(request.cost_model.calibration,
-                       LoadOrProfile(devices, {.num_devices = options_.num_devices,
-                                               .on_progress = [&](std::string_view what, int, int) {
-                                                 Phase(fmt::format("profile: {}", what));
-                                               }}));
+                       LoadOrProfile(opened, {.num_devices = options_.num_devices,
+                                              .on_progress = [&](std::string_view what, int, int) {
+                                                Phase(fmt::format("profile: {}", what));
+                                              }}));
     }
     std::optional<Plan> data;
     if (!request.search.memory_limit_bytes && options_.memory_limit_of_data) {
@@ -237,23 +237,25 @@ class Training {
     }
     report_.memory_limit_bytes = request.search.memory_limit_bytes;
     if (request.pipeline) return PlanAndCompilePipeline(request, devices);
+    Phase(options_.workers ? "workers" : "devices");
+    ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                     StartSession({options_.num_devices}, options_.workers, devices));
     PlanResult considered;
     const PlanSource source = [&](const Step& step, std::optional<int64_t> limit) {
       return Search(step, request, limit, considered);
     };
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(CompiledStep compiled,
-                     Compile(traced_.step, source, devices.client,
+                     Compile(traced_.step, source, *session,
                              {.preparation = {.micro_batches = request.micro_batches},
                               .memory_limit_bytes = request.search.memory_limit_bytes,
                               .dump_dir = options_.dump_dir,
                               .configuration = request.options,
-                              .versions = {{"minka", MINKA_VERSION}, {"plugin", devices.version()}},
                               .on_step = events_.on_phase}));
     report_.compile_seconds = SecondsSince(start);
     report_.plan = compiled.plan;
     report_.prepared = compiled.prepared;
-    report_.total_allocation_bytes = compiled.executable->memory().total_bytes();
+    report_.total_allocation_bytes = compiled.plan.peak_memory_bytes;
     if (!options_.plan_path.empty()) {
       RETURN_IF_ERROR(
           WriteFile(options_.plan_path, PlanToJson(compiled.plan, compiled.prepared.module)));
@@ -261,7 +263,8 @@ class Training {
     considered.candidates[considered.best].plan = compiled.plan;
     if (data) ShowCompiled(*data, *request.search.memory_limit_bytes, considered);
     if (events_.on_plan) events_.on_plan(considered, compiled.plan);
-    run_.emplace(traced_.step, std::move(compiled), devices, traced_.initializers);
+    run_.emplace(traced_.step, std::move(compiled), std::move(session), devices,
+                 traced_.initializers);
     return CompileEvaluation(request);
   }
 
@@ -275,13 +278,13 @@ class Training {
     return absl::OkStatus();
   }
 
-  absl::Status PlanAndCompilePipeline(const PlanRequest& request, const LocalDevices& devices) {
+  absl::Status PlanAndCompilePipeline(const PlanRequest& request, LazyLocalDevices& devices) {
     Phase("plan");
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(PlannedPipeline pipeline, PlanPipeline(traced_.step, request));
     Phase("xla");
     ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                     StartSession(pipeline, options_.workers, devices.client));
+                     StartSession(pipeline.num_devices(), options_.workers, devices));
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(pipeline, *session));
     report_.compile_seconds = SecondsSince(start);
     report_.pipeline = pipeline;
@@ -306,14 +309,16 @@ class Training {
 
   // What data parallelism needs, on the compiled program: a limit given as a part of it is a part
   // of that.
-  absl::StatusOr<Plan> CompiledDataPlan(const PlanRequest& request, const LocalDevices& devices) {
+  absl::StatusOr<Plan> CompiledDataPlan(const PlanRequest& request, LazyLocalDevices& devices) {
     Phase("compile data parallelism");
     const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
       ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, DataRequest(request)));
       return std::move(planned.candidates.front().plan);
     };
+    ASSIGN_OR_RETURN(LocalDevices opened, devices.Get());
+    LocalSession session(std::move(opened));
     ASSIGN_OR_RETURN(CompiledStep compiled,
-                     Compile(traced_.step, source, devices.client,
+                     Compile(traced_.step, source, session,
                              {.preparation = {.micro_batches = request.micro_batches}}));
     return std::move(compiled.plan);
   }

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/plan_step.h"
+#include "minka/driver/start_session.h"
 #include "minka/models/registry.h"
 #include "minka/oracle/oracle.h"
 #include "minka/plan/plan.h"
@@ -54,7 +55,7 @@ struct TrainOptions {
   // What is asked of the plan; the cluster is the local one. A measured cost model without a
   // calibration profiles the machine or takes an earlier profile.
   PlanRequest request;
-  // Where the meshes of a pipeline run; nullopt: in this process, where they take turns.
+  // Where the meshes run; nullopt: in this process, where those of a pipeline take turns.
   std::optional<WorkerOptions> workers;
   bool traces_step = false;  // of a pipeline, see TrainReport::trace
   // Limits memory to this part of what data parallelism needs, where request has no limit.

@@ -261,10 +261,6 @@ class DifferenceSearch {
       if (point.kept) kept.push_back(*point.kept);
     }
     ASSIGN_OR_RETURN(SpmdProgram lowered, LowerSpmd(module, stage_, kept));
-    ASSIGN_OR_RETURN(
-        pjrt::Executable executable,
-        pjrt::Executable::Compile(run_.client, ExportHlo(lowered.module),
-                                  {.num_replicas = static_cast<int>(stage_.mesh.num_devices())}));
     Step step = micro_batched_.step;
     MeshSignature signature = SignatureOf(module, std::move(lowered.parameters), lowered.results);
     for (const ValueVersion& value : kept) {
@@ -274,8 +270,10 @@ class DifferenceSearch {
       if (!loop_.IsTransient(value.value.instruction)) continue;
       shape.dims.insert(shape.dims.begin(), loop_.num_micro_batches);
     }
-    made.mesh.emplace(
-        step, MeshExecutor(run_.client, std::move(executable), stage_.mesh, std::move(signature)));
+    ASSIGN_OR_RETURN(std::unique_ptr<PipelineExecutor> executor,
+                     run_.session.Load(ProgramOfOneMesh(std::move(lowered.module), stage_.mesh,
+                                                        std::move(signature))));
+    made.mesh.emplace(step, std::move(executor));
     program = std::move(made);
     return &*program;
   }

@@ -18,6 +18,7 @@
 #include "minka/ir/step.h"
 #include "minka/oracle/oracle.h"
 #include "minka/plan/plan.h"
+#include "minka/runtime/pipeline/session.h"
 #include "minka/runtime/pjrt/client.h"
 
 namespace minka {
@@ -36,7 +37,8 @@ struct SearchedRun {
   // runs them.
   const Step& prepared;
   const Plan& plan;
-  const pjrt::Client& client;
+  const pjrt::Client& client;  // one device
+  Session& session;            // the mesh of the plan
   const StepInputs& inputs;
   int num_steps = 1;
   StepRunner& runner;          // of the plan's program as it is

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -19,7 +20,35 @@ std::string SlotsText(const MeshProgram& mesh, const std::vector<int>& slots) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+// Makes a slot for each of the arrays, and returns their numbers.
+std::vector<int> AddSlots(std::string_view what, const std::vector<Shape>& shapes,
+                          const std::vector<Sharding>& shardings, std::vector<ArraySlot>& slots) {
+  std::vector<int> numbers;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    numbers.push_back(static_cast<int>(slots.size()));
+    slots.push_back({fmt::format("{} {}", what, i), shapes[i], shardings[i]});
+  }
+  return numbers;
+}
+
 }  // namespace
+
+PipelineProgram ProgramOfOneMesh(Module module, const Mesh& mesh, MeshSignature signature) {
+  PipelineProgram program;
+  MeshProgram& only = program.meshes.emplace_back();
+  only.mesh = mesh;
+  RunInstruction run{.micro_batch = -1};
+  run.arguments =
+      AddSlots("parameter", signature.parameters, signature.parameter_shardings, only.slots);
+  run.results = AddSlots("result", signature.results, signature.result_shardings, only.slots);
+  for (const int slot : run.arguments) program.parameters.push_back({{.mesh = 0, .slot = slot}});
+  for (const int slot : run.results) program.results.push_back({.mesh = 0, .slot = slot});
+  only.instructions.emplace_back(std::move(run));
+  only.programs.push_back({.task = {ProgramKind::kWhole},
+                           .module = std::move(module),
+                           .signature = std::move(signature)});
+  return program;
+}
 
 std::string InstructionName(const MeshProgram& mesh, size_t number) {
   const PipelineInstruction& instruction = mesh.instructions[number];
@@ -27,6 +56,7 @@ std::string InstructionName(const MeshProgram& mesh, size_t number) {
     const StageProgram& program = mesh.programs[run->program];
     const std::string micro_batch =
         run->micro_batch < 0 ? "" : fmt::format(" of micro-batch {}", run->micro_batch);
+    if (program.task.kind == ProgramKind::kWhole) return "run the step";
     return fmt::format("run stage {} {}{}", program.stage, ToString(program.task), micro_batch);
   }
   if (const auto* send = std::get_if<SendInstruction>(&instruction)) {

@@ -1,5 +1,5 @@
 // What the meshes of a pipeline run in a step: programs, and for each mesh a list of instructions
-// that needs no decisions and no controller while it runs.
+// that needs no decisions and no controller while it runs. One mesh is a pipeline of one.
 #pragma once
 
 #include <string>
@@ -76,6 +76,9 @@ struct PipelineProgram {
 
   const ArraySlot& slot(const MeshSlot& at) const { return meshes[at.mesh].slots[at.slot]; }
 };
+
+// The mesh runs the module once per step, and nothing else.
+PipelineProgram ProgramOfOneMesh(Module module, const Mesh& mesh, MeshSignature signature);
 
 // "run stage 1 backward of micro-batch 0", "send %3 x by channel 5".
 std::string InstructionName(const MeshProgram& mesh, size_t number);

@@ -18,6 +18,8 @@ std::string_view ProgramKindName(ProgramKind kind) {
       return "weight-gradient";
     case ProgramKind::kApply:
       return "apply";
+    case ProgramKind::kWhole:
+      return "whole";
   }
   MINKA_CHECK(false);
 }

@@ -14,9 +14,10 @@ enum class ProgramKind : uint8_t {
   kBackward,        // for each micro-batch; what other stages wait for, where it is split
   kWeightGradient,  // for each micro-batch; the rest of the backward pass
   kApply,           // once per step, behind the last micro-batch
+  kWhole,           // the whole step, where it is not cut
 };
 
-// "front", "forward", "backward", "weight-gradient", "apply".
+// "front", "forward", "backward", "weight-gradient", "apply", "whole".
 std::string_view ProgramKindName(ProgramKind kind);
 
 // One program of a stage. What runs once per step is cut into phases wherever stages wait for each
@@ -32,7 +33,7 @@ std::string ToString(const ProgramTask& task);
 
 // Does it run for each micro-batch?
 inline bool IsPerMicroBatch(ProgramKind kind) {
-  return kind != ProgramKind::kFront && kind != ProgramKind::kApply;
+  return kind != ProgramKind::kFront && kind != ProgramKind::kApply && kind != ProgramKind::kWhole;
 }
 
 }  // namespace minka

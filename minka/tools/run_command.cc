@@ -163,7 +163,7 @@ class ModuleRun {
     PlanningFlags planning = flags_.planning;
     RETURN_IF_ERROR(TakeMeshOfPlan(flags_, source_.step, planning));
     ASSIGN_OR_RETURN(PlanRequest request, RequestOf(planning));
-    RETURN_IF_ERROR(CheckWorkerFlags(flags_.workers, request.pipeline.has_value()));
+    RETURN_IF_ERROR(CheckTraceFlag(flags_.workers.trace, request.pipeline.has_value()));
     if (flags_.plan.empty()) RETURN_IF_ERROR(AddMeasuredCosts(flags_.plugin, request));
     ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
     ParallelizeOptions options{.cost_model = request.cost_model,
@@ -205,7 +205,7 @@ class ModuleRun {
     ASSIGN_OR_RETURN(figures_.measured_peak_memory_bytes, executor.MeasuredPeakBytes());
     figures_.total_allocation_bytes = run_->pipeline() != nullptr
                                           ? run_->pipeline()->plan.peak_memory_bytes
-                                          : executor.executables()[0]->memory().total_bytes();
+                                          : run_->plan().peak_memory_bytes;
     return absl::OkStatus();
   }
 

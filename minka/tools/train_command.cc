@@ -83,7 +83,7 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
                             (planning.dp && planning.op && planning.pp);
   if (!names_meshes && !planning.num_devices) planning.num_devices = 8;
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
-  RETURN_IF_ERROR(CheckWorkerFlags(flags.workers, options.request.pipeline.has_value()));
+  RETURN_IF_ERROR(CheckTraceFlag(flags.workers.trace, options.request.pipeline.has_value()));
   options.num_devices = options.request.cluster.num_devices();
   options.traces_step = !flags.workers.trace.empty();
   if (!flags.workers.in_process)

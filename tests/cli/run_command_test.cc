@@ -128,15 +128,21 @@ TEST_F(RunCommandTest, PlanningFlagsBesideAPlanAreRefusedByName) {
 
 TEST_F(RunCommandTest, ADyingPluginBecomesAMessageAndAReport) {
   Write("dot.hlo.txt", kDotModule);
-  const Outcome run = Run(
-      fmt::format("run dot.hlo.txt --mesh 2 --random-inputs 0 --cost-model roofline --plugin {} "
-                  "--repro report.tar.gz",
-                  ABORTING_PLUGIN));
+  const std::string command = fmt::format(
+      "run dot.hlo.txt --mesh 2 --random-inputs 0 --cost-model roofline --plugin {} --repro "
+      "report.tar.gz",
+      ABORTING_PLUGIN);
+  const Outcome in_worker = Run(command);
+  EXPECT_EQ(in_worker.exit_code, 1);
+  EXPECT_EQ(in_worker.err,
+            "minka: worker 0 died of SIGABRT (Aborted) while it opened its devices; the last that "
+            "it wrote:\nF0000 plugin.cc:7] Check failed: all is well\n");
+  const Outcome run = Run(command + " --in-process");
   EXPECT_EQ(run.exit_code, 70);
   EXPECT_EQ(run.err,
             "F0000 plugin.cc:7] Check failed: all is well\n"
             "minka: the process that runs the plugin died of SIGABRT (Aborted) in phase "
-            "\"plugin\"; the last that it wrote:\n"
+            "\"devices\"; the last that it wrote:\n"
             "F0000 plugin.cc:7] Check failed: all is well\n");
   EXPECT_EQ(std::system(fmt::format("cd {} && tar xzf report.tar.gz", Path("")).c_str()), 0);
   EXPECT_EQ(Slurp(Path("module.hlo.pb")), kDotModule);

@@ -193,7 +193,7 @@ TEST_F(WorkerCommandTest, HostsThatDoNotFitAreRefused) {
         "run {} --num-devices 4 --stages 2 --random-inputs 1 --hosts hosts.json", kSmallGpt));
   };
   WriteHosts({kNobody}, 2);
-  EXPECT_THAT(refusal(), HasSubstr("hosts.json names 1 workers; the pipeline has 2 meshes"));
+  EXPECT_THAT(refusal(), HasSubstr("hosts.json names 1 workers; the plan has 2 meshes"));
   WriteHosts({kNobody, "127.0.0.1:2"}, 1);
   EXPECT_THAT(refusal(),
               HasSubstr("hosts.json: the worker at 127.0.0.1:1 has 1 devices; mesh 0 has 2"));
@@ -207,23 +207,24 @@ TEST_F(WorkerCommandTest, HostsThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal(), HasSubstr("hosts.json: it is no JSON object"));
 }
 
-TEST_F(WorkerCommandTest, FlagsThatAMethodWouldIgnoreAreRefused) {
+TEST_F(WorkerCommandTest, HostsAndInProcessExcludeEachOther) {
   WriteHosts({kNobody}, 2);
-  const auto refusal = [&](const std::string& command, const std::string& flag) {
-    return ErrorOf(fmt::format("{} {} {}", command, "gpt-tiny --layers 2 --sequence 32", flag));
-  };
-  for (const std::string command : {"run --random-inputs 1 --num-devices 2 --cost-model roofline",
-                                    "train --steps 1 --num-devices 2 --cost-model roofline"}) {
-    for (const std::string flag : {"--hosts", "--in-process"}) {
-      EXPECT_EQ(refusal(command, flag == "--hosts" ? "--hosts hosts.json" : flag),
-                fmt::format("minka: {} says where the meshes of a pipeline run; drop it, or take "
-                            "--method pipeline\n",
-                            flag));
-    }
+  for (const std::string command : {"run --random-inputs 1", "train --steps 1"}) {
     const Outcome both = Run(command + " gpt-tiny --hosts hosts.json --in-process");
     EXPECT_GT(both.exit_code, 0);
     EXPECT_THAT(both.err, AllOf(HasSubstr("--in-process"), HasSubstr("--hosts")));
   }
+}
+
+// One mesh needs one worker, of those that are named the first.
+TEST_F(WorkerCommandTest, OneMeshRunsInAWorkerOfTheFile) {
+  const auto worker = StartWorker("worker");
+  WriteHosts({AddressOf(*worker), kNobody}, 2);
+  const Outcome run =
+      Run("run gpt-tiny --layers 2 --sequence 32 --cost-model roofline --num-devices 2 --steps 2 "
+          "--check --random-inputs 1 --hosts hosts.json --json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["check"], "ok");
 }
 
 }  // namespace

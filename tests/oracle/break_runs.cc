@@ -50,8 +50,9 @@ BreakRuns::Program& BreakRuns::ProgramOf(size_t plan) {
     ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, request));
     return std::move(planned.candidates[planned.best].plan);
   };
+  LocalSession session(devices_);
   program->compiled = Must(
-      Compile(traced_.step, source, devices_.client,
+      Compile(traced_.step, source, session,
               {.preparation = {.micro_batches = request.micro_batches}, .stop_after = "verify"}));
   program->one_device_step =
       Must(OneDeviceStep(traced_.step, PreparationOf(program->compiled.plan).micro_batches));

@@ -70,7 +70,7 @@ absl::Status RunUntilTold(PlannedPipeline planned, Session& session) {
 Disturbed Disturb(int signal, uint64_t seed) {
   const std::set<std::string> before = SharedMemory();
   std::mt19937_64 random(seed);
-  auto session = StartWorkers(Small().planned, {.binary = MINKA_BINARY});
+  auto session = StartWorkers(Small().planned.num_devices(), {.binary = MINKA_BINARY});
   MINKA_CHECK(session.ok(), "{}", Message(session.status()));
   Workers& workers = dynamic_cast<WorkersSession&>(**session).workers();
   std::vector<int> pids;
@@ -122,14 +122,14 @@ TEST(Faults, AWorkerThatIsSilentIsGivenUp) {
 }
 
 TEST(Faults, APluginThatAbortsEndsItsWorkerOnly) {
-  const auto session =
-      StartWorkers(Small().planned, {.binary = MINKA_BINARY, .plugin_path = ABORTING_PLUGIN});
+  const auto session = StartWorkers(Small().planned.num_devices(),
+                                    {.binary = MINKA_BINARY, .plugin_path = ABORTING_PLUGIN});
   EXPECT_THAT(Message(session.status()),
               AllOf(HasSubstr("died of SIGABRT"), HasSubstr("while it opened")));
 }
 
 TEST(Faults, ABinaryThatIsNoWorkerIsNamed) {
-  const auto session = StartWorkers(Small().planned, {.binary = "/bin/true"});
+  const auto session = StartWorkers(Small().planned.num_devices(), {.binary = "/bin/true"});
   EXPECT_THAT(Message(session.status()), HasSubstr("ended with exit code 0"));
 }
 

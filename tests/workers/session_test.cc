@@ -25,10 +25,10 @@ class SessionTest : public testing::TestWithParam<Kind> {
   SessionTest() : small_(PlanSmallPipeline(kMeshes)) {
     if (GetParam() == Kind::kLocal) {
       devices_ = OpenLocalDevices({.num_devices = kMeshes}).value();
-      session_ = std::make_unique<LocalSession>(devices_->client);
+      session_ = std::make_unique<LocalSession>(*devices_);
       return;
     }
-    auto session = StartWorkers(small_.planned, {.binary = MINKA_BINARY});
+    auto session = StartWorkers(small_.planned.num_devices(), {.binary = MINKA_BINARY});
     MINKA_CHECK(session.ok(), "{}", Message(session.status()));
     session_ = *std::move(session);
   }

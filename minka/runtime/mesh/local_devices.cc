@@ -47,4 +47,11 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
   return LocalDevices{std::move(client), plugin};
 }
 
+absl::StatusOr<LocalDevices> LazyLocalDevices::Get() {
+  if (!opened_) {
+    ASSIGN_OR_RETURN(opened_, OpenLocalDevices(options_));
+  }
+  return *opened_;
+}
+
 }  // namespace minka

@@ -1,7 +1,9 @@
 // The devices of this machine: finds and loads a plugin and connects to it.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "minka/runtime/pjrt/client.h"
@@ -28,5 +30,18 @@ struct LocalDevices {
 // Errors list the places where a plugin was looked for, or say how many devices there are. Sets
 // environment variables that XLA reads (pjrt::PrepareEnvironment, NPROC), unless they are set.
 absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options);
+
+// Devices that are opened when they are first asked for: beside workers, many a process needs none.
+class LazyLocalDevices {
+ public:
+  explicit LazyLocalDevices(LocalDevicesOptions options) : options_(std::move(options)) {}
+  explicit LazyLocalDevices(LocalDevices opened) : opened_(std::move(opened)) {}
+
+  absl::StatusOr<LocalDevices> Get();
+
+ private:
+  LocalDevicesOptions options_;
+  std::optional<LocalDevices> opened_;
+};
 
 }  // namespace minka

@@ -131,10 +131,14 @@ std::vector<const pjrt::Executable*> LocalPipelineExecutor::executables() const 
   return all;
 }
 
-std::vector<std::vector<int64_t>> LocalPipelineExecutor::temporary_bytes() const {
-  std::vector<std::vector<int64_t>> bytes;
-  for (const MeshPlayer& player : players_) bytes.push_back(player.temporary_bytes());
-  return bytes;
+std::vector<std::vector<pjrt::MemoryStatistics>> LocalPipelineExecutor::memory() const {
+  std::vector<std::vector<pjrt::MemoryStatistics>> by_mesh;
+  for (const MeshPlayer& player : players_) by_mesh.push_back(player.memory());
+  return by_mesh;
+}
+
+absl::StatusOr<std::string> LocalPipelineExecutor::OptimizedModule(int mesh, int program) {
+  return players_[mesh].executables()[program].OptimizedModule();
 }
 
 absl::Status LocalPipelineExecutor::ResetMeasurements() {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,7 +29,8 @@ class LocalPipelineExecutor : public PipelineExecutor {
   absl::Status Wait() override { return absl::OkStatus(); }  // Run does
 
   std::vector<const pjrt::Executable*> executables() const override;
-  std::vector<std::vector<int64_t>> temporary_bytes() const override;
+  std::vector<std::vector<pjrt::MemoryStatistics>> memory() const override;
+  absl::StatusOr<std::string> OptimizedModule(int mesh, int program) override;
   absl::Status ResetMeasurements() override;
   absl::StatusOr<int64_t> MeasuredPeakBytes() override;
 

@@ -163,12 +163,10 @@ ArrayLayout MeshPlayer::LayoutOf(int slot) const {
   return {of_slot.shape, of_slot.sharding, program_.mesh, first_device_};
 }
 
-std::vector<int64_t> MeshPlayer::temporary_bytes() const {
-  std::vector<int64_t> bytes;
-  for (const pjrt::Executable& executable : executables_) {
-    bytes.push_back(executable.memory().temp_bytes);
-  }
-  return bytes;
+std::vector<pjrt::MemoryStatistics> MeshPlayer::memory() const {
+  std::vector<pjrt::MemoryStatistics> memory;
+  for (const pjrt::Executable& executable : executables_) memory.push_back(executable.memory());
+  return memory;
 }
 
 }  // namespace minka

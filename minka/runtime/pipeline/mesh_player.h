@@ -68,8 +68,8 @@ class MeshPlayer {
   const MeshProgram& program() const { return program_; }
   ArrayLayout LayoutOf(int slot) const;
   const std::vector<pjrt::Executable>& executables() const { return executables_; }
-  // What each program takes besides arguments and results.
-  std::vector<int64_t> temporary_bytes() const;
+  // By program.
+  std::vector<pjrt::MemoryStatistics> memory() const;
 
  private:
   struct ContentsOfSlot {

@@ -1,11 +1,14 @@
 // What runs a pipeline's step, in this process or in workers.
 #pragma once
 
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "minka/program/pipeline_program.h"
 #include "minka/runtime/mesh/step_executor.h"
 #include "minka/runtime/pipeline/mesh_player.h"
+#include "minka/runtime/pjrt/executable.h"
 
 namespace minka {
 
@@ -20,8 +23,10 @@ class PipelineExecutor : public StepExecutor {
   int num_results() const override { return static_cast<int>(program_.results.size()); }
 
   const PipelineProgram& program() const { return program_; }
-  // What each program takes besides arguments and results, by mesh and program.
-  virtual std::vector<std::vector<int64_t>> temporary_bytes() const = 0;
+  // What each program takes on a device, by mesh and program.
+  virtual std::vector<std::vector<pjrt::MemoryStatistics>> memory() const = 0;
+  // What the compiler made of a mesh's program, as HloModuleProto.
+  virtual absl::StatusOr<std::string> OptimizedModule(int mesh, int program) = 0;
 
   // Whether steps launched from now on are traced, which takes some microseconds of each.
   void set_is_tracing(bool is_tracing) { is_tracing_ = is_tracing; }

@@ -1,14 +1,15 @@
-// Where pipelines run: on devices of this process, or on workers.
+// Where pipelines, and single meshes, run: on devices of this process, or on workers.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "minka/program/pipeline_program.h"
+#include "minka/runtime/mesh/local_devices.h"
 #include "minka/runtime/pipeline/local_pipeline_executor.h"
 #include "minka/runtime/pipeline/pipeline_executor.h"
-#include "minka/runtime/pjrt/client.h"
 
 namespace minka {
 
@@ -18,6 +19,8 @@ class Session {
   virtual ~Session() = default;
   // Compiles every program, each for its mesh.
   virtual absl::StatusOr<std::unique_ptr<PipelineExecutor>> Load(PipelineProgram program) = 0;
+  // Of the devices' platform, see LocalDevices::version.
+  virtual std::string version() const = 0;
 
  protected:
   Session() = default;
@@ -27,14 +30,15 @@ class Session {
 
 class LocalSession : public Session {
  public:
-  explicit LocalSession(pjrt::Client client) : client_(std::move(client)) {}
+  explicit LocalSession(LocalDevices devices) : devices_(std::move(devices)) {}
 
   absl::StatusOr<std::unique_ptr<PipelineExecutor>> Load(PipelineProgram program) override {
-    return LocalPipelineExecutor::Create(client_, std::move(program));
+    return LocalPipelineExecutor::Create(devices_.client, std::move(program));
   }
+  std::string version() const override { return devices_.version(); }
 
  private:
-  pjrt::Client client_;
+  LocalDevices devices_;
 };
 
 }  // namespace minka

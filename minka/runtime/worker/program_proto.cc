@@ -53,8 +53,9 @@ absl::Status ReadProgramName(const std::string& name, StageProgram& out) {
   if (!stage.ok() || *stage < 0 || *stage > std::numeric_limits<int>::max()) return error;
   out.stage = static_cast<int>(*stage);
   const std::string_view kind_name = cursor.Word();
-  for (const ProgramKind kind : {ProgramKind::kFront, ProgramKind::kForward, ProgramKind::kBackward,
-                                 ProgramKind::kWeightGradient, ProgramKind::kApply}) {
+  for (const ProgramKind kind :
+       {ProgramKind::kFront, ProgramKind::kForward, ProgramKind::kBackward,
+        ProgramKind::kWeightGradient, ProgramKind::kApply, ProgramKind::kWhole}) {
     if (ProgramKindName(kind) == kind_name) out.task.kind = kind;
   }
   if (!cursor.AtEnd()) {

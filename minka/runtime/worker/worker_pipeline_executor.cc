@@ -130,14 +130,33 @@ absl::Status WorkerPipelineExecutor::Load() {
   for (const std::shared_ptr<WorkerAnswer>& answer : answers) {
     ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answer));
     const worker::Loaded& loaded = replies.front().loaded();
-    const size_t num_programs = program().meshes[temporary_bytes_.size()].programs.size();
-    if (static_cast<size_t>(loaded.temporary_bytes_size()) != num_programs) {
-      return InternalError("a worker loaded {} programs of {}", loaded.temporary_bytes_size(),
+    const size_t num_programs = program().meshes[memory_.size()].programs.size();
+    if (static_cast<size_t>(loaded.programs_size()) != num_programs) {
+      return InternalError("a worker loaded {} programs of {}", loaded.programs_size(),
                            num_programs);
     }
-    temporary_bytes_.emplace_back(loaded.temporary_bytes().begin(), loaded.temporary_bytes().end());
+    std::vector<pjrt::MemoryStatistics>& of_mesh = memory_.emplace_back();
+    for (const worker::Memory& memory : loaded.programs()) {
+      of_mesh.push_back({.argument_bytes = memory.argument_bytes(),
+                         .output_bytes = memory.output_bytes(),
+                         .alias_bytes = memory.alias_bytes(),
+                         .temp_bytes = memory.temp_bytes(),
+                         .generated_code_bytes = memory.generated_code_bytes()});
+    }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> WorkerPipelineExecutor::OptimizedModule(int mesh, int program) {
+  worker::Request request;
+  request.mutable_optimized()->set_program(number_);
+  request.mutable_optimized()->set_number(program);
+  const std::shared_ptr<WorkerAnswer> answer = workers_->Ask(mesh, std::move(request));
+  workers_->Flush();
+  ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answer));
+  std::string module;
+  for (const worker::Reply& reply : replies) module += reply.part().bytes();
+  return module;
 }
 
 absl::StatusOr<DistributedArray> WorkerPipelineExecutor::Put(int parameter, const Literal& value) {

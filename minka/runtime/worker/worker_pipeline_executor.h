@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,8 @@ class WorkerPipelineExecutor : public PipelineExecutor {
   absl::Status Wait() override;
 
   std::vector<const pjrt::Executable*> executables() const override { return {}; }
-  std::vector<std::vector<int64_t>> temporary_bytes() const override { return temporary_bytes_; }
+  std::vector<std::vector<pjrt::MemoryStatistics>> memory() const override { return memory_; }
+  absl::StatusOr<std::string> OptimizedModule(int mesh, int program) override;
   absl::Status ResetMeasurements() override;
   absl::StatusOr<int64_t> MeasuredPeakBytes() override;
 
@@ -54,8 +56,8 @@ class WorkerPipelineExecutor : public PipelineExecutor {
   std::shared_ptr<Workers> workers_;
   uint64_t number_ = 0;  // of the program
   uint64_t num_steps_ = 0;
-  std::vector<std::vector<int64_t>> temporary_bytes_;
-  std::deque<Launched> launched_;  // the oldest first
+  std::vector<std::vector<pjrt::MemoryStatistics>> memory_;  // by mesh and program
+  std::deque<Launched> launched_;                            // the oldest first
   Clock::time_point last_end_;
 };
 
@@ -66,6 +68,7 @@ class WorkersSession : public Session {
   absl::StatusOr<std::unique_ptr<PipelineExecutor>> Load(PipelineProgram program) override {
     return WorkerPipelineExecutor::Create(workers_, std::move(program));
   }
+  std::string version() const override { return workers_->version(); }
   Workers& workers() { return *workers_; }
 
  private:

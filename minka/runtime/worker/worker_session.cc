@@ -104,6 +104,8 @@ absl::Status WorkerSession::Handle(const worker::Request& request) {
       return absl::OkStatus();
     case worker::Request::kMeasure:
       return Measure(request.measure());
+    case worker::Request::kOptimized:
+      return SendOptimized(request.optimized());
     case worker::Request::KIND_NOT_SET:
       break;
   }
@@ -113,6 +115,17 @@ absl::Status WorkerSession::Handle(const worker::Request& request) {
 absl::Status WorkerSession::Send(const worker::Reply& reply) {
   if (write_(reply)) return absl::OkStatus();
   return Unavailable("the driver is gone");
+}
+
+absl::Status WorkerSession::SendParts(const std::string& bytes) {
+  for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += kPieceBytes) {
+    worker::Reply reply;
+    worker::Part& part = *reply.mutable_part();
+    part.set_bytes(bytes.substr(begin, kPieceBytes));
+    part.set_is_last(begin + kPieceBytes >= bytes.size());
+    RETURN_IF_ERROR(Send(reply));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WorkerSession::Open(const worker::Open& open) {
@@ -132,6 +145,7 @@ absl::Status WorkerSession::Open(const worker::Open& open) {
   }
   worker::Reply reply;
   reply.mutable_opened()->set_address(address);
+  reply.mutable_opened()->set_version(devices_->version());
   return Send(reply);
 }
 
@@ -149,8 +163,13 @@ absl::Status WorkerSession::Load(const worker::Load& load) {
   ASSIGN_OR_RETURN(MeshPlayer player,
                    MeshPlayer::Create(devices_->client, received.program, /*first_device=*/0));
   worker::Reply reply;
-  for (const int64_t bytes : player.temporary_bytes()) {
-    reply.mutable_loaded()->add_temporary_bytes(bytes);
+  for (const pjrt::MemoryStatistics& memory : player.memory()) {
+    worker::Memory& out = *reply.mutable_loaded()->add_programs();
+    out.set_argument_bytes(memory.argument_bytes);
+    out.set_output_bytes(memory.output_bytes);
+    out.set_alias_bytes(memory.alias_bytes);
+    out.set_temp_bytes(memory.temp_bytes);
+    out.set_generated_code_bytes(memory.generated_code_bytes);
   }
   programs_.emplace(load.program(),
                     LoadedProgram{.received = std::move(received), .player = std::move(player)});
@@ -251,15 +270,20 @@ absl::Status WorkerSession::Get(const worker::Get& get) {
       return InvalidArgument("array {} has no part on device {}", get.array(), device);
     }
     ASSIGN_OR_RETURN(const std::string bytes, array->parts[device].ToHost());
-    for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += kPieceBytes) {
-      worker::Reply reply;
-      worker::Part& part = *reply.mutable_part();
-      part.set_bytes(bytes.substr(begin, kPieceBytes));
-      part.set_is_last(begin + kPieceBytes >= bytes.size());
-      RETURN_IF_ERROR(Send(reply));
-    }
+    RETURN_IF_ERROR(SendParts(bytes));
   }
   return absl::OkStatus();
+}
+
+absl::Status WorkerSession::SendOptimized(const worker::Optimized& optimized) {
+  ASSIGN_OR_RETURN(const LoadedProgram* const program, FindProgram(optimized.program()));
+  const std::vector<pjrt::Executable>& executables = program->player.executables();
+  if (optimized.number() < 0 || static_cast<size_t>(optimized.number()) >= executables.size()) {
+    return InvalidArgument("program {} has {} modules, not one of number {}", optimized.program(),
+                           executables.size(), optimized.number());
+  }
+  ASSIGN_OR_RETURN(const std::string module, executables[optimized.number()].OptimizedModule());
+  return SendParts(module);
 }
 
 absl::Status WorkerSession::Measure(const worker::Measure& measure) {

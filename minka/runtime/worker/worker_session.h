@@ -47,8 +47,10 @@ class WorkerSession {
   absl::Status Step(const worker::Step& step);
   absl::Status Get(const worker::Get& get);
   absl::Status Measure(const worker::Measure& measure);
+  absl::Status SendOptimized(const worker::Optimized& optimized);
 
   absl::Status Send(const worker::Reply& reply);
+  absl::Status SendParts(const std::string& bytes);
   absl::StatusOr<LoadedProgram*> FindProgram(uint64_t number);
   absl::StatusOr<std::shared_ptr<MeshArray>> FindArray(uint64_t number);
 

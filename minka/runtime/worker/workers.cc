@@ -191,6 +191,7 @@ absl::Status Workers::Open(const std::string& plugin) {
   for (int i = 0; i < size(); ++i) {
     ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, Wait(*answers[i]));
     connect.mutable_connect()->add_addresses(replies.front().opened().address());
+    if (i == 0) version_ = replies.front().opened().version();
   }
   for (int i = 0; i < size(); ++i) Tell(i, connect);
   return absl::OkStatus();

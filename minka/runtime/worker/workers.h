@@ -65,6 +65,8 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()); }
+  // Of their devices' platform, see LocalDevices::version.
+  const std::string& version() const { return version_; }
   // Does it run on this machine, as a child?
   bool IsChild(int worker) const;
   // Of the child, for tests.
@@ -109,6 +111,7 @@ class Workers {
   std::string WhatItRan(int worker, const WorkerProgress& at) const;
 
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::string version_;
   std::atomic<uint64_t> next_number_ = 1;
 
   mutable std::mutex mutex_;

@@ -59,8 +59,9 @@ absl::Status PlanAndRun() {
 
   ASSIGN_OR_RETURN(const std::vector<Literal> values, RandomInputs(traced.step, /*seed=*/1));
   const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return values; };
+  ASSIGN_OR_RETURN(const pjrt::Client client, run.LocalClient());
   ASSIGN_OR_RETURN(const OneDeviceResults one_device,
-                   RunOnOneDevice(traced.step, run.devices().client, inputs, /*num_steps=*/2));
+                   RunOnOneDevice(traced.step, client, inputs, /*num_steps=*/2));
   ASSIGN_OR_RETURN(
       const OracleReport report,
       CompareWithOneDevice(traced.step, run.runner(), inputs, /*num_steps=*/2, one_device));
