@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "boost/graph/adjacency_list.hpp"
 #include "boost/graph/boykov_kolmogorov_max_flow.hpp"
@@ -80,6 +81,9 @@ class Solver {
       unlimited_ += problem.shared[i].bytes;
       for (const int variable : problem.shared[i].variables) shared_of_[variable].push_back(i);
     }
+    for (int i = 0; i < static_cast<int>(problem.bounds.size()); ++i) {
+      std::tie(lowest_[i], highest_[i]) = problem.bounds[i];
+    }
     for (int i = 0; i < static_cast<int>(problem.orders.size()); ++i) {
       orders_of_[problem.orders[i].before].push_back(i);
       orders_of_[problem.orders[i].after].push_back(i);
@@ -101,8 +105,14 @@ class Solver {
     std::vector<int> below, above;
     const Cut cut = CutAt(threshold, variables);
     for (const int variable : variables) {
-      const bool is_above = cut.IsWithSource(vertices_[variable]);
-      (is_above ? lowest_ : highest_)[variable] = is_above ? threshold : threshold - 1;
+      const bool is_above =
+          highest_[variable] >= threshold &&
+          (lowest_[variable] >= threshold || cut.IsWithSource(vertices_[variable]));
+      if (is_above) {
+        lowest_[variable] = std::max(lowest_[variable], threshold);
+      } else {
+        highest_[variable] = std::min(highest_[variable], threshold - 1);
+      }
       (is_above ? above : below).push_back(variable);
     }
     Split(below, first, threshold - 1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace minka {
@@ -24,6 +25,8 @@ struct LayerCutProblem {
   int num_variables = 0;
   std::vector<Shared> shared;
   std::vector<Order> orders;
+  // By variable, between which layers it has to stand, in accord with the orders; empty: anywhere.
+  std::vector<std::pair<int, int>> bounds;
 };
 
 // The layer of each variable, at least cost; the lowest of several that cost the same.

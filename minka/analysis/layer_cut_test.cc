@@ -25,6 +25,9 @@ int64_t CostOf(const LayerCutProblem& problem, const std::vector<int>& layers) {
 }
 
 bool IsInOrder(const LayerCutProblem& problem, const std::vector<int>& layers) {
+  for (size_t i = 0; i < problem.bounds.size(); ++i) {
+    if (layers[i] < problem.bounds[i].first || layers[i] > problem.bounds[i].second) return false;
+  }
   return std::ranges::all_of(problem.orders, [&](const LayerCutProblem::Order& order) {
     return layers[order.after] <= layers[order.before];
   });
@@ -39,6 +42,16 @@ int64_t LeastCost(const LayerCutProblem& problem) {
     size_t i = 0;
     while (i < layers.size() && ++layers[i] == problem.num_layers) layers[i++] = 0;
     if (i == layers.size()) return least;
+  }
+}
+
+// Around layers that fall from variable to variable, as all orders do.
+template <typename Below>
+void AddBounds(const Below& below, LayerCutProblem& problem) {
+  int layer = problem.num_layers - 1;
+  for (int variable = 0; variable < problem.num_variables; ++variable) {
+    layer = below(layer + 1);
+    problem.bounds.emplace_back(below(layer + 1), layer + below(problem.num_layers - layer));
   }
 }
 
@@ -60,6 +73,7 @@ LayerCutProblem RandomProblem(std::mt19937& random) {
   for (int variable = 1; variable < problem.num_variables; ++variable) {
     if (below(2) == 0) problem.orders.push_back({below(variable), variable});
   }
+  if (below(2) == 0) AddBounds(below, problem);
   return problem;
 }
 

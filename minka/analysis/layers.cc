@@ -15,7 +15,7 @@ class LayerFinder {
         entry_(step.module.entry_computation()),
         uses_(entry_),
         phases_(phases),
-        depends_on_inputs_(DependsOnMoreThanState(step)) {}
+        is_forward_(ForwardOperations(step, phases)) {}
 
   Layers Run() && {
     FindMarked();
@@ -31,12 +31,28 @@ class LayerFinder {
     return std::move(layers_);
   }
 
+  std::vector<int> Recomputed() && {
+    FindCuts();
+    FindBehindBoundaries();
+    std::vector<bool> is_recomputed(boundaries_.size() + 1, HasBackward());
+    VisitKept([&](Value value) {
+      if (!boundaries_.contains(value)) is_recomputed[layers_.layer[value.instruction]] = false;
+    });
+    const std::vector<int> found = layers_.layer;
+    JoinRecomputed();
+    FindBehindBoundaries();
+    for (size_t id = 0; id < found.size(); ++id) {
+      if (found[id] < 0 || !is_recomputed[found[id]]) layers_.layer[id] = -1;
+    }
+    return std::move(layers_.layer);
+  }
+
  private:
   // The marks by their numbers; one on a backward value is what a frontend made of another one.
   void FindMarked() {
     std::set<int> numbers;
     const auto is_boundary = [&](const Mark& mark) {
-      return mark.kind == MarkKind::kLayerBoundary && InForward(mark.value.instruction);
+      return mark.kind == MarkKind::kLayerBoundary && is_forward_[mark.value.instruction];
     };
     for (const Mark& mark : step_.marks) {
       if (is_boundary(mark)) numbers.insert(mark.index);
@@ -51,7 +67,7 @@ class LayerFinder {
   // A value is a cut if no operation behind it reads one in front of it, as far as both are what
   // inputs and weights contribute to the loss. In any order in which operands come first.
   void FindCuts() {
-    const std::vector<bool> contributes = FindContributions();
+    const std::vector<bool> contributes = ContributionsToLoss(step_, phases_);
     Value cut;
     InstructionId read_until = -1;
     bool behind_first = false;
@@ -79,69 +95,39 @@ class LayerFinder {
     for (auto& [boundary, layer] : boundaries_) layer = ++number;
   }
 
-  // Forward operations on the way from weights (state of a floating-point type) and inputs to the
-  // loss.
-  std::vector<bool> FindContributions() const {
-    std::vector<bool> contributes(entry_.instructions.size());
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      const Instruction& instruction = entry_.instructions[id];
-      if (instruction.opcode == Opcode::kParameter) {
-        contributes[id] = !depends_on_inputs_[id] && IsFloat(instruction.shape().type);
-      }
-      for (const Value operand : instruction.operands) {
-        contributes[id] = contributes[id] || (contributes[operand.instruction] &&
-                                              IsFloat(instruction.results.front().type));
-      }
-    }
-    std::vector<bool> reaches_loss(entry_.instructions.size());
-    for (const Mark& mark : step_.marks) {
-      if (mark.kind == MarkKind::kLoss) reaches_loss[mark.value.instruction] = true;
-    }
-    for (size_t i = 0; i < step_.results.size() && i < entry_.results.size(); ++i) {
-      const bool is_loss = step_.results[i].role == ResultRole::kLoss;
-      if (is_loss) reaches_loss[entry_.results[i].instruction] = true;
-    }
-    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-      if (!reaches_loss[id]) continue;
-      for (const Value operand : entry_.instructions[id].operands) {
-        reaches_loss[operand.instruction] = true;
-      }
-    }
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      contributes[id] = contributes[id] && reaches_loss[id] && InForward(id);
-    }
-    return contributes;
-  }
-
-  bool InForward(InstructionId id) const {
-    return phases_[id] == Phase::kForward && depends_on_inputs_[id] &&
-           entry_.instructions[id].opcode != Opcode::kParameter;
-  }
-
   // Drops cuts within what the step's author has rematerialised. The backward pass computes all of
   // that again and reads nothing of it but what it begins with.
   void JoinRecomputed() {
-    if (std::ranges::find(phases_, Phase::kBackward) == phases_.end()) return;
+    if (!HasBackward()) return;
     std::vector<bool> is_read(boundaries_.size() + 1);
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (phases_[id] != Phase::kBackward) continue;
-      for (const Value operand : entry_.instructions[id].operands) {
-        const int layer = layers_.layer[operand.instruction];
-        if (layer < 0) continue;
-        const auto begins = boundaries_.find(operand);
-        is_read[begins != boundaries_.end() ? begins->second : layer] = true;
-      }
-    }
+    VisitKept([&](Value value) {
+      const auto begins = boundaries_.find(value);
+      is_read[begins != boundaries_.end() ? begins->second : layers_.layer[value.instruction]] =
+          true;
+    });
     int number = 0;
     std::erase_if(boundaries_, [&](const auto& boundary) { return !is_read[boundary.second]; });
     for (auto& [boundary, layer] : boundaries_) layer = ++number;
+  }
+
+  bool HasBackward() const { return std::ranges::find(phases_, Phase::kBackward) != phases_.end(); }
+
+  // Calls `visit` with every forward value that a backward operation reads.
+  template <typename Visit>
+  void VisitKept(Visit visit) const {
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (phases_[id] != Phase::kBackward) continue;
+      for (const Value operand : entry_.instructions[id].operands) {
+        if (layers_.layer[operand.instruction] >= 0) visit(operand);
+      }
+    }
   }
 
   void FindBehindBoundaries() {
     layers_.layer.assign(entry_.instructions.size(), -1);
     if (boundaries_.empty()) return;
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (!InForward(id)) continue;
+      if (!is_forward_[id]) continue;
       int& layer = layers_.layer[id];
       layer = 0;
       for (const Value operand : entry_.instructions[id].operands) {
@@ -180,10 +166,29 @@ class LayerFinder {
   const Computation& entry_;
   const UseTable uses_;
   const std::vector<Phase>& phases_;
-  const std::vector<bool> depends_on_inputs_;
+  const std::vector<bool> is_forward_;
   std::map<Value, int> boundaries_;  // the layer behind each
   Layers layers_;
 };
+
+std::vector<bool> ReachesLoss(const Step& step) {
+  const Computation& entry = step.module.entry_computation();
+  std::vector<bool> reaches_loss(entry.instructions.size());
+  for (const Mark& mark : step.marks) {
+    if (mark.kind == MarkKind::kLoss) reaches_loss[mark.value.instruction] = true;
+  }
+  for (size_t i = 0; i < step.results.size() && i < entry.results.size(); ++i) {
+    const bool is_loss = step.results[i].role == ResultRole::kLoss;
+    if (is_loss) reaches_loss[entry.results[i].instruction] = true;
+  }
+  for (InstructionId id = entry.num_instructions() - 1; id >= 0; --id) {
+    if (!reaches_loss[id]) continue;
+    for (const Value operand : entry.instructions[id].operands) {
+      reaches_loss[operand.instruction] = true;
+    }
+  }
+  return reaches_loss;
+}
 
 }  // namespace
 
@@ -204,8 +209,44 @@ std::vector<bool> DependsOnMoreThanState(const Step& step) {
   return depends;
 }
 
+std::vector<bool> ForwardOperations(const Step& step, const std::vector<Phase>& phases) {
+  const Computation& entry = step.module.entry_computation();
+  std::vector<bool> is_forward = DependsOnMoreThanState(step);
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    is_forward[id] = is_forward[id] && phases[id] == Phase::kForward &&
+                     entry.instructions[id].opcode != Opcode::kParameter;
+  }
+  return is_forward;
+}
+
+std::vector<bool> ContributionsToLoss(const Step& step, const std::vector<Phase>& phases) {
+  const Computation& entry = step.module.entry_computation();
+  const std::vector<bool> depends_on_inputs = DependsOnMoreThanState(step);
+  const std::vector<bool> is_forward = ForwardOperations(step, phases);
+  const std::vector<bool> reaches_loss = ReachesLoss(step);
+  std::vector<bool> contributes(entry.instructions.size());
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (instruction.opcode == Opcode::kParameter) {
+      contributes[id] = !depends_on_inputs[id] && IsFloat(instruction.shape().type);
+    }
+    for (const Value operand : instruction.operands) {
+      contributes[id] = contributes[id] || (contributes[operand.instruction] &&
+                                            IsFloat(instruction.results.front().type));
+    }
+  }
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    contributes[id] = contributes[id] && reaches_loss[id] && is_forward[id];
+  }
+  return contributes;
+}
+
 Layers FindLayers(const Step& step, const std::vector<Phase>& phases) {
   return LayerFinder(step, phases).Run();
+}
+
+std::vector<int> RecomputedRegions(const Step& step, const std::vector<Phase>& phases) {
+  return LayerFinder(step, phases).Recomputed();
 }
 
 }  // namespace minka

@@ -27,7 +27,17 @@ struct Layers {
 // region could not fall.
 Layers FindLayers(const Step& step, const std::vector<Phase>& phases);
 
-// By instruction: does it depend on a parameter that is not state (batch, key or constant)?
+// What several ways to find layers ask of an instruction.
+
+// Does it depend on a parameter that is not state (batch, key or constant)?
 std::vector<bool> DependsOnMoreThanState(const Step& step);
+// Can it stand in a layer: a forward operation that depends on a batch input or key?
+std::vector<bool> ForwardOperations(const Step& step, const std::vector<Phase>& phases);
+// Is it a forward operation on the way from weights (state of a floating-point type) and inputs to
+// the loss?
+std::vector<bool> ContributionsToLoss(const Step& step, const std::vector<Phase>& phases);
+// The region of a forward operation that the backward pass computes again as a whole
+// (jax.checkpoint), -1: of none. A region lies between two of the boundaries that FindLayers finds.
+std::vector<int> RecomputedRegions(const Step& step, const std::vector<Phase>& phases);
 
 }  // namespace minka

@@ -8,6 +8,7 @@
 
 #include "minka/analysis/layer_cut.h"
 #include "minka/analysis/layers.h"
+#include "minka/analysis/part_into_layers.h"
 #include "minka/analysis/phases.h"
 #include "minka/ir/call_graph.h"
 
@@ -210,9 +211,10 @@ class LayerSpreader {
 
 }  // namespace
 
-Step WithStructure(Step step) {
+Step WithStructure(Step step, int num_layers) {
   const std::vector<Phase> phases = ClassifyPhases(step);
-  const Layers forward = FindLayers(step, phases);
+  const Layers forward =
+      num_layers > 0 ? PartIntoLayers(step, phases, num_layers) : FindLayers(step, phases);
   const std::vector<int> layers = forward.count > 0 ? LayerSpreader(step, phases, forward).Run()
                                                     : std::vector<int>(phases.size(), kNone);
   Computation& entry = step.module.entry_computation();

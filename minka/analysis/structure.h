@@ -1,7 +1,8 @@
 // Where every operation of a step stands: its phase, and the layer that it belongs to.
 //
-// The forward pass is parted into layers by boundaries (layers.h). All other operations get theirs
-// from it, so that a step that is cut between layers sends as few bytes as can be:
+// The forward pass is parted into layers by boundaries (layers.h) or by their number
+// (part_into_layers.h). All other operations get theirs from it, so that a step that is cut between
+// layers sends as few bytes as can be:
 //
 //   backward  the layer may only fall along an edge between two of them; least is the sum, over all
 //             values, of bytes * (highest - lowest layer among the value's producer and readers);
@@ -20,7 +21,8 @@ namespace minka {
 
 // The step with Instruction::part of its entry computation and Step::num_layers. Precondition:
 // calls inlined, barriers single-valued. Everything that rewrites a step keeps what this found;
-// only ToModule and MakeStep, between them, lose num_layers.
-Step WithStructure(Step step);
+// only ToModule and MakeStep, between them, lose num_layers. `num_layers`: 0: as many as there are
+// between boundaries; else so many, or fewer as PartIntoLayers says.
+Step WithStructure(Step step, int num_layers = 0);
 
 }  // namespace minka

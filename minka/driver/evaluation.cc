@@ -54,11 +54,13 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const Step& step
                                                                 PlanRequest request) {
   const PlannedPipeline& trained = *training.pipeline();
   request.micro_batches = MicroBatchesOf(trained.plan);
-  request.pipeline = PipelineOptions{.stage_of_layer = trained.plan.stage_of_layer,
+  request.pipeline = PipelineOptions{.num_layers = trained.plan.num_layers,
+                                     .stage_of_layer = trained.plan.stage_of_layer,
                                      .meshes = trained.meshes(),
                                      .schedule = "inference"};
   // Which stages read a parameter is known once the step is cut.
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(step, {.micro_batches = request.micro_batches}));
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(step, {.micro_batches = request.micro_batches,
+                                                       .num_layers = trained.plan.num_layers}));
   ASSIGN_OR_RETURN(const StagedStep staged,
                    CutIntoStages(prepared, {.stage_of_layer = trained.plan.stage_of_layer}));
   std::vector<std::vector<std::string>>& pins = request.pipeline->stage_pins;

@@ -8,8 +8,15 @@
 
 namespace minka {
 
+// Enough for stages of about equal times where layers are not.
+inline constexpr int kLayersPerStage = 4;
+
 // What is left out is chosen.
 struct PipelineOptions {
+  // 0: the layers between the boundaries that the step marks or that are found in it; where there
+  // are none, kLayersPerStage for each of the stages asked for, or as many as stage_of_layer has.
+  // Else so many, of about equal compute, whatever the boundaries (analysis/part_into_layers.h).
+  int num_layers = 0;
   // 0: as many as are predicted to be fastest, on meshes of equal size, one each.
   int num_stages = 0;
   // The stage of every layer, never falling, from 0 on, without gaps. Empty: stages of equal work

@@ -70,8 +70,9 @@ absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
 
 class PipelinePlanner {
  public:
-  PipelinePlanner(const PlanRequest& planning, Step prepared)
-      : planning_(planning), prepared_(std::move(prepared)) {}
+  // `asked_layers`: by which the step was prepared.
+  PipelinePlanner(const PlanRequest& planning, Step prepared, int asked_layers)
+      : planning_(planning), prepared_(std::move(prepared)), asked_layers_(asked_layers) {}
 
   int num_layers() const { return prepared_.num_layers.value_or(0); }
 
@@ -80,12 +81,15 @@ class PipelinePlanner {
     if (num_layers() == 0) {
       return InvalidArgument(
           "{} has no layers to part into stages: none are marked, and none are found between its "
-          "inputs and its loss (--loss names that result of a module)",
+          "inputs and its loss (--loss names that result of a module); --pipeline-layers N parts "
+          "it "
+          "into N layers",
           prepared_.module.name);
     }
     return InvalidArgument(
-        "{} stages are asked for, but {} has {} layers, and each stage one at least", num_stages,
-        prepared_.module.name, num_layers());
+        "{} stages are asked for, but {} has {} layers, and each stage one at least{}", num_stages,
+        prepared_.module.name, num_layers(),
+        asked_layers_ > 0 ? "" : " (--pipeline-layers N parts it into N)");
   }
 
   // Of so many stages on meshes of the shapes given by mesh.
@@ -239,11 +243,13 @@ class PipelinePlanner {
     plan.per_micro_batch = plan.num_micro_batches > 1 && planning_.micro_batches.per_micro_batch;
     plan.remat = planning_.remat.value_or(RematChoice());
     plan.schedule = out.schedule.name;
+    plan.num_layers = asked_layers_;
     return PredictPipeline(planning_.cluster, out);
   }
 
   const PlanRequest& planning_;
   const Step prepared_;
+  const int asked_layers_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<double> load_;                    // by layer
   std::map<uint64_t, SearchedStage> searched_;  // by KeyOf
@@ -323,14 +329,40 @@ absl::StatusOr<PlannedPipeline> SearchStages(PipelinePlanner& planner, const Pla
   return *std::move(best);
 }
 
+// How many there shall be where the step has no boundaries; 0: nothing says how many stages.
+int LayersFor(const PipelineOptions& options) {
+  if (!options.stage_of_layer.empty()) return static_cast<int>(options.stage_of_layer.size());
+  const size_t num_meshes = std::max(options.meshes.size(), options.submeshes.size());
+  return kLayersPerStage *
+         (options.num_stages > 0 ? options.num_stages : static_cast<int>(num_meshes));
+}
+
+struct StepInLayers {
+  Step step;           // simplified
+  int num_layers = 0;  // as asked for; 0: by boundaries
+};
+
+absl::StatusOr<StepInLayers> FindLayersOf(const Step& step, const PipelineOptions& options) {
+  StepInLayers found{.num_layers = options.num_layers};
+  ASSIGN_OR_RETURN(found.step, Simplify(step, found.num_layers));
+  if (found.step.num_layers == 0 && LayersFor(options) > 0) {
+    ASSIGN_OR_RETURN(found.step, Simplify(step, LayersFor(options)));
+    found.num_layers = *found.step.num_layers;
+  }
+  RETURN_IF_ERROR(CheckLayers(found.step, std::max(options.num_layers, found.num_layers)));
+  return found;
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   const RematChoice remat = request.remat.value_or(RematChoice());
-  ASSIGN_OR_RETURN(Step prepared,
-                   Prepare(step, {.micro_batches = request.micro_batches, .remat = remat}));
-  PipelinePlanner planner(request, std::move(prepared));
+  ASSIGN_OR_RETURN(const StepInLayers in_layers, FindLayersOf(step, *request.pipeline));
+  ASSIGN_OR_RETURN(
+      Step prepared,
+      PrepareSimplified(in_layers.step, {.micro_batches = request.micro_batches, .remat = remat}));
+  PipelinePlanner planner(request, std::move(prepared), in_layers.num_layers);
   ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, request));
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -120,7 +120,8 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json) {
   ASSIGN_OR_RETURN(PlannedPreparation planned, PlannedPreparationOf(plan_json));
   return Preparation{.micro_batches = {.num_micro_batches = planned.num_micro_batches,
                                        .per_micro_batch = planned.per_micro_batch},
-                     .remat = std::move(planned.remat)};
+                     .remat = std::move(planned.remat),
+                     .num_layers = planned.num_layers};
 }
 
 namespace {
@@ -165,13 +166,40 @@ absl::Status CheckRanks(const Module& module) {
 
 }  // namespace
 
-absl::StatusOr<Step> Simplify(const Step& step) {
+absl::StatusOr<Step> Simplify(const Step& step, int num_layers) {
   RETURN_IF_ERROR(CheckIsNotPrepared(step.module));
   Module module = InlineCalls(ConvolutionsAsDots(ExpandBatchNorm(ToModule(step))));
   module = SplitBarriers(ExchangeTransposedDots(module));
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
   ASSIGN_OR_RETURN(Step simplified, MakeStep(std::move(module), {}));
-  return WithStructure(std::move(simplified));
+  return WithStructure(std::move(simplified), num_layers);
+}
+
+absl::Status CheckLayers(const Step& simplified, int num_layers) {
+  if (num_layers < 0) return InvalidArgument("{} layers are asked for", num_layers);
+  if (num_layers == 0) return absl::OkStatus();
+  const std::string& name = simplified.module.name;
+  if (*simplified.num_layers == 0) {
+    return InvalidArgument(
+        "{} has no operations to make layers of: none depends on a batch and on weights "
+        "(--batch-input names the inputs that are a batch)",
+        name);
+  }
+  if (*simplified.num_layers < num_layers) {
+    return InvalidArgument(
+        "{} layers are asked for, but the forward pass of {} has {} operations, and each layer one "
+        "at least",
+        num_layers, name, *simplified.num_layers);
+  }
+  const bool has_update = std::ranges::any_of(
+      simplified.module.entry_computation().instructions, [](const Instruction& instruction) {
+        return instruction.part.phase == Phase::kApply && !instruction.operands.empty();
+      });
+  if (!has_update || NamesLoss(simplified)) return absl::OkStatus();
+  return InvalidArgument(
+      "{} updates its state, but does not say by which loss, so there is no telling forward from "
+      "backward pass; say which result it is (--loss RESULT)",
+      name);
 }
 
 absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation) {
@@ -189,7 +217,8 @@ absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation
 }
 
 absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation) {
-  ASSIGN_OR_RETURN(const Step simplified, Simplify(step));
+  ASSIGN_OR_RETURN(const Step simplified, Simplify(step, preparation.num_layers));
+  RETURN_IF_ERROR(CheckLayers(simplified, preparation.num_layers));
   return PrepareSimplified(simplified, preparation);
 }
 

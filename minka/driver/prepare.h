@@ -15,6 +15,7 @@ namespace minka {
 struct Preparation {
   MicroBatchOptions micro_batches;
   RematChoice remat;
+  int num_layers = 0;  // by their number (analysis/part_into_layers.h); 0: by boundaries
   bool operator==(const Preparation&) const = default;
 };
 
@@ -32,8 +33,11 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json);
 absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation = {});
 
 // Prepare in two parts, for steps that are prepared in several ways: what all have in common, which
-// is what lowering/rematerialize.h works on, and the rest.
-absl::StatusOr<Step> Simplify(const Step& step);
+// is what lowering/rematerialize.h works on, and the rest. In fewer layers where it has not so many
+// operations.
+absl::StatusOr<Step> Simplify(const Step& step, int num_layers = 0);
+// InvalidArgument where it is not so many layers, or none that mean anything.
+absl::Status CheckLayers(const Step& simplified, int num_layers);
 absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation);
 
 }  // namespace minka

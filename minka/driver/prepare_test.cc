@@ -1,6 +1,8 @@
 #include "minka/driver/prepare.h"
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <regex>
 #include <set>
 #include <string>
@@ -12,6 +14,8 @@
 #include "minka/frontend/trace.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/hlo_proto.h"
+#include "minka/lowering/stages.h"
+#include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 
 namespace minka {
@@ -133,6 +137,99 @@ TEST(Prepare, LayersOfFlaxModulesAgreeWithTheNamesOfOperations) {
     }
     EXPECT_EQ(num_cotangents, c.num_cotangents) << c.module;
   }
+}
+
+constexpr int64_t kStepCounter = 4;  // bytes that every stage gets
+
+// What crosses boundaries between layers, each a stage of its own: once for each that it crosses.
+int64_t BytesBetweenLayers(const Step& step) {
+  std::vector<int> stage_of_layer(*step.num_layers);
+  std::iota(stage_of_layer.begin(), stage_of_layer.end(), 0);
+  const auto staged = CutIntoStages(step, {.stage_of_layer = stage_of_layer});
+  EXPECT_TRUE(staged.ok()) << Message(staged.status());
+  int64_t bytes = 0;
+  for (const Border& border : staged->borders) {
+    int lowest = border.from.stage, highest = border.from.stage;
+    for (const StagePort& to : border.to) {
+      lowest = std::min(lowest, to.stage);
+      highest = std::max(highest, to.stage);
+    }
+    bytes += border.shape.num_bytes() * (highest - lowest);
+  }
+  return bytes;
+}
+
+// An activation goes up and its gradient comes down, and so do tied weights and their gradient.
+TEST(Prepare, LayersByNumberSendNoMoreThanThoseBetweenBoundaries) {
+  struct Case {
+    const char* module;
+    int64_t stream_bytes, tied_bytes;
+    int most_layers;  // that two blocks can be in, each of about equal work
+  };
+  for (const Case& c : {Case{"small_gpt_adamw", 8 * 16 * 32 * 4, 0, 4},
+                        Case{"small_bert_mlm_two_layers", 8 * 8 * 16 * 4, 32 * 16 * 4, 3},
+                        Case{"small_bert_mlm_two_layers_remat", 8 * 8 * 16 * 4, 32 * 16 * 4, 3}}) {
+    for (int num_layers = 2; num_layers <= c.most_layers; ++num_layers) {
+      const auto step = Prepare(ImportedStep(c.module), {.num_layers = num_layers});
+      ASSERT_TRUE(step.ok()) << Message(step.status());
+      EXPECT_LE(BytesBetweenLayers(*step),
+                (num_layers - 1) * (2 * (c.stream_bytes + c.tied_bytes) + kStepCounter))
+          << c.module << " in " << num_layers;
+    }
+  }
+}
+
+// Blocks are of equal work: the marks are found again, and with more layers than marks other places
+// where as little is sent.
+TEST(Prepare, LayersByNumberFindTheMarks) {
+  const Step mlp = Trace(Mlp({.batch = 16, .hidden = 32, .num_layers = 8}), AdamW({})).value().step;
+  const Step marked = *Simplify(mlp), by_number = *Simplify(mlp, 8);
+  const std::vector<Instruction>& instructions = by_number.module.entry_computation().instructions;
+  for (size_t id = 0; id < instructions.size(); ++id) {
+    // The ninth layer is the loss.
+    const StepPart& part = marked.module.entry_computation().instructions[id].part;
+    EXPECT_EQ(instructions[id].part.layer, std::min(part.layer, 7)) << instructions[id].name;
+  }
+  const Step gpt = Trace(Gpt({.batch = 8,
+                              .sequence = 8,
+                              .vocabulary = 48,
+                              .hidden = 16,
+                              .num_layers = 4,
+                              .num_heads = 2}),
+                         AdamW({}))
+                       .value()
+                       .step;
+  for (int num_layers = 2; num_layers <= 6; ++num_layers) {
+    const auto step = Prepare(gpt, {.num_layers = num_layers});
+    ASSERT_TRUE(step.ok()) << Message(step.status());
+    EXPECT_EQ(BytesBetweenLayers(*step), (num_layers - 1) * (2 * 8 * 8 * 16 * 4 + kStepCounter))
+        << num_layers;
+  }
+}
+
+TEST(Prepare, LayersThatCannotBeMadeAreRefused) {
+  const Step step = Trace(Mlp({.batch = 16, .hidden = 32, .num_layers = 2}), Sgd()).value().step;
+  const auto refusal = [&](const Step& of, int num_layers) {
+    return Message(Prepare(of, {.num_layers = num_layers}).status());
+  };
+  EXPECT_EQ(refusal(step, -1), "-1 layers are asked for");
+  EXPECT_TRUE(refusal(step, 99).starts_with("99 layers are asked for, but the forward pass of mlp"))
+      << refusal(step, 99);
+  Step without_batch = step;
+  for (ParameterInfo& parameter : without_batch.parameters) {
+    parameter = {.role = ParameterRole::kState};
+  }
+  EXPECT_EQ(refusal(without_batch, 2),
+            "mlp has no operations to make layers of: none depends on a batch and on weights "
+            "(--batch-input names the inputs that are a batch)");
+  Step without_loss = step;
+  without_loss.marks.clear();
+  for (ResultInfo& result : without_loss.results) {
+    if (result.role == ResultRole::kLoss) result.role = ResultRole::kMetric;
+  }
+  EXPECT_EQ(refusal(without_loss, 2),
+            "mlp updates its state, but does not say by which loss, so there is no telling forward "
+            "from backward pass; say which result it is (--loss RESULT)");
 }
 
 }  // namespace

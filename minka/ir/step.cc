@@ -394,6 +394,11 @@ Module ToModule(const Step& step) {
   return module;
 }
 
+bool NamesLoss(const Step& step) {
+  return std::ranges::count(step.marks, MarkKind::kLoss, &Mark::kind) > 0 ||
+         std::ranges::count(step.results, ResultRole::kLoss, &ResultInfo::role) > 0;
+}
+
 bool MatchesGlob(std::string_view glob, std::string_view name) {
   // Greedy with one point to come back to: the last `*` and how much it has taken.
   size_t g = 0, n = 0, star = std::string_view::npos, taken = 0;

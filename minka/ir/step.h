@@ -65,6 +65,9 @@ struct Step {
   std::optional<int> num_layers;
 };
 
+// Does a mark or a result say what the step minimises?
+bool NamesLoss(const Step& step);
+
 // What a module file does not say by itself. PARAM is a number or a glob on parameter names in
 // which `*` matches `/` too.
 struct StepFlags {

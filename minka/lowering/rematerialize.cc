@@ -400,11 +400,6 @@ bool ChoosesNothing(const RematChoice& choice) {
                              [](RematPolicy policy) { return policy == RematPolicy::kNone; });
 }
 
-bool NamesLoss(const Step& step) {
-  return std::ranges::count(step.marks, MarkKind::kLoss, &Mark::kind) > 0 ||
-         std::ranges::count(step.results, ResultRole::kLoss, &ResultInfo::role) > 0;
-}
-
 absl::StatusOr<RematChoice> ByLayer(const Step& step, const RematChoice& choice, int num_layers) {
   if (num_layers == 0 && !NamesLoss(step)) {
     return InvalidArgument(

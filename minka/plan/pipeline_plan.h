@@ -53,6 +53,7 @@ struct PipelinePlan {
   bool per_micro_batch = false;
   RematChoice remat;
   std::string schedule;
+  int num_layers = 0;  // by which the forward pass was parted; 0: layers lie between boundaries
   std::vector<int> stage_of_layer;
   std::vector<PipelineStagePlan> stages;
   std::vector<PlannedTransfers> transfers;

@@ -149,6 +149,7 @@ struct PlannedPreparation {
   bool per_micro_batch = false;
   RematChoice remat;
   // Of a pipeline: how the prepared module is cut.
+  int num_layers = 0;  // as in PipelinePlan
   std::vector<int> stage_of_layer;
   std::string schedule;
 };

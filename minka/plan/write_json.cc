@@ -198,6 +198,7 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                        {"per_micro_batch", plan.per_micro_batch},
                        {"remat", RematJson(plan.remat)},
                        {"schedule", plan.schedule},
+                       {"num_layers", plan.num_layers},
                        {"stage_of_layer", plan.stage_of_layer},
                        {"notes", plan.notes},
                        {"transfers", std::move(transfers)},

@@ -51,6 +51,15 @@ absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const 
   return numbers;
 }
 
+// "marked", or their number.
+absl::Status ReadLayers(const std::string& text, PipelineOptions& options) {
+  if (text == "marked") return absl::OkStatus();
+  if (CLI::detail::lexical_cast(text, options.num_layers) && options.num_layers > 0) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("--pipeline-layers {} is neither marked nor a number of layers", text);
+}
+
 // "3", or the number of layers of each: "4,4,2".
 absl::Status ReadStages(const std::string& text, PipelineOptions& options) {
   if (text == "auto") return absl::OkStatus();
@@ -125,19 +134,20 @@ absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& f
                                                           const std::vector<Mesh>& meshes) {
   const PlanningFlags defaults;
   if (flags.method != kPipelineMethod) {
-    const bool is_asked_for = flags.stages != defaults.stages || !flags.submeshes.empty() ||
-                              flags.schedule != defaults.schedule || flags.dp || flags.op ||
-                              flags.pp;
+    const bool is_asked_for = flags.layers != defaults.layers || flags.stages != defaults.stages ||
+                              !flags.submeshes.empty() || flags.schedule != defaults.schedule ||
+                              flags.dp || flags.op || flags.pp;
     if (!is_asked_for) return std::nullopt;
     return InvalidArgument(
-        "--stages, --submeshes, --schedule, --dp, --op and --pp belong to --method pipeline, not "
-        "to {}",
+        "--pipeline-layers, --stages, --submeshes, --schedule, --dp, --op and --pp belong to "
+        "--method pipeline, not to {}",
         flags.method);
   }
   if (!meshes.empty() && !flags.submeshes.empty()) {
     return InvalidArgument("--mesh and --submeshes both say on what the stages run; drop one");
   }
   PipelineOptions options{.meshes = meshes, .schedule = flags.schedule};
+  RETURN_IF_ERROR(ReadLayers(flags.layers, options));
   RETURN_IF_ERROR(ReadStages(flags.stages, options));
   RETURN_IF_ERROR(ReadSubmeshes(flags.submeshes, options.submeshes));
   RETURN_IF_ERROR(ReadDegrees(flags, options));
@@ -294,6 +304,13 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
           "What the backward pass computes again of each layer instead of keeping it: none, "
           "dots (all but results of dots and convolutions), all, or one of these per layer, "
           "joined by commas; auto: as the memory limit asks for")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--pipeline-layers", flags.layers,
+                  "For pipeline: marked (layers between the boundaries that the step marks or that "
+                  "are found in it), or into how many layers of about equal compute it is parted "
+                  "instead. Default without boundaries: 4 for each stage that --stages asks for")
       ->capture_default_str()
       ->group(group);
   command
@@ -466,6 +483,7 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   if (flags.micro_batches.num_micro_batches != 1) {
     options["micro-batches"] = fmt::to_string(flags.micro_batches.num_micro_batches);
   }
+  if (flags.layers != defaults.layers) options["pipeline-layers"] = flags.layers;
   if (flags.stages != defaults.stages) options["stages"] = flags.stages;
   if (flags.schedule != defaults.schedule) options["schedule"] = flags.schedule;
   put("submeshes", flags.submeshes);
@@ -509,6 +527,7 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   get("batch-axis", flags.limits.batch_axis);
   get("combine-gathers", flags.combine_gathers);
   get("remat", flags.remat);
+  get("pipeline-layers", flags.layers);
   get("stages", flags.stages);
   get("submeshes", flags.submeshes);
   get("schedule", flags.schedule);

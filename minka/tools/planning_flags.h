@@ -24,7 +24,8 @@ struct PlanningFlags {
   SearchLimits limits;
   std::string combine_gathers;
   MicroBatchOptions micro_batches;
-  std::string stages = "auto", submeshes, schedule = "1f1b";  // of a pipeline
+  // Of a pipeline:
+  std::string layers = "marked", stages = "auto", submeshes, schedule = "1f1b";
   std::optional<int> dp, op, pp;
   std::string remat = "auto";
   std::string cost_model = "roofline";

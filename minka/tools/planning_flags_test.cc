@@ -12,7 +12,8 @@ namespace {
 
 // A value for each flag other than its default; "": it takes none.
 const std::map<std::string, std::string>& Values() {
-  static const std::map<std::string, std::string> values = {{"--stages", "3,2"},
+  static const std::map<std::string, std::string> values = {{"--pipeline-layers", "6"},
+                                                            {"--stages", "3,2"},
                                                             {"--submeshes", "1x2,1x4"},
                                                             {"--schedule", "gpipe"},
                                                             {"--dp", "2"},

@@ -164,9 +164,16 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
     EXPECT_EQ(outcome.exit_code, 1);
     return outcome.err;
   };
+  EXPECT_EQ(refusal("--method pipeline --num-devices 4 --stages 9"),
+            "minka: 9 stages are asked for, but gpt-tiny has 4 layers, and each stage one at least "
+            "(--pipeline-layers N parts it into N)\n");
   EXPECT_EQ(
-      refusal("--method pipeline --num-devices 4 --stages 9"),
-      "minka: 9 stages are asked for, but gpt-tiny has 4 layers, and each stage one at least\n");
+      refusal("--method pipeline --num-devices 4 --stages 9 --pipeline-layers 5"),
+      "minka: 9 stages are asked for, but gpt-tiny has 5 layers, and each stage one at least\n");
+  EXPECT_THAT(refusal("--method pipeline --num-devices 4 --pipeline-layers 5000"),
+              HasSubstr("5000 layers are asked for, but the forward pass of gpt-tiny has "));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 4 --pipeline-layers 0"),
+              HasSubstr("--pipeline-layers 0 is neither marked nor a number of layers"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 1,4"),
               HasSubstr("5 layers are given to stages; gpt-tiny has 4"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 3"),
@@ -185,7 +192,38 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
   EXPECT_THAT(
       Run(fmt::format("plan {}/small_gpt_adamw.pb --method pipeline --num-devices 2", JAX_MODULES))
           .err,
-      HasSubstr("has no layers to part into stages"));
+      HasSubstr("--pipeline-layers N parts it into N layers"));
+}
+
+TEST_F(PipelineCommandTest, AModuleWithoutBoundariesIsPartedByNumber) {
+  const std::string module = fmt::format(
+      "{}/small_moe.pb --batch-input 58 --batch-input 59 --loss 58 --method pipeline --stages 2 "
+      "--num-devices 2 --micro-batches 2",
+      JAX_MODULES);
+  const auto plan = [&](const std::string& flags) {
+    const Outcome outcome = Run(fmt::format("plan {} --json {}", module, flags));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  };
+  EXPECT_EQ(plan("")["num_layers"], 0);
+  const auto by_number = plan("--pipeline-layers 3 --out plan.json");
+  EXPECT_EQ(by_number["num_layers"], 3);
+  EXPECT_EQ(by_number["stage_of_layer"].size(), 3u);
+  EXPECT_EQ(by_number["options"]["pipeline-layers"], "3");
+  const Outcome run = Run(fmt::format(
+      "run {}/small_moe.pb --batch-input 58 --batch-input 59 --loss 58 --plan plan.json "
+      "--in-process --random-inputs 1 --steps 1 --check --json",
+      JAX_MODULES));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["check"], "ok");
+
+  // A loop over time is one operation: nothing lies between boundaries.
+  const Outcome lstm = Run(fmt::format(
+      "plan {}/small_lstm.pb --batch-input 46 --batch-input 47 --loss 46 --method pipeline "
+      "--stages 2 --num-devices 2 --json",
+      JAX_MODULES));
+  EXPECT_EQ(lstm.exit_code, 0) << lstm.err;
+  EXPECT_EQ(nlohmann::json::parse(lstm.out)["num_layers"], 8);
 }
 
 }  // namespace

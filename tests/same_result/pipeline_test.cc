@@ -117,14 +117,14 @@ enum class Place { kInProcess, kInWorkers };
 // Model, schedule, meshes, stages, micro-batches.
 using Case = std::tuple<std::string, std::string, std::vector<std::string>, int, int, Place>;
 
-class PipelineResult : public testing::TestWithParam<Case> {};
-
-TEST_P(PipelineResult, ComputesWhatOneDeviceComputes) {
-  const auto& [model, schedule, meshes, num_stages, num_micro_batches, place] = GetParam();
+// num_layers: 0: those that are marked.
+void ExpectWhatOneDeviceComputes(const Case& parameters, int num_layers) {
+  const auto& [model, schedule, meshes, num_stages, num_micro_batches, place] = parameters;
   const Subject& subject = SubjectOf(model);
-  Pipeline method{.num_micro_batches = num_micro_batches,
-                  .options = {.num_stages = num_stages, .schedule = schedule},
-                  .per_micro_batch = model == "wresnet"};
+  Pipeline method{
+      .num_micro_batches = num_micro_batches,
+      .options = {.num_layers = num_layers, .num_stages = num_stages, .schedule = schedule},
+      .per_micro_batch = model == "wresnet"};
   if (model == "gpt_remat") method.remat = RematChoice{RematPolicy::kAll};
   for (const std::string& mesh : meshes) method.options.meshes.push_back(Mesh::Parse(mesh).value());
   ParallelizeOptions options{.devices = Devices()};
@@ -141,6 +141,20 @@ TEST_P(PipelineResult, ComputesWhatOneDeviceComputes) {
   const auto loaded = LoadPipeline(subject.traced.step, json);
   ASSERT_TRUE(loaded.ok()) << Message(loaded.status());
   EXPECT_EQ(PipelinePlanToJson(loaded->plan, loaded->modules()), json);
+}
+
+class PipelineResult : public testing::TestWithParam<Case> {};
+
+TEST_P(PipelineResult, ComputesWhatOneDeviceComputes) {
+  ExpectWhatOneDeviceComputes(GetParam(), 0);
+}
+
+// Layers cut anywhere, within attention, experts and residual blocks too.
+class PipelineOfLayersByNumber : public testing::TestWithParam<Case> {};
+
+TEST_P(PipelineOfLayersByNumber, ComputesWhatOneDeviceComputes) {
+  const int num_stages = std::get<3>(GetParam());
+  ExpectWhatOneDeviceComputes(GetParam(), 2 * num_stages + 1);
 }
 
 Case Of(const std::string& model, const std::string& schedule, std::vector<std::string> meshes,
@@ -173,6 +187,17 @@ INSTANTIATE_TEST_SUITE_P(
         Of("bert", "gpipe", {"4", "2"}, 2, 1), Of("moe", "1f1b", {"4", "4"}, 2, 4),
         Of("moe", "zero-bubble-h1", {"4", "2", "1"}, 3, 2), Of("wresnet", "1f1b", {"4", "4"}, 2, 4),
         Of("evaluation", "inference", {"2", "2x2"}, 2, 4)),
+    NameOf);
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, PipelineOfLayersByNumber,
+    testing::Values(Of("mlp", "1f1b", {"2", "2"}, 2, 4, Place::kInProcess),
+                    Of("gpt", "1f1b", {"1", "2", "1x4"}, 3, 4, Place::kInProcess),
+                    Of("gpt_remat", "1f1b", {"2", "2"}, 2, 2, Place::kInProcess),
+                    Of("bert", "zero-bubble-h1", {"2", "2", "2", "2"}, 4, 4, Place::kInProcess),
+                    Of("moe", "1f1b", {"4", "2", "1"}, 3, 2, Place::kInProcess),
+                    Of("wresnet", "1f1b", {"2", "2"}, 2, 4, Place::kInProcess),
+                    Of("evaluation", "inference", {"2", "2x2"}, 2, 4, Place::kInProcess)),
     NameOf);
 
 // The same lists, played by one thread.
