@@ -2,6 +2,7 @@
 // which are found in it.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "minka/ir/step.h"
@@ -26,6 +27,11 @@ struct Layers {
 // within what the backward pass computes again (jax.checkpoint): the backward layers of such a
 // region could not fall.
 Layers FindLayers(const Step& step, const std::vector<Phase>& phases);
+
+// What is made of state and constants up to so many elements (step counters, learning rates) and of
+// inputs belongs to no layer of a pipeline: it is made wherever it is read. Of larger ones
+// (weights), it is made once and sent.
+inline constexpr int64_t kMaxSharedElements = 16;
 
 // What several ways to find layers ask of an instruction.
 

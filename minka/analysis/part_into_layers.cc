@@ -173,7 +173,7 @@ class LayerParter {
         const ParameterRole role = number < step_.parameters.size() ? step_.parameters[number].role
                                                                     : ParameterRole::kConstant;
         is_sent = (role == ParameterRole::kState || role == ParameterRole::kConstant) &&
-                  instruction.shape().num_elements() > 1;
+                  instruction.shape().num_elements() > kMaxSharedElements;
       }
       for (const Value operand : instruction.operands) {
         is_sent = is_sent || is_sent_[operand.instruction];

@@ -9,6 +9,7 @@
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
 #include "minka/schedule/generate.h"
@@ -38,6 +39,11 @@ std::vector<int> PlannedPipeline::num_devices() const {
 absl::StatusOr<Schedule> ScheduleFor(const Step& prepared, std::string_view name,
                                      const PipelineShape& shape) {
   ASSIGN_OR_RETURN(Schedule schedule, MakeSchedule(name, shape));
+  if (shape.num_micro_batches > 1 && !FindMicroLoop(prepared.module).exists()) {
+    return InvalidArgument(
+        "{} micro-batches of what? No operation of {} works on slices of its batch inputs",
+        shape.num_micro_batches, prepared.module.name);
+  }
   const bool has_backward = std::ranges::any_of(
       prepared.module.entry_computation().instructions,
       [](const Instruction& instruction) { return instruction.part.phase == Phase::kBackward; });

@@ -175,6 +175,25 @@ absl::StatusOr<Step> Simplify(const Step& step, int num_layers) {
   return WithStructure(std::move(simplified), num_layers);
 }
 
+namespace {
+
+// State that is updated, and a result that might be the loss.
+bool LooksLikeTraining(const Step& simplified) {
+  const Computation& entry = simplified.module.entry_computation();
+  const bool has_update =
+      std::ranges::any_of(entry.instructions, [](const Instruction& instruction) {
+        return instruction.part.phase == Phase::kApply && !instruction.operands.empty();
+      });
+  for (size_t i = 0; i < simplified.results.size(); ++i) {
+    const Shape& shape = entry.shape(entry.results[i]);
+    const bool is_scalar = IsFloat(shape.type) && shape.rank() == 0;
+    if (has_update && is_scalar && simplified.results[i].role != ResultRole::kState) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 absl::Status CheckLayers(const Step& simplified, int num_layers) {
   if (num_layers < 0) return InvalidArgument("{} layers are asked for", num_layers);
   if (num_layers == 0) return absl::OkStatus();
@@ -191,11 +210,7 @@ absl::Status CheckLayers(const Step& simplified, int num_layers) {
         "at least",
         num_layers, name, *simplified.num_layers);
   }
-  const bool has_update = std::ranges::any_of(
-      simplified.module.entry_computation().instructions, [](const Instruction& instruction) {
-        return instruction.part.phase == Phase::kApply && !instruction.operands.empty();
-      });
-  if (!has_update || NamesLoss(simplified)) return absl::OkStatus();
+  if (NamesLoss(simplified) || !LooksLikeTraining(simplified)) return absl::OkStatus();
   return InvalidArgument(
       "{} updates its state, but does not say by which loss, so there is no telling forward from "
       "backward pass; say which result it is (--loss RESULT)",

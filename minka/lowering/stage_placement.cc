@@ -2,19 +2,12 @@
 
 #include <algorithm>
 
+#include "minka/analysis/layers.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/call_graph.h"
 
 namespace minka {
-namespace {
-
-// What is made of state and constants up to so many elements (step counters, learning rates) is
-// made where it is read; of larger ones (weights), once.
-constexpr int64_t kMaxSharedElements = 16;
-
-}  // namespace
-
 StagePlacement::StagePlacement(const Step& step, const StageOptions& options)
     : step_(step),
       entry_(step.module.entry_computation()),

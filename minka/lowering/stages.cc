@@ -260,6 +260,11 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
   }
   for (int stage = 0; stage < num_stages; ++stage) {
     staged.stages.push_back(StageWriter(summed, placement, borders, stage).Run(staged));
+    if (!staged.stages.back().step.module.entry_computation().instructions.empty()) continue;
+    return InvalidArgument(
+        "stage {} would have nothing to do: what its layers compute depends on no weights and is "
+        "made wherever it is read",
+        stage);
   }
   return staged;
 }

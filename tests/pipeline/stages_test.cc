@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
+#include "minka/driver/pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/verifier.h"
@@ -252,10 +253,31 @@ TEST(Stages, StateLiesWhereItIsUpdated) {
   TwoLayers step;
   step.new_state = 0;
   step.SetPart(Phase::kApply, 0);
-  const auto staged = step.Cut({step.b.Unary(Opcode::kNegate, step.w)});
+  const Value updated = step.b.Unary(Opcode::kNegate, step.w);
+  step.SetPart(Phase::kForward, 1);
+  const auto staged = step.Cut({updated, step.b.Unary(Opcode::kTanh, step.w)});
   ASSERT_TRUE(staged.ok()) << Message(staged.status());
   EXPECT_EQ(staged->parameters[0][0].stage, 0);
   EXPECT_EQ(staged->results[0].stage, 0);
+  EXPECT_EQ(staged->results[1].stage, 1);
+}
+
+TEST(Stages, AStageThatHasNothingToDoIsRefused) {
+  TwoLayers step;
+  step.new_state = 0;
+  step.SetPart(Phase::kApply, 0);
+  const Value updated = step.b.Unary(Opcode::kNegate, step.w);
+  step.SetPart(Phase::kForward, 1);
+  EXPECT_EQ(Message(step.Cut({updated, step.b.Unary(Opcode::kTanh, step.x)}).status()),
+            "stage 1 would have nothing to do: what its layers compute depends on no weights and "
+            "is made wherever it is read");
+}
+
+// Every task would do all of it, and update the state again.
+TEST(Stages, MicroBatchesOfNothingAreRefused) {
+  const Step whole = Prepare(SmallMlp()).value();
+  EXPECT_EQ(Message(ScheduleFor(whole, "1f1b", {.num_meshes = 2, .num_micro_batches = 2}).status()),
+            "2 micro-batches of what? No operation of mlp works on slices of its batch inputs");
 }
 
 TEST(Stages, WhatNothingReadsLiesOnStage0) {

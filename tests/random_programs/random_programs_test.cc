@@ -3,7 +3,6 @@
 // into the folder MINKA_RANDOM_DUMP, if given, go the programs as written and as lowered.
 // Those of CI, seeds 1 to 500, take every way of every op rule at least fifty times.
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -19,6 +18,7 @@
 #include "minka/runtime/pjrt/executable.h"
 #include "minka/runtime/pjrt/plugin.h"
 #include "tests/random_programs/coverage.h"
+#include "tests/random_programs/results.h"
 #include "tests/support/random_modules.h"
 #include "tests/support/random_plan.h"
 #include "tests/support/shards.h"
@@ -27,11 +27,6 @@ namespace minka {
 namespace {
 
 constexpr int kNumDevices = 8;
-
-int FromEnvironment(const char* name, int otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::atoi(value);
-}
 
 Plan PlanOf(const RandomProgram& program, int seed) {
   static constexpr const char* kMeshes[] = {"2x2x2", "4x2", "2x2x2", "8", "2x2x2", "2x4"};
@@ -124,22 +119,6 @@ class RandomPrograms : public ::testing::Test {
   pjrt::Client client_ = MakeClient();
   pjrt::Overrides overrides_;
 };
-
-// The first difference; zeros of either sign are equal, because a sum may turn one into the other.
-// `noise`: as in RandomProgram.
-std::optional<std::string> Difference(const std::string& got, const std::string& want,
-                                      const Shape& shape, double noise) {
-  const Literal got_literal{shape, std::make_shared<const std::string>(got)};
-  const Literal want_literal{shape, std::make_shared<const std::string>(want)};
-  for (int64_t i = 0; i < shape.num_elements(); ++i) {
-    const double a = ElementAsDouble(got_literal, i);
-    const double b = ElementAsDouble(want_literal, i);
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    if (noise > 0 && std::abs(a - b) <= noise + 1e-5 * (std::abs(a) + std::abs(b))) continue;
-    return fmt::format("element {} of {} is {}, on one device {}", i, ToString(shape), a, b);
-  }
-  return std::nullopt;
-}
 
 TEST_F(RandomPrograms, ComputeOnEightDevicesWhatOneComputes) {
   const int num_programs = FromEnvironment("MINKA_RANDOM_PROGRAMS", 100);
