@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/driver/balance_stages.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/predict_pipeline.h"
@@ -18,40 +18,6 @@
 
 namespace minka {
 namespace {
-
-// Layers in consecutive stages of the sizes (devices each), so that the largest load per device is
-// least; a dynamic program over the end of each stage.
-std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vector<int64_t>& sizes) {
-  const size_t num_layers = load.size(), num_stages = sizes.size();
-  std::vector<double> before = {0};
-  for (const double of_layer : load) before.push_back(before.back() + of_layer);
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> best(num_stages + 1,
-                                        std::vector<double>(num_layers + 1, kNever));
-  std::vector<std::vector<size_t>> begin(num_stages + 1, std::vector<size_t>(num_layers + 1));
-  best[0][0] = 0;
-  for (size_t stage = 1; stage <= num_stages; ++stage) {
-    for (size_t end = stage; end <= num_layers; ++end) {
-      for (size_t first = stage - 1; first < end; ++first) {
-        const double of_stage =
-            (before[end] - before[first]) / static_cast<double>(sizes[stage - 1]);
-        const double worst = std::max(best[stage - 1][first], of_stage);
-        if (worst >= best[stage][end]) continue;
-        best[stage][end] = worst;
-        begin[stage][end] = first;
-      }
-    }
-  }
-  std::vector<int> stage_of_layer(num_layers);
-  size_t end = num_layers;
-  for (size_t stage = num_stages; stage > 0; --stage) {
-    for (size_t layer = begin[stage][end]; layer < end; ++layer) {
-      stage_of_layer[layer] = static_cast<int>(stage) - 1;
-    }
-    end = begin[stage][end];
-  }
-  return stage_of_layer;
-}
 
 // The cluster's part that one mesh is: whole hosts, or devices of one.
 absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
@@ -106,12 +72,13 @@ class PipelinePlanner {
                                                     planning_.micro_batches.num_micro_batches),
                                                 .stages_per_mesh = num_stages / num_meshes}));
     if (stage_of_layer.empty()) {
-      std::vector<int64_t> sizes;
+      std::vector<int> sizes;
       for (int stage = 0; stage < num_stages; ++stage) {
-        sizes.push_back(shapes[out.schedule.MeshOf(stage)].front().num_devices());
+        const Mesh& mesh = shapes[out.schedule.MeshOf(stage)].front();
+        sizes.push_back(static_cast<int>(mesh.num_devices()));
       }
-      if (load_.empty()) RETURN_IF_ERROR(FindLoadOfLayers());
-      stage_of_layer = BalanceLayers(load_, sizes);
+      ASSIGN_OR_RETURN(const std::vector<double> load, LoadOfLayers());
+      stage_of_layer = BalanceLayers(load, sizes);
     }
     out.plan.stage_of_layer = std::move(stage_of_layer);
     ASSIGN_OR_RETURN(out.staged,
@@ -122,8 +89,13 @@ class PipelinePlanner {
     return out;
   }
 
- private:
   // What the forward and backward pass of each layer take on one device.
+  absl::StatusOr<std::vector<double>> LoadOfLayers() {
+    if (load_.empty()) RETURN_IF_ERROR(FindLoadOfLayers());
+    return load_;
+  }
+
+ private:
   absl::Status FindLoadOfLayers() {
     const Mesh one_device({{"x", 1}});
     ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
@@ -255,32 +227,11 @@ class PipelinePlanner {
   std::map<uint64_t, SearchedStage> searched_;  // by KeyOf
 };
 
-// Numbers of stages that devices and layers allow, one on each mesh, at least two.
-std::vector<int> StagesToTry(const Cluster& cluster, int num_layers) {
-  std::vector<int> numbers;
-  for (int n = 2; n <= std::min(cluster.num_devices(), num_layers); ++n) {
-    if (cluster.num_devices() % n == 0 && SubmeshOf(cluster, cluster.num_devices() / n).ok())
-      numbers.push_back(n);
-  }
-  return numbers;
-}
-
 // By mesh, the shapes it may have.
 absl::StatusOr<std::vector<std::vector<Mesh>>> ShapesOf(const Cluster& cluster,
-                                                        const PipelineOptions& options,
-                                                        int num_stages) {
+                                                        const std::vector<int>& submeshes) {
   std::vector<std::vector<Mesh>> shapes;
-  for (const Mesh& mesh : options.meshes) shapes.push_back({mesh});
-  if (!shapes.empty()) return shapes;
-  std::vector<int> sizes = options.submeshes;
-  if (sizes.empty()) {
-    if (cluster.num_devices() % num_stages != 0) {
-      return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
-                             cluster.num_devices(), num_stages);
-    }
-    sizes.assign(num_stages, cluster.num_devices() / num_stages);
-  }
-  for (const int size : sizes) {
+  for (const int size : submeshes) {
     ASSIGN_OR_RETURN(const Cluster submesh, SubmeshOf(cluster, size));
     shapes.push_back(MeshShapes(submesh));
   }
@@ -293,40 +244,109 @@ int NumDevices(const std::vector<std::vector<Mesh>>& shapes) {
   return static_cast<int>(num_devices);
 }
 
+// Finds the submeshes of stages that are not given any.
+class SubmeshSearch {
+ public:
+  SubmeshSearch(PipelinePlanner& planner, const PlanRequest& request)
+      : planner_(planner), request_(request), cluster_(request.cluster) {}
+
+  // num_stages 0 or less: of every number, two at least.
+  absl::StatusOr<PlannedPipeline> Run(int num_stages) {
+    RETURN_IF_ERROR(planner_.CheckStages(num_stages > 0 ? num_stages : 2));
+    AddEqual(num_stages);
+    const size_t num_equal = candidates_.size();
+    if (request_.pipeline->stage_of_layer.empty()) RETURN_IF_ERROR(AddUnequal(num_stages));
+    if (candidates_.empty() && num_stages > 0) {
+      return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
+                             cluster_.num_devices(), num_stages);
+    }
+    if (candidates_.empty()) {
+      return InvalidArgument("{} devices do not go evenly on 2 to {} stages; name the submeshes",
+                             cluster_.num_devices(), planner_.num_layers());
+    }
+    std::optional<PlannedPipeline> best;
+    absl::Status refusal;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      absl::StatusOr<PlannedPipeline> planned = Plan(candidates_[i]);
+      if (!planned.ok()) {
+        if (refusal.ok() && (i < num_equal || num_equal == 0)) refusal = planned.status();
+      } else if (!best || planned->plan.step_time_us < best->plan.step_time_us) {
+        best = *std::move(planned);
+      }
+    }
+    if (!best) return refusal;
+    return *std::move(best);
+  }
+
+ private:
+  // So many unequal ones are planned beside the equal ones.
+  static constexpr size_t kMostUnequal = 3;
+
+  void AddEqual(int num_stages) {
+    const int num_devices = cluster_.num_devices();
+    const int first = num_stages > 0 ? num_stages : 2;
+    const int last = num_stages > 0 ? num_stages : std::min(num_devices, planner_.num_layers());
+    for (int n = first; n <= last; ++n) {
+      if (num_devices % n != 0 || !SubmeshOf(cluster_, num_devices / n).ok()) continue;
+      candidates_.emplace_back(n, num_devices / n);
+    }
+  }
+
+  // Those by which the work is spread better than by all equal ones.
+  absl::Status AddUnequal(int num_stages) {
+    ASSIGN_OR_RETURN(const std::vector<double> load, planner_.LoadOfLayers());
+    const auto estimate = [&](const std::vector<int>& sizes) {
+      return EstimateStepTime(load, sizes, request_.micro_batches.num_micro_batches);
+    };
+    std::optional<double> equal;
+    for (const std::vector<int>& sizes : candidates_) {
+      equal = std::min(equal.value_or(estimate(sizes)), estimate(sizes));
+    }
+    std::vector<std::pair<double, std::vector<int>>> unequal;
+    for (auto& [number, sizes] : BalanceSubmeshes(load, cluster_)) {
+      if (num_stages > 0 && number != num_stages) continue;
+      const double time = estimate(sizes);
+      if (!equal || time < *equal) unequal.emplace_back(time, sizes);
+    }
+    std::ranges::sort(unequal);
+    if (unequal.size() > kMostUnequal) unequal.resize(kMostUnequal);
+    for (auto& [time, sizes] : unequal) candidates_.push_back(std::move(sizes));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PlannedPipeline> Plan(const std::vector<int>& sizes) {
+    ASSIGN_OR_RETURN(const auto shapes, ShapesOf(cluster_, sizes));
+    return planner_.Plan(request_.pipeline->stage_of_layer, static_cast<int>(sizes.size()), shapes);
+  }
+
+  PipelinePlanner& planner_;
+  const PlanRequest& request_;
+  const Cluster& cluster_;
+  std::vector<std::vector<int>> candidates_;  // devices of each mesh
+};
+
+// What the options say of the meshes; empty: nothing.
+absl::StatusOr<std::vector<std::vector<Mesh>>> GivenShapes(const PlanRequest& request) {
+  const PipelineOptions& options = *request.pipeline;
+  std::vector<std::vector<Mesh>> shapes;
+  for (const Mesh& mesh : options.meshes) shapes.push_back({mesh});
+  if (shapes.empty()) {
+    ASSIGN_OR_RETURN(shapes, ShapesOf(request.cluster, options.submeshes));
+  }
+  if (NumDevices(shapes) <= request.cluster.num_devices()) return shapes;
+  return InvalidArgument("the stages' meshes have {} devices, cluster {} has {}",
+                         NumDevices(shapes), request.cluster.name, request.cluster.num_devices());
+}
+
 absl::StatusOr<PlannedPipeline> SearchStages(PipelinePlanner& planner, const PlanRequest& request) {
   const PipelineOptions& options = *request.pipeline;
-  const auto plan = [&](int num_stages) -> absl::StatusOr<PlannedPipeline> {
-    RETURN_IF_ERROR(planner.CheckStages(num_stages));
-    ASSIGN_OR_RETURN(const auto shapes, ShapesOf(request.cluster, options, num_stages));
-    if (NumDevices(shapes) > request.cluster.num_devices()) {
-      return InvalidArgument("the stages' meshes have {} devices, cluster {} has {}",
-                             NumDevices(shapes), request.cluster.name,
-                             request.cluster.num_devices());
-    }
-    return planner.Plan(options.stage_of_layer, num_stages, shapes);
-  };
-  if (!options.stage_of_layer.empty()) return plan(options.stage_of_layer.back() + 1);
-  if (options.num_stages > 0) return plan(options.num_stages);
-  const size_t num_meshes = std::max(options.meshes.size(), options.submeshes.size());
-  if (num_meshes > 0) return plan(static_cast<int>(num_meshes));
-  const std::vector<int> numbers = StagesToTry(request.cluster, planner.num_layers());
-  if (numbers.empty()) {
-    RETURN_IF_ERROR(planner.CheckStages(2));
-    return InvalidArgument("{} devices do not go evenly on 2 to {} stages; name the submeshes",
-                           request.cluster.num_devices(), planner.num_layers());
-  }
-  std::optional<PlannedPipeline> best;
-  absl::Status refusal;
-  for (const int num_stages : numbers) {
-    absl::StatusOr<PlannedPipeline> planned = plan(num_stages);
-    if (!planned.ok()) {
-      if (refusal.ok()) refusal = planned.status();
-    } else if (!best || planned->plan.step_time_us < best->plan.step_time_us) {
-      best = *std::move(planned);
-    }
-  }
-  if (!best) return refusal;
-  return *std::move(best);
+  int num_stages = options.num_stages;
+  if (!options.stage_of_layer.empty()) num_stages = options.stage_of_layer.back() + 1;
+  ASSIGN_OR_RETURN(const std::vector<std::vector<Mesh>> shapes, GivenShapes(request));
+  if (shapes.empty()) return SubmeshSearch(planner, request).Run(num_stages);
+  if (num_stages <= 0) num_stages = static_cast<int>(shapes.size());
+  RETURN_IF_ERROR(planner.CheckStages(num_stages));
+  return planner.Plan(options.stage_of_layer, num_stages, shapes);
 }
 
 // How many there shall be where the step has no boundaries; 0: nothing says how many stages.

@@ -321,9 +321,10 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--submeshes", flags.submeshes,
-                  "For pipeline: hosts x devices per host of each mesh, such as 1x2,1x4. Default: "
-                  "equal parts of the devices")
+      .add_option(
+          "--submeshes", flags.submeshes,
+          "For pipeline: hosts x devices per host of each mesh, such as 1x2,1x4. Default: "
+          "equal parts of the devices, or powers of two where these are predicted to be faster")
       ->group(group);
   command.add_option("--schedule", flags.schedule, "For pipeline: " + Schedules())
       ->capture_default_str()

@@ -115,6 +115,25 @@ TEST_F(PipelineCommandTest, APlanIsShownKeptInspectedAndRun) {
   EXPECT_THAT(Slurp(Path("dump/stage0.backward.hlo.txt")), StartsWith("HloModule "));
 }
 
+TEST_F(PipelineCommandTest, StagesGetUnequalMeshesWhereTheyDoNotDivideTheDevices) {
+  ASSERT_EQ(Run(fmt::format("plan {} --method pipeline --num-devices 4 --stages 3 "
+                            "--micro-batches 2 --out plan.json",
+                            kSmallGpt))
+                .exit_code,
+            0);
+  const Outcome run = Run(
+      "run gpt-tiny --layers 2 --sequence 32 --plan plan.json --random-inputs 1 --steps 1 --check "
+      "--json --in-process");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["check"], "ok");
+  const auto plan = nlohmann::json::parse(Slurp(Path("plan.json")));
+  std::vector<std::string> meshes;
+  for (const auto& stage : plan["stages"]) {
+    meshes.push_back(stage["plan"]["stages"][0]["mesh"]);
+  }
+  EXPECT_THAT(meshes, testing::UnorderedElementsAre("x=1", "x=1", "x=2"));
+}
+
 TEST_F(PipelineCommandTest, TrainsAndResumesWithoutAPipeline) {
   const Outcome train = Run(fmt::format(
       "train {} --method pipeline --dp 1 --op 2 --pp 2 --micro-batches 2 --steps 2 --check 1 "
@@ -176,8 +195,8 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
               HasSubstr("--pipeline-layers 0 is neither marked nor a number of layers"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 1,4"),
               HasSubstr("5 layers are given to stages; gpt-tiny has 4"));
-  EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 3"),
-              HasSubstr("4 devices do not go evenly on 3 stages; name the submeshes"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 3"),
+              HasSubstr("2 devices do not go evenly on 3 stages; name the submeshes"));
   EXPECT_THAT(refusal("--num-devices 4 --stages 2"),
               HasSubstr("belong to --method pipeline, not to shard"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --schedule 2f2b"),

@@ -10,7 +10,7 @@ namespace minka {
 
 int FromEnvironment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::atoi(value);
+  return value == nullptr ? otherwise : static_cast<int>(std::strtol(value, nullptr, 10));
 }
 
 std::optional<std::string> Difference(const std::string& got, const std::string& want,
