@@ -1,6 +1,7 @@
 # Build options and the flags that every target shares.
 option(MINKA_BUILD_TESTS "Build the tests" ON)
 option(MINKA_BUILD_BENCHMARKS "Build the benchmarks" ON)
+option(MINKA_PYTHON "Build the Python package's extension module; MINKA_PYTHON_VENV has nanobind" OFF)
 option(MINKA_BUILD_FUZZERS "Build the fuzz targets (clang only)" OFF)
 set(MINKA_SANITIZE "" CACHE STRING "Sanitizers for every target, e.g. address,undefined")
 

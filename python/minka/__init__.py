@@ -1,0 +1,25 @@
+"""Plans a JAX training step for many devices and runs it there.
+
+    import minka
+
+    minka.init(num_devices=8)
+
+    @minka.parallelize(method=minka.Shard())
+    def train_step(state, batch):
+        loss, grads = minka.value_and_grad(loss_fn)(state.params, batch)
+        return state.apply_gradients(grads=grads), loss
+
+    state, loss = train_step(state, batch)
+
+Importing it imports neither JAX nor the planner.
+"""
+
+from minka.arrays import DistributedArray
+from minka.errors import Error
+from minka.marks import grad, mark_boundary, value_and_grad
+from minka.methods import DataParallel, Pipeline, Shard, Zero2, Zero3
+from minka.parallel_function import ParallelFunction, parallelize
+from minka.session import init, shutdown
+
+__all__ = ["DataParallel", "DistributedArray", "Error", "ParallelFunction", "Pipeline", "Shard", "Zero2", "Zero3", "grad", "init",
+           "mark_boundary", "parallelize", "shutdown", "value_and_grad"]

@@ -1,0 +1,96 @@
+"""A step that was planned and compiled for the session's devices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from minka import session
+from minka.arrays import DistributedArray
+from minka.errors import Error, invalid_argument
+from minka.lowering import BATCH, CONSTANT, STATE, LoweredStep, host_value, paths
+from minka.methods import Method
+from minka.plan import Plan
+
+
+def _check_divides(step: LoweredStep, method: Method, num_devices: int) -> None:
+    parts = method.num_micro_batches * (num_devices if method.splits_batch else 1)
+    for leaf in step.parameters:
+        if leaf.role == BATCH and leaf.shape[0] % parts != 0:
+            into = f"{method.num_micro_batches} micro-batches" if method.num_micro_batches > 1 else ""
+            over = f"{num_devices} devices" if method.splits_batch else ""
+            raise invalid_argument(f"{leaf.name} has {leaf.shape[0]} examples along dimension 0, which "
+                                   f"{' on '.join(filter(None, [into, over]))} do not divide: {type(method).__name__} takes a "
+                                   f"multiple of {parts}")
+
+
+def _compile(step: LoweredStep, method: Method, now: session.Session):
+    from minka import _extension
+    request = _extension.ParallelizeRequest()
+    fields = method.request() | {"hlo": step.hlo, "description": step.description, "num_devices": now.num_devices,
+                                 "worker_binary": session.worker_binary(), "plugin_path": session.plugin_path()}
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return _extension.parallelize(request)
+
+
+class CompiledStep:
+    """Runs one lowered step; not thread-safe."""
+
+    def __init__(self, step: LoweredStep, method: Method, now: session.Session):
+        """Plans and compiles, which may take minutes. Raises Error where method and step do not go together."""
+        _check_divides(step, method, now.num_devices)
+        self.step = step
+        self.executable = _compile(step, method, now)
+        self.plan = Plan(self.executable)
+        self._constants: dict[int, tuple[Any, Any]] = {}  # by parameter: what was given last, and where it lies
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        """arguments: as at first but for their values. Returns what the function returns, as DistributedArrays.
+
+        State that lies on the devices already is consumed; where the step cannot be started, it is not.
+        """
+        leaves, tree = jax.tree.flatten(tuple(arguments))
+        if tree != self.step.in_tree:
+            raise self._other_tree(arguments)
+        resident, inputs, values = [], [], []
+        for number, (leaf, value) in enumerate(zip(self.step.parameters, leaves)):
+            if leaf.role == STATE or leaf.role == CONSTANT:
+                resident.append(self._resident(number, leaf, value))
+                continue
+            resident.append(None)
+            inputs.append(number)
+            values.append(host_value(leaf, value).reshape(-1).view(np.uint8))
+        handles = self.executable.run(resident, inputs, values)
+        results = [DistributedArray(handle, leaf.name, leaf.shape, leaf.dtype, (leaf.host_shape, leaf.host_dtype))
+                   for handle, leaf in zip(handles, self.step.results)]
+        return jax.tree.unflatten(self.step.out_tree, results)
+
+    def _resident(self, number: int, leaf, value: Any):
+        """Where the value lies as the parameter wants it; it is brought there unless it is there already."""
+        if isinstance(value, DistributedArray) and self.executable.is_at(value.handle, number):
+            return value.handle
+        given, handle = self._constants.get(number, (None, None))
+        # Arrays of JAX do not change.
+        if given is value and isinstance(value, jax.Array):
+            return handle
+        handle = self.executable.put(number, host_value(leaf, value).reshape(-1).view(np.uint8))
+        if leaf.role == CONSTANT:
+            self._constants[number] = (value, handle)
+        return handle
+
+    def _other_tree(self, arguments: Sequence[Any]) -> Error:
+        names = dict(zip(paths(jax.tree.unflatten(self.step.in_tree, self.step.parameters)),
+                         (leaf.name for leaf in self.step.parameters)))
+        now = paths(tuple(arguments))
+        missing = [name for path, name in names.items() if path not in now]
+        added = [path for path in now if path not in names]
+        if missing:
+            what = f"{missing[0]} is missing"
+        elif added:
+            what = f"{added[0]} (after the number of its argument) is new"
+        else:
+            what = "its nodes are of other types"
+        return invalid_argument(f"the arguments are another tree than the step was planned for: {what}; parallelize another "
+                                "function for these")

@@ -1,0 +1,118 @@
+"""What a function says about itself while it is traced for minka: loss, gradients, boundaries between layers.
+
+A mark is the identity. Stock JAX lowers it to an optimization barrier with the attribute that minka's importer reads and
+removes. Outside of minka's tracing nothing is marked, and the functions here are JAX's own.
+"""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minka.errors import invalid_argument
+
+
+@dataclass
+class Tracing:
+    """parameter_of: the step's parameter by id of the tracer that stands for it."""
+
+    parameter_of: dict[int, int] = field(default_factory=dict)
+    num_boundaries: int = 0
+    is_differentiated: bool = False
+
+
+_tracing: contextvars.ContextVar[Tracing | None] = contextvars.ContextVar("minka_tracing", default=None)
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[Tracing]:
+    """Marks made inside are those of one step."""
+    token = _tracing.set(Tracing())
+    try:
+        yield _tracing.get()
+    finally:
+        _tracing.reset(token)
+
+
+@functools.cache
+def _mark_primitive():
+    from jax import lax
+    from jax.experimental.xla_metadata import set_xla_metadata
+    from jax.extend.core import Primitive
+    from jax.interpreters import ad, batching, mlir
+
+    primitive = Primitive("minka_mark")
+    primitive.def_impl(lambda x, *, text: x)
+    primitive.def_abstract_eval(lambda x, *, text: x)
+    # The mark belongs to the value: its tangent passes unmarked.
+    ad.primitive_jvps[primitive] = lambda primals, tangents, *, text: (primitive.bind(*primals, text=text), tangents[0])
+    batching.primitive_batchers[primitive] = lambda values, dims, *, text: (primitive.bind(*values, text=text), dims[0])
+
+    def lower(x, *, text):
+        with set_xla_metadata(**{"minka.mark": text}):
+            return lax.optimization_barrier(x)
+
+    mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=False))
+    return primitive
+
+
+def _mark(value, text: str):
+    return _mark_primitive().bind(value, text=text)
+
+
+def mark_boundary(x: Any) -> Any:
+    """Ends a layer: what computes x belongs to it, what reads it to the next one. x: an array or a tree of them, which is
+    returned. minka.Pipeline cuts at boundaries; without minka it is the identity."""
+    now = _tracing.get()
+    if now is None:
+        return x
+    import jax
+    number = now.num_boundaries
+    now.num_boundaries += 1
+    return jax.tree.map(lambda leaf: _mark(leaf, f"layer_boundary {number}"), x)
+
+
+def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, **options) -> Callable:
+    """jax.value_and_grad, which also tells minka what loss and gradients are. Same arguments and results.
+
+    Raises Error INVALID_ARGUMENT where a step does so twice.
+    """
+    import jax
+    differentiate = jax.value_and_grad(fun, argnums=argnums, has_aux=has_aux, **options)
+
+    @functools.wraps(fun)
+    def value_and_gradients(*args, **kwargs):
+        value, gradients = differentiate(*args, **kwargs)
+        now = _tracing.get()
+        if now is None:
+            return value, gradients
+        of = [args[i] for i in argnums] if isinstance(argnums, Sequence) else [args[argnums]]
+        parameters = [now.parameter_of.get(id(leaf), -1) for leaf in jax.tree.leaves(of)]
+        # Of something else than parameters (of a copy in another type, inside of another derivative) minka finds them itself.
+        if -1 in parameters:
+            return value, gradients
+        if now.is_differentiated:
+            raise invalid_argument("the step calls minka.grad or minka.value_and_grad twice; a step has one loss: use jax.grad "
+                                   "for what is not differentiated for the update, or two steps")
+        now.is_differentiated = True
+        leaves, tree = jax.tree.flatten(gradients)
+        marked = [_mark(leaf, f"gradient {parameter}") for leaf, parameter in zip(leaves, parameters)]
+        loss, rest = (value[0], value[1:]) if has_aux else (value, ())
+        loss = _mark(loss, "loss 0")
+        return (loss, *rest) if has_aux else loss, jax.tree.unflatten(tree, marked)
+
+    return value_and_gradients
+
+
+def grad(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, **options) -> Callable:
+    """jax.grad, as value_and_grad above."""
+    differentiate = value_and_grad(fun, argnums, has_aux, **options)
+
+    @functools.wraps(fun)
+    def gradients_of(*args, **kwargs):
+        value, gradients = differentiate(*args, **kwargs)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return gradients_of

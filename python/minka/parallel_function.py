@@ -1,0 +1,122 @@
+"""minka.parallelize."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minka import session
+from minka.errors import failed_precondition, invalid_argument
+from minka.methods import Method, Shard
+from minka.plan import Plan
+
+
+class ParallelFunction:
+    """A JAX function that runs on all devices; see parallelize."""
+
+    def __init__(self, function: Callable, method: Method, batch_argnums: Sequence[int] | None, static_argnums: Sequence[int]):
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._method = method
+        self._batch_argnums = batch_argnums
+        self._static_argnums = static_argnums
+
+    def __call__(self, *args, **kwargs) -> Any:
+        """What the function returns, its arrays as minka.DistributedArray. The first call plans and compiles."""
+        positional = self._positional(args, kwargs)
+        compiled = self._compiled(positional)
+        return compiled(self._split(positional)[0])
+
+    def lower(self, *args, **kwargs) -> "LoweredStep":
+        """The step that minka plans: HLO, names and roles. Arguments may be abstract (jax.ShapeDtypeStruct)."""
+        return self._lower(self._positional(args, kwargs))
+
+    def compile(self, *args, **kwargs) -> Plan:
+        """Plans and compiles for such arguments, which may be abstract, and runs nothing."""
+        return self._compiled(self._positional(args, kwargs)).plan
+
+    @property
+    def plan(self) -> Plan:
+        """Of the step that was compiled last. Raises Error FAILED_PRECONDITION before the first call."""
+        return self._last().plan
+
+    def dump(self, folder: str) -> None:
+        """Writes the plan, the local programs and what every device holds below the folder, which is made."""
+        self._last().executable.dump(str(folder))
+
+    def _steps(self) -> dict:
+        return session.current().compiled.setdefault(self, {})
+
+    def _last(self):
+        steps = self._steps()
+        if not steps:
+            raise failed_precondition(f"{self.__name__} has no plan yet; call it, or its method compile, first")
+        return list(steps.values())[-1]
+
+    def _positional(self, args: tuple, kwargs: dict) -> tuple:
+        if not kwargs:
+            return args
+        bound = inspect.signature(self._function).bind(*args, **kwargs)
+        if bound.kwargs:
+            raise invalid_argument(f"{self.__name__}: {next(iter(bound.kwargs))} can be given by its name only; make it an argument "
+                                   "that has a position")
+        return bound.args
+
+    def _is_static(self, number: int, count: int) -> bool:
+        return number in self._static_argnums or number - count in self._static_argnums
+
+    def _split(self, args: tuple) -> tuple[list, tuple]:
+        """(arguments that are arrays, static ones with their numbers)"""
+        if not self._static_argnums:
+            return list(args), ()
+        count = len(args)
+        static = tuple((i, arg) for i, arg in enumerate(args) if self._is_static(i, count))
+        return [arg for i, arg in enumerate(args) if not self._is_static(i, count)], static
+
+    def _compiled(self, args: tuple):
+        steps = self._steps()
+        static = self._split(args)[1]
+        if static not in steps:
+            from minka.compiled import CompiledStep
+            steps[static] = CompiledStep(self._lower(args), self._method, session.current())
+        return steps[static]
+
+    def _lower(self, args: tuple):
+        from minka.lowering import lower
+        dynamic, static = self._split(args)
+        numbers = [i for i in range(len(args)) if i not in dict(static)]
+        names = self._names(len(args))
+        batch = self._batch_argnums if self._batch_argnums is not None else ([-1] if len(numbers) > 1 else [])
+        batch = {range(len(args))[i] for i in batch} if self._batch_argnums is not None else {numbers[i] for i in batch}
+
+        def of_arrays(*arrays):
+            filled = dict(static) | dict(zip(numbers, arrays))
+            return self._function(*(filled[i] for i in range(len(args))))
+
+        of_arrays.__name__ = self.__name__
+        return lower(of_arrays, [names[i] for i in numbers], dynamic, [numbers.index(i) for i in batch])
+
+    def _names(self, count: int) -> list[str]:
+        """Of the positional parameters."""
+        names = []
+        for parameter in inspect.signature(self._function).parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                break
+            names.append(parameter.name)
+        return names[:count] + [f"argument_{i}" for i in range(len(names), count)]
+
+
+def parallelize(function: Callable | None = None, *, method: Method = Shard(), batch_argnums: Sequence[int] | None = None,
+                static_argnums: Sequence[int] = ()) -> Callable:
+    """Makes a JAX function, most often a training step, run on all devices of minka.init. Also a decorator.
+
+    function: of arrays and trees of them. Of what it returns, the tree that is like its first argument (or like another one that
+        is no batch) is that argument's new value: state, which stays on the devices and is consumed by the next call.
+    method: minka.Shard, DataParallel, Zero2, Zero3 or Pipeline.
+    batch_argnums: arguments whose arrays count examples along dimension 0; the last one unless told.
+    static_argnums: hashable arguments that are no arrays; for every value of them the function is planned anew.
+    Raises Error (see its code) for what cannot be planned; other trees, shapes or types than at the first call are refused.
+    """
+    if function is None:
+        return functools.partial(parallelize, method=method, batch_argnums=batch_argnums, static_argnums=static_argnums)
+    return ParallelFunction(function, method, batch_argnums, static_argnums)

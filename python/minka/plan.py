@@ -1,0 +1,26 @@
+"""What minka decided."""
+
+import functools
+import json
+import pathlib
+
+
+class Plan:
+    """A plan: str() is its tables, json its content as docs/plan.md describes it."""
+
+    def __init__(self, executable):
+        self._executable = executable
+
+    @functools.cached_property
+    def json(self) -> dict:
+        return json.loads(self._executable.plan_json())
+
+    def save(self, path: str) -> None:
+        """Writes plan.json."""
+        pathlib.Path(path).write_text(self._executable.plan_json())
+
+    def __str__(self) -> str:
+        return self._executable.plan_table()
+
+    def __repr__(self) -> str:
+        return str(self)

@@ -1,0 +1,135 @@
+#include "executable.h"
+
+#include <utility>
+
+#include "jax_step.h"
+#include "minka/base/status.h"
+
+namespace minka {
+namespace {
+
+absl::StatusOr<std::optional<RematChoice>> ParseRemat(const std::vector<std::string>& names) {
+  if (names.empty()) return std::nullopt;
+  RematChoice choice;
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(const RematPolicy policy, ParseRematPolicy(name));
+    choice.push_back(policy);
+  }
+  return choice;
+}
+
+absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
+  const SearchOptions search{.memory_limit_bytes = request.peak_memory_bytes, .pins = request.pins};
+  ASSIGN_OR_RETURN(std::optional<RematChoice> remat, ParseRemat(request.remat));
+  if (request.method == "pipeline") {
+    return Pipeline{.num_micro_batches = request.num_micro_batches,
+                    .options = {.num_stages = request.num_stages,
+                                .stage_of_layer = request.stage_of_layer,
+                                .submeshes = request.submeshes,
+                                .schedule = request.schedule},
+                    .search = search,
+                    .per_micro_batch = request.per_micro_batch,
+                    .remat = std::move(remat)};
+  }
+  for (const Method method : {Method::kShard, Method::kData, Method::kZero2, Method::kZero3}) {
+    if (request.method != MethodName(method)) continue;
+    return MakeMethod(method, request.mesh, search,
+                      {.num_micro_batches = request.num_micro_batches,
+                       .per_micro_batch = request.per_micro_batch},
+                      std::move(remat));
+  }
+  return InvalidArgument("there is no method \"{}\"", request.method);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const ParallelizeRequest& request) {
+  ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
+  ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
+  ASSIGN_OR_RETURN(
+      Parallelized run,
+      Parallelize(step, Cluster::Local(request.num_devices), method,
+                  {.workers = WorkerOptions{.binary = request.worker_binary,
+                                            .plugin_path = request.plugin_path},
+                   .plugin_path = request.plugin_path,
+                   .configuration = {{"method", request.method}, {"frontend", "python"}}}));
+  return std::unique_ptr<Executable>(new Executable(std::move(run)));
+}
+
+absl::StatusOr<Literal> Executable::Value(int parameter, std::span<const uint8_t> bytes) const {
+  const Computation& entry = run_.step().module.entry_computation();
+  const Shape& shape = entry.instructions[entry.parameters[parameter]].shape();
+  if (static_cast<int64_t>(bytes.size()) != shape.num_bytes()) {
+    return InvalidArgument("{} is {}, which has {} bytes; {} were given",
+                           run_.step().parameters[parameter].name, ToString(shape),
+                           shape.num_bytes(), bytes.size());
+  }
+  return Literal{shape, std::make_shared<const std::string>(
+                            reinterpret_cast<const char*>(bytes.data()), bytes.size())};
+}
+
+absl::StatusOr<ArrayHandle> Executable::Put(int parameter, std::span<const uint8_t> bytes) {
+  const std::lock_guard lock(mutex_);
+  ASSIGN_OR_RETURN(const Literal value, Value(parameter, bytes));
+  ASSIGN_OR_RETURN(DistributedArray array, run_.runner().executor().Put(parameter, value));
+  return ArrayHandle{identity_, parameter, std::move(array)};
+}
+
+absl::StatusOr<std::vector<ArrayHandle>> Executable::Run(std::span<ArrayHandle* const> resident,
+                                                         std::span<const StepInput> inputs) {
+  const std::lock_guard lock(mutex_);
+  const std::vector<ParameterInfo>& parameters = run_.step().parameters;
+  ParameterValues values(parameters.size());
+  for (const StepInput& input : inputs) {
+    ASSIGN_OR_RETURN(values[input.parameter], Value(input.parameter, input.bytes));
+  }
+  for (size_t i = 0; i < resident.size(); ++i) {
+    if (resident[i] == nullptr || !resident[i]->array.empty()) continue;
+    return FailedPrecondition("{} was consumed by an earlier step; use what that returned",
+                              parameters[i].name);
+  }
+  State state;
+  for (ArrayHandle* handle : resident) {
+    state.arrays.push_back(handle ? std::move(handle->array) : DistributedArray());
+  }
+  absl::StatusOr<std::vector<DistributedArray>> results = run_.runner().Launch(state, values);
+  if (!results.ok()) {
+    for (size_t i = 0; i < resident.size(); ++i) {
+      if (resident[i]) resident[i]->array = std::move(state.arrays[i]);
+    }
+    return results.status();
+  }
+  ASSIGN_OR_RETURN(state, run_.runner().NextState(std::move(state), *results));
+  std::vector<ArrayHandle> handles;
+  for (DistributedArray& array : *results) handles.push_back({identity_, -1, std::move(array)});
+  for (int i = 0; i < static_cast<int>(resident.size()); ++i) {
+    if (!resident[i]) continue;
+    const int result = parameters[i].state_result;
+    ArrayHandle& handle = result < 0 ? *resident[i] : handles[result];
+    handle.parameter = i;
+    handle.array = std::move(state.arrays[i]);
+  }
+  return handles;
+}
+
+std::string Executable::PlanJson() const {
+  const std::lock_guard lock(mutex_);
+  const PlannedPipeline* pipeline = run_.pipeline();
+  return pipeline ? PipelinePlanToJson(pipeline->plan, pipeline->modules())
+                  : PlanToJson(run_.plan(), run_.prepared().module);
+}
+
+absl::StatusOr<std::string> Executable::PlanTable() const {
+  const std::lock_guard lock(mutex_);
+  const PlannedPipeline* pipeline = run_.pipeline();
+  if (!pipeline) return minka::PlanTable(run_.prepared(), run_.plan());
+  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
+  return PipelineTable(pipeline->prepared, pipeline->plan, pipeline->schedule, timeline);
+}
+
+absl::Status Executable::Dump(const std::string& folder) {
+  const std::lock_guard lock(mutex_);
+  return run_.Dump(folder);
+}
+
+}  // namespace minka

@@ -1,0 +1,80 @@
+// A parallelised JAX function and its arrays, as Python holds them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/minka.h"
+
+namespace minka {
+
+// What Python asks for. Fields that a method does not have are not read.
+struct ParallelizeRequest {
+  std::string hlo;          // serialised HloModuleProto
+  std::string description;  // see StepOfJax
+  int num_devices = 0;
+  std::string method;  // "shard", "data", "zero2", "zero3", "pipeline"
+  std::string mesh;    // see MethodOptions
+  int64_t num_micro_batches = 1;
+  bool per_micro_batch = false;
+  std::optional<int64_t> peak_memory_bytes;  // per device
+  std::vector<std::string> pins;             // see SearchOptions
+  std::vector<std::string> remat;            // by layer, see RematPolicyName
+  int num_stages = 0;                        // this and the rest: see PipelineOptions
+  std::vector<int> stage_of_layer;
+  std::vector<int> submeshes;
+  std::string schedule = "1f1b";
+  std::string worker_binary;  // minka
+  std::string plugin_path;    // empty: searched
+};
+
+// An array on the devices; empty once a step has consumed it.
+struct ArrayHandle {
+  std::shared_ptr<const void> owner;  // identity of the executable that made it
+  int parameter = -1;                 // whose value it is, placed as that one wants it; -1: none's
+  DistributedArray array;
+};
+
+// The bytes of an input that is given anew with every call.
+struct StepInput {
+  int parameter = 0;
+  std::span<const uint8_t> bytes;
+};
+
+// Thread-safe: calls wait for each other.
+class Executable {
+ public:
+  static absl::StatusOr<std::unique_ptr<Executable>> Create(const ParallelizeRequest& request);
+
+  // Copies a whole array, dense and row-major, to where the parameter wants it.
+  absl::StatusOr<ArrayHandle> Put(int parameter, std::span<const uint8_t> bytes);
+  // One step. `resident`: by parameter, each IsAt it, null for those that `inputs` give. State is
+  // consumed unless the step could not be started; constants are not. Returns the results by
+  // number.
+  absl::StatusOr<std::vector<ArrayHandle>> Run(std::span<ArrayHandle* const> resident,
+                                               std::span<const StepInput> inputs);
+  // Does the array lie where this executable's parameter wants it (or did, before it was consumed)?
+  bool IsAt(const ArrayHandle& handle, int parameter) const {
+    return handle.owner == identity_ && handle.parameter == parameter;
+  }
+
+  std::string PlanJson() const;
+  absl::StatusOr<std::string> PlanTable() const;
+  absl::Status Dump(const std::string& folder);
+
+ private:
+  explicit Executable(Parallelized run) : run_(std::move(run)) {}
+  absl::StatusOr<Literal> Value(int parameter, std::span<const uint8_t> bytes) const;
+
+  const std::shared_ptr<const void> identity_ = std::make_shared<int>();
+  mutable std::mutex mutex_;  // of run_
+  Parallelized run_;
+};
+
+}  // namespace minka

@@ -1,0 +1,161 @@
+// The module minka._extension: what Python calls of minka. Everything that knows JAX is Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "executable.h"
+
+namespace nb = nanobind;
+
+namespace minka {
+namespace {
+
+// Dense bytes; Python says what they mean, because the buffer protocol knows no bfloat16.
+using HostBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Becomes minka.Error(code, message).
+struct StatusError {
+  absl::Status status;
+};
+
+void RaisePythonError(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const StatusError& error) {
+    const nb::object type = nb::module_::import_("minka.errors").attr("Error");
+    const std::string code = absl::StatusCodeToString(error.status.code());
+    PyErr_SetObject(type.ptr(), type(code, Message(error.status)).ptr());
+  }
+}
+
+void Check(const absl::Status& status) {
+  if (!status.ok()) throw StatusError{status};
+}
+
+template <typename T>
+T ValueOf(absl::StatusOr<T> value) {
+  Check(value.status());
+  return *std::move(value);
+}
+
+std::span<const uint8_t> SpanOf(const HostBytes& bytes) { return {bytes.data(), bytes.size()}; }
+
+// An array of bytes that keeps the literal's alive.
+nb::object ToNumpy(const Literal& literal) {
+  auto kept = std::make_unique<std::shared_ptr<const std::string>>(literal.bytes);
+  const auto* data = reinterpret_cast<const uint8_t*>((*kept)->data());
+  const size_t size = (*kept)->size();
+  const nb::capsule owner(kept.release(), [](void* pointer) noexcept {
+    delete static_cast<std::shared_ptr<const std::string>*>(pointer);
+  });
+  return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
+}
+
+void CheckIsThere(const ArrayHandle& handle, const std::string& name) {
+  if (!handle.array.empty()) return;
+  Check(FailedPrecondition("{} was consumed by a step; use what that returned", name));
+}
+
+nb::object ToHost(const ArrayHandle& handle, const std::string& name) {
+  CheckIsThere(handle, name);
+  absl::StatusOr<Literal> literal = [&] {
+    const nb::gil_scoped_release release;
+    return handle.array.ToHost();
+  }();
+  return ToNumpy(ValueOf(std::move(literal)));
+}
+
+std::vector<ArrayHandle> Run(Executable& executable, const std::vector<ArrayHandle*>& resident,
+                             const std::vector<int>& parameters,
+                             const std::vector<HostBytes>& values) {
+  std::vector<StepInput> inputs;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    inputs.push_back({parameters[i], SpanOf(values[i])});
+  }
+  const nb::gil_scoped_release release;
+  return ValueOf(executable.Run(resident, inputs));
+}
+
+// StatusError is thrown with the interpreter's lock released: its translator runs after the guard
+// has taken it again.
+std::unique_ptr<Executable> Create(const ParallelizeRequest& request) {
+  const nb::gil_scoped_release release;
+  return ValueOf(Executable::Create(request));
+}
+
+void BindRequest(nb::module_& module) {
+  using Request = ParallelizeRequest;
+  nb::class_<Request>(module, "ParallelizeRequest")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "hlo",
+          [](const Request& request) { return nb::bytes(request.hlo.data(), request.hlo.size()); },
+          [](Request& request, const nb::bytes& hlo) {
+            request.hlo.assign(hlo.c_str(), hlo.size());
+          })
+      .def_rw("description", &Request::description)
+      .def_rw("num_devices", &Request::num_devices)
+      .def_rw("method", &Request::method)
+      .def_rw("mesh", &Request::mesh)
+      .def_rw("num_micro_batches", &Request::num_micro_batches)
+      .def_rw("per_micro_batch", &Request::per_micro_batch)
+      .def_rw("peak_memory_bytes", &Request::peak_memory_bytes, nb::arg().none())
+      .def_rw("pins", &Request::pins)
+      .def_rw("remat", &Request::remat)
+      .def_rw("num_stages", &Request::num_stages)
+      .def_rw("stage_of_layer", &Request::stage_of_layer)
+      .def_rw("submeshes", &Request::submeshes)
+      .def_rw("schedule", &Request::schedule)
+      .def_rw("worker_binary", &Request::worker_binary)
+      .def_rw("plugin_path", &Request::plugin_path);
+}
+
+void BindArray(nb::module_& module) {
+  nb::class_<ArrayHandle>(module, "Array")
+      .def_prop_ro("is_consumed", [](const ArrayHandle& handle) { return handle.array.empty(); })
+      .def("layout",
+           [](const ArrayHandle& handle, const std::string& name) {
+             CheckIsThere(handle, name);
+             return handle.array.ToString();
+           })
+      .def("to_host", &ToHost);
+}
+
+void BindExecutable(nb::module_& module) {
+  nb::class_<Executable>(module, "Executable")
+      .def("put",
+           [](Executable& executable, int parameter, const HostBytes& bytes) {
+             const nb::gil_scoped_release release;
+             return ValueOf(executable.Put(parameter, SpanOf(bytes)));
+           })
+      .def("run", &Run, nb::arg("resident"), nb::arg("parameters"), nb::arg("values"))
+      .def("is_at", &Executable::IsAt)
+      .def("plan_json", &Executable::PlanJson, nb::call_guard<nb::gil_scoped_release>())
+      .def("plan_table",
+           [](const Executable& executable) {
+             const nb::gil_scoped_release release;
+             return ValueOf(executable.PlanTable());
+           })
+      .def("dump", [](Executable& executable, const std::string& folder) {
+        const nb::gil_scoped_release release;
+        Check(executable.Dump(folder));
+      });
+}
+
+}  // namespace
+}  // namespace minka
+
+NB_MODULE(_extension, module) {
+  nb::register_exception_translator(minka::RaisePythonError);
+  minka::BindRequest(module);
+  minka::BindArray(module);
+  minka::BindExecutable(module);
+  module.def("parallelize", &minka::Create);
+}

@@ -1,0 +1,44 @@
+#include "jax_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "minka/base/status.h"
+#include "minka/ir/hlo_proto.h"
+#include "minka/ir/simplify.h"
+
+namespace minka {
+namespace {
+
+void NameLoss(Step& step) {
+  const auto loss = std::ranges::find(step.marks, MarkKind::kLoss, &Mark::kind);
+  if (loss == step.marks.end()) return;
+  const std::vector<Value>& results = step.module.entry_computation().results;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i] != loss->value || step.results[i].role == ResultRole::kState) continue;
+    step.results[i].role = ResultRole::kLoss;
+    return;
+  }
+}
+
+void DonateState(Step& step) {
+  for (int i = 0; i < static_cast<int>(step.parameters.size()); ++i) {
+    const ParameterInfo& info = step.parameters[i];
+    if (info.role != ParameterRole::kState) continue;
+    step.module.aliases.push_back({.result = info.state_result, .parameter = i});
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& description) {
+  ASSIGN_OR_RETURN(const Module imported, ImportHlo(hlo));
+  Module module = InlineCalls(imported);
+  module.frontend_attributes["minka.step"] = description;
+  ASSIGN_OR_RETURN(Step step, MakeStep(std::move(module), {}));
+  NameLoss(step);
+  DonateState(step);
+  return step;
+}
+
+}  // namespace minka
