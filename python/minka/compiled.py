@@ -81,16 +81,13 @@ class CompiledStep:
         return handle
 
     def _other_tree(self, arguments: Sequence[Any]) -> Error:
-        names = dict(zip(paths(jax.tree.unflatten(self.step.in_tree, self.step.parameters)),
-                         (leaf.name for leaf in self.step.parameters)))
-        now = paths(tuple(arguments))
-        missing = [name for path, name in names.items() if path not in now]
-        added = [path for path in now if path not in names]
-        if missing:
-            what = f"{missing[0]} is missing"
-        elif added:
-            what = f"{added[0]} (after the number of its argument) is new"
-        else:
-            what = "its nodes are of other types"
+        def paths_of(trees):
+            return [path for name, tree in zip(self.step.names, trees) for path in paths(tree, name)]
+
+        wanted = dict(zip(paths_of(jax.tree.unflatten(self.step.in_tree, self.step.parameters)), self.step.parameters))
+        now = paths_of(arguments)
+        missing = [leaf.name for path, leaf in wanted.items() if path not in now]
+        added = [path for path in now if path not in wanted]
+        what = f"{missing[0]} is missing" if missing else f"{added[0]} is new" if added else "its nodes are of other types"
         return invalid_argument(f"the arguments are another tree than the step was planned for: {what}; parallelize another "
                                 "function for these")

@@ -31,9 +31,10 @@ class Leaf:
 
 @dataclass
 class LoweredStep:
-    """A step as minka's planner takes it. hlo: serialised HloModuleProto."""
+    """A step as minka's planner takes it. hlo: serialised HloModuleProto. names: of the arguments."""
 
     hlo: bytes
+    names: Sequence[str]
     parameters: list[Leaf]
     results: list[Leaf]
     in_tree: Any
@@ -87,7 +88,7 @@ def _join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
-def paths(tree: Any, prefix: str = "") -> list[str]:
+def paths(tree: Any, prefix: str) -> list[str]:
     """Of the leaves, in their order: "params/h_3/kernel"."""
     return [_join(prefix, jax.tree_util.keystr(path, simple=True, separator="/"))
             for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
@@ -135,15 +136,15 @@ def lower(function: Callable, names: Sequence[str], arguments: Sequence[Any], ba
             out = function(*jax.tree.unflatten(in_tree, tracers))
         parts = list(out) if type(out) in (tuple, list) else [out]
         outcome["parts"] = [jax.tree.structure(part) for part in parts]
-        outcome["names"] = paths(out)
+        outcome["names"] = paths(out, "result")
         flat, outcome["tree"] = jax.tree.flatten(out)
         return flat
 
     of_leaves.__name__ = getattr(function, "__name__", "step")
     lowered = jax.jit(of_leaves, keep_unused=True).trace(*abstract).lower(lowering_platforms=("cpu",))
-    results = [_leaf(_join("result", name), info) for name, info in zip(outcome["names"], jax.tree.leaves(lowered.out_info))]
+    results = [_leaf(name, info) for name, info in zip(outcome["names"], jax.tree.leaves(lowered.out_info))]
     groups = _arguments(named, abstract, names, arguments, batch, outcome["parts"], results)
-    return LoweredStep(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), [leaf for group in groups for leaf in group],
+    return LoweredStep(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), names, [leaf for group in groups for leaf in group],
                        results, in_tree, outcome["tree"])
 
 

@@ -96,6 +96,6 @@ def test_marks_inside_jit_vmap_and_checkpoint():
 
     square = np.ones((8, 8), np.float32)
     lowered = step.lower({"a": square, "b": square}, X)
-    for mark in (b"layer_boundary 0", b"gradient 0", b"gradient 1", b"loss 0"):
-        assert mark in lowered.hlo
-    assert lowered.hlo.count(b"gradient") == 2
+    assert b"layer_boundary 0" in lowered.hlo
+    for mark in (b"gradient 0", b"gradient 1", b"loss 0"):
+        assert lowered.hlo.count(mark) == 1

@@ -12,7 +12,7 @@ from conftest import make_program
 
 def refused(code, message):
     """The whole message; * stands for anything."""
-    return pytest.raises(minka.Error, match="^" + re.escape(message).replace(r"\*", ".*") + "$", check=lambda error: error.code == code)
+    return pytest.raises(minka.Error, match="(?s)^" + re.escape(message).replace(r"\*", ".*") + "$", check=lambda error: error.code == code)
 
 
 @minka.parallelize
@@ -105,7 +105,7 @@ def test_batch_of_two_sizes(devices):
 
 
 def test_state_that_changes_its_type(devices):
-    with refused("INVALID_ARGUMENT", "w goes in as float32[8, 4] and comes out as bfloat16[8, 4]; state keeps its shape and type"):
+    with refused("INVALID_ARGUMENT", "state/w goes in as float32[8, 4] and comes out as bfloat16[8, 4]; state keeps its shape and type"):
         minka.parallelize(lambda state, batch: {"w": state["w"].astype(jnp.bfloat16)})(STATE, BATCH)
 
 
