@@ -3,7 +3,7 @@
 #   deps    Debian packages (as root, by sudo, or the line to type) and the private virtual environment build/venv
 #   build   build/minka from preset release
 #   demo    plans and trains a small GPT on eight local devices, for about two minutes
-#   test    all tests; those that load no plugin also under address and undefined-behaviour sanitizers, the solver's
+#   test    all tests, the Python package's among them; those that load no plugin also under address and undefined-behaviour sanitizers, the solver's
 #           threads under the thread sanitizer
 #   bench   all benchmarks, against JAX where there is something to compare
 #   bench-compare   the same, and which rows are worse than in the committed tables
@@ -42,6 +42,10 @@ build/stamps/deps-bench: benchmarks/requirements.txt scripts/make_venv.sh
 	scripts/make_venv.sh build/venv-jax benchmarks/requirements.txt
 	mkdir -p $(@D) && touch $@
 
+build/stamps/deps-python: python/requirements.txt build/stamps/deps-bench
+	scripts/make_venv.sh build/venv-jax python/requirements.txt
+	mkdir -p $(@D) && touch $@
+
 # --- building ---------------------------------------------------------------------------------------------------------
 
 build/%/build.ninja: CMakePresets.json | build/stamps/deps
@@ -59,7 +63,9 @@ demo: build
 .PHONY: test-release test-asan test-tsan
 test: test-release test-asan test-tsan
 
-test-release: build
+# With the Python package, which takes JAX for its tests alone.
+test-release: build build/stamps/deps-python
+	cmake --preset release -DMINKA_PYTHON=ON
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --no-tests=error
 

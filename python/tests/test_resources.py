@@ -1,6 +1,5 @@
 """Importing is quick, and steps take nothing that they do not give back."""
 
-import pathlib
 import subprocess
 import sys
 import time
@@ -8,6 +7,7 @@ import time
 import minka
 import numpy as np
 import psutil
+import pytest
 from conftest import make_program
 
 
@@ -24,16 +24,41 @@ def test_import_is_quick_and_without_jax():
     assert min(seconds) <= 0.3
 
 
-def test_steps_keep_no_memory_and_no_handles(devices):
+def children():
+    return psutil.Process().children(recursive=True)
+
+
+def usage():
+    """(bytes, files, threads) of this process and the workers."""
+    processes = [psutil.Process(), *children()]
+    return tuple(sum(figures) for figures in zip(*((p.memory_info().rss, p.num_fds(), p.num_threads()) for p in processes)))
+
+
+@pytest.mark.parametrize("method", [minka.Zero2(), minka.Pipeline(num_micro_batches=4, stages=2)])
+def test_steps_keep_no_memory_and_no_handles(devices, method):
     step, state, batches = make_program("mlp")
-    parallel = minka.parallelize(step, method=minka.Zero2())
-    process = psutil.Process()
+    parallel = minka.parallelize(step, method=method)
     seen = []
     for _ in range(4):
         for i in range(100):
             state, loss = parallel(state, batches[i % 3])
         assert np.isfinite(float(loss))
-        seen.append((process.memory_info().rss, process.num_fds(), process.num_threads()))
+        seen.append(usage())
     print(f"bytes, files, threads after every 100 steps: {seen}")
     assert seen[-1][0] - seen[0][0] < 8 << 20
     assert seen[-1][1:] == seen[0][1:]
+
+
+def test_workers_end_with_the_session_and_its_arrays():
+    minka.init(num_devices=4)
+    step, state, batches = make_program("mlp")
+    parallel = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, stages=2))
+    state, loss = parallel(state, batches[0])
+    assert len(children()) >= 2
+    minka.shutdown()
+    assert np.isfinite(float(loss))
+    del state, loss
+    deadline = time.monotonic() + 10
+    while children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not children()
