@@ -1,10 +1,13 @@
-# make deps | build | demo | test | bench | bench-compare | lint | format | clean
+# make deps | build | python | demo | demo-jax | test | test-pip | bench | bench-compare | lint | format | clean
 #
 #   deps    Debian packages (as root, by sudo, or the line to type) and the private virtual environment build/venv
 #   build   build/minka from preset release
+#   python  the Python package below build/release/python, for PYTHONPATH, and build/venv-jax with a JAX to try it with
 #   demo    plans and trains a small GPT on eight local devices, for about two minutes
+#   demo-jax   examples/jax_train.py: a flax model on eight local devices
 #   test    all tests, the Python package's among them; those that load no plugin also under address and undefined-behaviour sanitizers, the solver's
 #           threads under the thread sanitizer
+#   test-pip   `pip install .` into a fresh virtual environment, and what is installed works there
 #   bench   all benchmarks, against JAX where there is something to compare
 #   bench-compare   the same, and which rows are worse than in the committed tables
 #   lint    formatting, include direction, clang-tidy
@@ -20,7 +23,7 @@ JOBS ?= $(shell nproc)
 export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= true
 
-.PHONY: deps build demo test bench lint format clean
+.PHONY: deps build python demo demo-jax test test-pip bench lint format clean
 .DEFAULT_GOAL := build
 
 # --- what has to be installed -----------------------------------------------------------------------------------------
@@ -54,6 +57,14 @@ build/%/build.ninja: CMakePresets.json | build/stamps/deps
 build: build/release/build.ninja
 	scripts/build_tools.sh $(JOBS)
 
+# Takes JAX for its tests and examples alone.
+python: build build/stamps/deps-python
+	cmake --preset release -DMINKA_PYTHON=ON
+	cmake --build build/release -j $(JOBS) --target minka_extension
+
+demo-jax: python
+	PYTHONPATH=build/release/python JAX_PLATFORMS=cpu build/venv-jax/bin/python examples/jax_train.py
+
 demo: build
 	build/minka train gpt-tiny --num-devices 8 --method pipeline --micro-batches 4 --cost-model measured \
 	  --minutes 2 --sample 400 --trace build/trace.json --out build/plan.json
@@ -63,9 +74,7 @@ demo: build
 .PHONY: test-release test-asan test-tsan
 test: test-release test-asan test-tsan
 
-# With the Python package, which takes JAX for its tests alone.
-test-release: build build/stamps/deps-python
-	cmake --preset release -DMINKA_PYTHON=ON
+test-release: python
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --no-tests=error
 
@@ -78,6 +87,9 @@ build/asan/build.ninja: | build/stamps/deps-lint
 test-tsan: build/tsan/build.ninja
 	cmake --build build/tsan -j $(JOBS) --target solver_test
 	ctest --test-dir build/tsan --output-on-failure --tests-regex '^solver_test$$' --no-tests=error
+
+test-pip: build/stamps/deps
+	scripts/test_pip_install.sh build/pip_install
 
 .PHONY: bench-compare
 bench bench-compare: build build/stamps/deps-bench

@@ -2,7 +2,8 @@
 
   - `make x` in a console block: the target must exist.
   - `build/minka ...` in a console block: is run and must exit with 0 (continued lines end in a backslash).
-  - a cpp block: its lines must stand, one after the other, in a program under examples/ or tests/install/, indentation apart.
+  - a cpp or python block: its lines must stand, one after the other, in a program under examples/ or tests/install/, indentation
+    apart.
   - `--flag` in the text, where a command of minka has it: one of the console blocks must use it, or a sh block, which shows what
     needs other machines and is not run; flags in sh blocks must exist.
 
@@ -16,8 +17,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIME_LIMIT_SECONDS = 600
-PAGES = ["README.md", "docs/guides/coming-from-alpa.md", "docs/guides/inspecting.md", "docs/guides/pipelines.md", "docs/guides/solver.md",
-         "docs/guides/training.md", "docs/guides/tuning.md"]
+PAGES = ["README.md", "docs/guides/coming-from-alpa.md", "docs/guides/inspecting.md", "docs/guides/jax.md", "docs/guides/pipelines.md",
+         "docs/guides/solver.md", "docs/guides/training.md", "docs/guides/tuning.md"]
 FLAG = r"(?<![\w-])--[a-z][a-z-]*"
 
 
@@ -51,10 +52,10 @@ def plain_lines(text):
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def is_in_a_program(block):
+def is_in_a_program(block, suffix):
     wanted = plain_lines(block)
     for folder in ("examples", "tests/install"):
-        for source in sorted((ROOT / folder).rglob("*.cc")):
+        for source in sorted((ROOT / folder).rglob("*" + suffix)):
             lines = plain_lines(source.read_text())
             if any(lines[i:i + len(wanted)] == wanted for i in range(len(lines))):
                 return True
@@ -84,9 +85,10 @@ def main():
         for command in commands(text):
             print(f"{page}: {command}", flush=True)
             problems.append(check_command(command))
-        for block in blocks(text, "cpp"):
-            if not is_in_a_program(block):
-                problems.append(f"{page}: this code stands in no program under examples/ or tests/install/:\n{block}")
+        for language, suffix in (("cpp", ".cc"), ("python", ".py")):
+            for block in blocks(text, language):
+                if not is_in_a_program(block, suffix):
+                    problems.append(f"{page}: this code stands in no program under examples/ or tests/install/:\n{block}")
     problems = [p for p in problems if p]
     print("\n".join(problems) or "README.md and the guides: ok")
     return 1 if problems else 0

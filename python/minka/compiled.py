@@ -10,7 +10,7 @@ from minka import session
 from minka.arrays import DistributedArray
 from minka.errors import Error, invalid_argument
 from minka.lowering import BATCH, CONSTANT, STATE, LoweredStep, host_value, paths
-from minka.methods import Method
+from minka.methods import Method, Pipeline
 from minka.plan import Plan
 
 
@@ -23,6 +23,12 @@ def _check_divides(step: LoweredStep, method: Method, num_devices: int) -> None:
             raise invalid_argument(f"{leaf.name} has {leaf.shape[0]} examples along dimension 0, which "
                                    f"{' on '.join(filter(None, [into, over]))} do not divide: {type(method).__name__} takes a "
                                    f"multiple of {parts}")
+
+
+def _check_loss(step: LoweredStep, method: Method) -> None:
+    if isinstance(method, Pipeline) and not step.has_loss:
+        raise invalid_argument("minka.Pipeline cuts the forward pass, and the step does not say what its loss is: differentiate with "
+                               "minka.value_and_grad or minka.grad in place of JAX's")
 
 
 def _compile(step: LoweredStep, method: Method, now: session.Session):
@@ -40,6 +46,7 @@ class CompiledStep:
 
     def __init__(self, step: LoweredStep, method: Method, now: session.Session):
         """Plans and compiles, which may take minutes. Raises Error where method and step do not go together."""
+        _check_loss(step, method)
         _check_divides(step, method, now.num_devices)
         self.step = step
         self.executable = _compile(step, method, now)

@@ -31,9 +31,10 @@ class Leaf:
 
 @dataclass
 class LoweredStep:
-    """A step as minka's planner takes it. hlo: serialised HloModuleProto. names: of the arguments."""
+    """A step as minka's planner takes it. hlo: serialised HloModuleProto. names: of the arguments. has_loss: is one marked?"""
 
     hlo: bytes
+    has_loss: bool
     names: Sequence[str]
     parameters: list[Leaf]
     results: list[Leaf]
@@ -134,6 +135,7 @@ def lower(function: Callable, names: Sequence[str], arguments: Sequence[Any], ba
         with marks.tracing() as now:
             now.parameter_of.update({id(tracer): i for i, tracer in enumerate(tracers)})
             out = function(*jax.tree.unflatten(in_tree, tracers))
+        outcome["has_loss"] = now.has_loss
         parts = list(out) if type(out) in (tuple, list) else [out]
         outcome["parts"] = [jax.tree.structure(part) for part in parts]
         outcome["names"] = paths(out, "result")
@@ -144,8 +146,9 @@ def lower(function: Callable, names: Sequence[str], arguments: Sequence[Any], ba
     lowered = jax.jit(of_leaves, keep_unused=True).trace(*abstract).lower(lowering_platforms=("cpu",))
     results = [_leaf(name, info) for name, info in zip(outcome["names"], jax.tree.leaves(lowered.out_info))]
     groups = _arguments(named, abstract, names, arguments, batch, outcome["parts"], results)
-    return LoweredStep(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), names, [leaf for group in groups for leaf in group],
-                       results, in_tree, outcome["tree"])
+    hlo = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    return LoweredStep(hlo, outcome["has_loss"], names, [leaf for group in groups for leaf in group], results, in_tree,
+                       outcome["tree"])
 
 
 def _arguments(named, abstract, names, arguments, batch, parts, results) -> list[list[Leaf]]:

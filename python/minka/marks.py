@@ -16,11 +16,12 @@ from minka.errors import invalid_argument
 
 @dataclass
 class Tracing:
-    """parameter_of: the step's parameter by id of the tracer that stands for it."""
+    """parameter_of: the step's parameter by id of the tracer that stands for it. depth: of derivatives inside of each other."""
 
     parameter_of: dict[int, int] = field(default_factory=dict)
     num_boundaries: int = 0
-    is_differentiated: bool = False
+    has_loss: bool = False
+    depth: int = 0
 
 
 _tracing: contextvars.ContextVar[Tracing | None] = contextvars.ContextVar("minka_tracing", default=None)
@@ -74,6 +75,17 @@ def mark_boundary(x: Any) -> Any:
     return jax.tree.map(lambda leaf: _mark(leaf, f"layer_boundary {number}"), x)
 
 
+def _mark_gradients(gradients: Any, of: Any, parameter_of: dict[int, int]) -> Any:
+    import jax
+    parameters = [parameter_of.get(id(leaf)) for leaf in jax.tree.leaves(of)]
+    # Where they are gradients of something else (a copy of the parameters in another type), minka finds out itself what is
+    # made of them.
+    if None in parameters:
+        return gradients
+    leaves, tree = jax.tree.flatten(gradients)
+    return jax.tree.unflatten(tree, [_mark(leaf, f"gradient {parameter}") for leaf, parameter in zip(leaves, parameters)])
+
+
 def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, **options) -> Callable:
     """jax.value_and_grad, which also tells minka what loss and gradients are. Same arguments and results.
 
@@ -84,24 +96,23 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: boo
 
     @functools.wraps(fun)
     def value_and_gradients(*args, **kwargs):
-        value, gradients = differentiate(*args, **kwargs)
         now = _tracing.get()
         if now is None:
+            return differentiate(*args, **kwargs)
+        now.depth += 1
+        value, gradients = differentiate(*args, **kwargs)
+        now.depth -= 1
+        # A derivative inside of another one is part of the loss.
+        if now.depth > 0:
             return value, gradients
-        of = [args[i] for i in argnums] if isinstance(argnums, Sequence) else [args[argnums]]
-        parameters = [now.parameter_of.get(id(leaf), -1) for leaf in jax.tree.leaves(of)]
-        # Of something else than parameters (of a copy in another type, inside of another derivative) minka finds them itself.
-        if -1 in parameters:
-            return value, gradients
-        if now.is_differentiated:
+        if now.has_loss:
             raise invalid_argument("the step calls minka.grad or minka.value_and_grad twice; a step has one loss: use jax.grad "
                                    "for what is not differentiated for the update, or two steps")
-        now.is_differentiated = True
-        leaves, tree = jax.tree.flatten(gradients)
-        marked = [_mark(leaf, f"gradient {parameter}") for leaf, parameter in zip(leaves, parameters)]
-        loss, rest = (value[0], value[1:]) if has_aux else (value, ())
+        now.has_loss = True
+        of = [args[i] for i in argnums] if isinstance(argnums, Sequence) else args[argnums]
+        loss, *aux = value if has_aux else (value,)
         loss = _mark(loss, "loss 0")
-        return (loss, *rest) if has_aux else loss, jax.tree.unflatten(tree, marked)
+        return (loss, *aux) if has_aux else loss, _mark_gradients(gradients, of, now.parameter_of)
 
     return value_and_gradients
 

@@ -34,6 +34,8 @@ void DonateState(Step& step) {
 absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& description) {
   ASSIGN_OR_RETURN(const Module imported, ImportHlo(hlo));
   Module module = InlineCalls(imported);
+  if (module.name.starts_with("jit_"))
+    module.name.erase(0, 4);  // which JAX puts before the function's name
   module.frontend_attributes["minka.step"] = description;
   ASSIGN_OR_RETURN(Step step, MakeStep(std::move(module), {}));
   NameLoss(step);

@@ -41,7 +41,7 @@ class Transformer(nn.Module):
         for layer in range(2):
             y = nn.LayerNorm(name=f"norm_{layer}")(x)
             mask = nn.make_causal_mask(tokens)
-            x = x + nn.SelfAttention(4, use_bias=False, name=f"attention_{layer}")(y, mask=mask)
+            x = x + nn.MultiHeadDotProductAttention(4, use_bias=False, name=f"attention_{layer}")(y, mask=mask)
             y = nn.gelu(nn.Dense(64, name=f"up_{layer}")(x))
             x = x + nn.Dense(32, name=f"down_{layer}")(y)
             if layer == 0:

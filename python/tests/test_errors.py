@@ -115,6 +115,12 @@ def test_what_is_no_array(devices):
         minka.parallelize(lambda state, batch: state)(STATE | {"name": "mlp"}, BATCH)
 
 
+def test_pipeline_without_a_loss(devices):
+    with refused("INVALID_ARGUMENT", "minka.Pipeline cuts the forward pass, and the step does not say what its loss is: differentiate with "
+                                     "minka.value_and_grad or minka.grad in place of JAX's"):
+        minka.parallelize(lambda w, batch: w - jax.grad(lambda w: (batch @ w).sum())(w), method=minka.Pipeline())(STATE["w"], BATCH)
+
+
 def test_two_derivatives(devices):
     def step(w, batch):
         def loss(w):

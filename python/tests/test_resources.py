@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 import minka
@@ -9,6 +10,8 @@ import numpy as np
 import psutil
 import pytest
 from conftest import make_program
+from minka import session
+from minka.compiled import CompiledStep
 
 
 def test_import_is_quick_and_without_jax():
@@ -22,6 +25,27 @@ def test_import_is_quick_and_without_jax():
         seconds.append(both - (time.monotonic() - begin))
     print(f"import minka: {min(seconds):.3f} s")
     assert min(seconds) <= 0.3
+
+
+def test_other_threads_run_while_minka_plans_and_compiles(devices):
+    step, state, batches = make_program("transformer")
+    lowered = minka.parallelize(step).lower(state, batches[0])
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.wait(0.002):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    begin = time.monotonic()
+    CompiledStep(lowered, minka.Shard(), session.current())
+    seconds = time.monotonic() - begin
+    done.set()
+    thread.join()
+    longest = max(b - a for a, b in zip(ticks, ticks[1:]))
+    print(f"planned and compiled in {seconds:.2f} s, longest pause of another thread {longest:.3f} s")
+    assert longest < 0.5 * seconds
 
 
 def children():

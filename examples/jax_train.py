@@ -1,0 +1,51 @@
+"""A flax model trained on eight devices of this machine: one function, by two methods.
+
+    PYTHONPATH=build/release/python build/venv-jax/bin/python examples/jax_train.py
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import minka
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Dense(256)(x))
+        x = minka.mark_boundary(x)
+        return nn.Dense(32)(x)
+
+
+model = Model()
+random = np.random.default_rng(0)
+x = random.normal(size=(64, 32)).astype(np.float32)
+params = model.init(jax.random.key(0), x)["params"]
+minka.init(num_devices=8)
+
+
+@minka.parallelize(method=minka.Shard())
+def train_step(state, batch):
+    def loss_fn(params):
+        out = state.apply_fn({"params": params}, batch["x"])
+        return jnp.mean((out - batch["y"]) ** 2)
+
+    loss, grads = minka.value_and_grad(loss_fn)(state.params)
+    return state.apply_gradients(grads=grads), loss
+
+
+state = TrainState.create(apply_fn=model.apply, params=params, tx=optax.adamw(1e-3))
+for i in range(10):
+    state, loss = train_step(state, {"x": x, "y": x})
+print(train_step.plan)
+print(state.params["Dense_0"]["kernel"].layout)
+print(f"loss {float(loss):.4f}")
+
+# The same step as a pipeline of two stages, which are cut where the model marks a boundary.
+pipelined = minka.parallelize(train_step.__wrapped__, method=minka.Pipeline(num_micro_batches=4, stages=2))
+state, loss = pipelined(state, {"x": x, "y": x})
+print(pipelined.plan)
+print(f"loss {float(loss):.4f}")
