@@ -230,9 +230,11 @@ std::vector<bool> ContributionsToLoss(const Step& step, const std::vector<Phase>
     if (instruction.opcode == Opcode::kParameter) {
       contributes[id] = !depends_on_inputs[id] && IsFloat(instruction.shape().type);
     }
+    // A custom call may have no results.
+    const bool makes_floats =
+        !instruction.results.empty() && IsFloat(instruction.results.front().type);
     for (const Value operand : instruction.operands) {
-      contributes[id] = contributes[id] || (contributes[operand.instruction] &&
-                                            IsFloat(instruction.results.front().type));
+      contributes[id] = contributes[id] || (contributes[operand.instruction] && makes_floats);
     }
   }
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {

@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "minka/analysis/phases.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/hlo_proto.h"
 
 namespace minka {
 namespace {
@@ -73,6 +74,21 @@ Step ResidualStep(const std::vector<int>& read, std::vector<Value>& stream) {
 }
 
 // The first dot, the two sums; the tanh in front of the last dot is a cut, too, and the last one.
+TEST(FindLayers, PassesOverWhatHasNoResults) {
+  const absl::StatusOr<Module> module = ParseHloText(R"(
+HloModule says
+
+ENTRY main {
+  w = f32[4,4] parameter(0)
+  said = () custom-call(w), custom_call_target="say", custom_call_has_side_effect=true
+  ROOT twice = f32[4,4] add(w, w)
+})");
+  ASSERT_TRUE(module.ok()) << module.status();
+  const absl::StatusOr<Step> step = MakeStep(*module, {.states = {"0:0"}});
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(FindLayers(*step, ClassifyPhases(*step)).count, 0);
+}
+
 TEST(FindLayers, FindsTheResidualStreamWhereNothingIsMarked) {
   std::vector<Value> stream;
   Step step = ResidualStep({0, 1, 2}, stream);
