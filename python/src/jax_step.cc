@@ -29,6 +29,22 @@ void DonateState(Step& step) {
   }
 }
 
+absl::Status RefuseCallbacks(const Module& module) {
+  for (const Computation& computation : module.computations) {
+    for (const Instruction& instruction : computation.instructions) {
+      if (instruction.opcode != Opcode::kCustomCall) continue;
+      const std::string& target = instruction.As<OpaqueAttributes>().name;
+      if (target.find("python") == std::string::npos) continue;
+      return InvalidArgument(
+          "{} calls back into Python ({}), which runs on no other device: leave out "
+          "jax.debug.print, "
+          "jax.debug.callback, jax.pure_callback and io_callback, or return what they need",
+          instruction.op_name.empty() ? module.name : instruction.op_name, target);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& description) {
@@ -36,6 +52,7 @@ absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& descript
   Module module = InlineCalls(imported);
   if (module.name.starts_with("jit_"))
     module.name.erase(0, 4);  // which JAX puts before the function's name
+  RETURN_IF_ERROR(RefuseCallbacks(module));
   module.frontend_attributes["minka.step"] = description;
   ASSIGN_OR_RETURN(Step step, MakeStep(std::move(module), {}));
   NameLoss(step);

@@ -115,6 +115,16 @@ def test_what_is_no_array(devices):
         minka.parallelize(lambda state, batch: state)(STATE | {"name": "mlp"}, BATCH)
 
 
+def test_callback_into_python(devices):
+    def step(w, batch):
+        jax.debug.print("{}", batch.sum())
+        return w, batch.sum()
+
+    with refused("INVALID_ARGUMENT", "jit(step)/*debug_* calls back into Python (xla_*python_cpu_callback), which runs on no other device: "
+                                     "leave out jax.debug.print, *"):
+        minka.parallelize(step)(STATE["w"], BATCH)
+
+
 def test_pipeline_without_a_loss(devices):
     with refused("INVALID_ARGUMENT", "minka.Pipeline cuts the forward pass, and the step does not say what its loss is: differentiate with "
                                      "minka.value_and_grad or minka.grad in place of JAX's"):
