@@ -13,6 +13,23 @@ class Error(RuntimeError):
         self.code = code
 
 
+# What the command line's flags, which the planner's messages name, are called here.
+_IN_PYTHON = {
+    "(--loss names that result of a module)": "(minka.mark_boundary ends one)",
+    "--memory-limit": "peak_memory_bytes",
+    "--per-micro-batch": "per_micro_batch=True",
+    "--pin": "pins",
+    "--remat": "remat",
+}
+
+
+def of_status(code: str, message: str) -> Error:
+    """What the extension raises."""
+    for flag, name in _IN_PYTHON.items():
+        message = message.replace(flag, name)
+    return Error(code, message)
+
+
 def invalid_argument(message: str) -> Error:
     return Error("INVALID_ARGUMENT", message)
 

@@ -20,7 +20,7 @@ namespace {
 // Dense bytes; Python says what they mean, because the buffer protocol knows no bfloat16.
 using HostBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Becomes minka.Error(code, message).
+// Becomes a minka.Error.
 struct StatusError {
   absl::Status status;
 };
@@ -29,9 +29,10 @@ void RaisePythonError(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const StatusError& error) {
-    const nb::object type = nb::module_::import_("minka.errors").attr("Error");
+    const nb::module_ errors = nb::module_::import_("minka.errors");
     const std::string code = absl::StatusCodeToString(error.status.code());
-    PyErr_SetObject(type.ptr(), type(code, Message(error.status)).ptr());
+    const nb::object raised = errors.attr("of_status")(code, Message(error.status));
+    PyErr_SetObject(errors.attr("Error").ptr(), raised.ptr());
   }
 }
 
