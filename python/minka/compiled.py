@@ -79,8 +79,8 @@ class CompiledStep:
         if isinstance(value, DistributedArray) and self.executable.is_at(value.handle, number):
             return value.handle
         given, handle = self._constants.get(number, (None, None))
-        # Arrays of JAX do not change.
-        if given is value and isinstance(value, jax.Array):
+        # Unlike arrays of numpy, they do not change.
+        if given is value and isinstance(value, (jax.Array, DistributedArray)):
             return handle
         handle = self.executable.put(number, host_value(leaf, value).reshape(-1).view(np.uint8))
         if leaf.role == CONSTANT:

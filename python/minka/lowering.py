@@ -143,7 +143,8 @@ def lower(function: Callable, names: Sequence[str], arguments: Sequence[Any], ba
         return flat
 
     of_leaves.__name__ = getattr(function, "__name__", "step")
-    lowered = jax.jit(of_leaves, keep_unused=True).trace(*abstract).lower(lowering_platforms=("cpu",))
+    with marks.apart_from_other_traces():
+        lowered = jax.jit(of_leaves, keep_unused=True).trace(*abstract).lower(lowering_platforms=("cpu",))
     results = [_leaf(name, info) for name, info in zip(outcome["names"], jax.tree.leaves(lowered.out_info))]
     groups = _arguments(named, abstract, names, arguments, batch, outcome["parts"], results)
     hlo = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()

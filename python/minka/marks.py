@@ -7,6 +7,7 @@ removes. Outside of minka's tracing nothing is marked, and the functions here ar
 import contextlib
 import contextvars
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,28 @@ class Tracing:
     depth: int = 0
 
 
+# Of a boundary; the extension tells apart by it how often a function with a boundary inside is called (kMostLeaves there).
+_MOST_LEAVES = 4096
+
+_num_traces = itertools.count(1)
 _tracing: contextvars.ContextVar[Tracing | None] = contextvars.ContextVar("minka_tracing", default=None)
+
+
+@functools.cache
+def _cache_key():
+    import jax
+    return jax.make_user_context() if hasattr(jax, "make_user_context") else None
+
+
+def apart_from_other_traces() -> contextlib.AbstractContextManager:
+    """Inside of it functions under jax.jit are traced anew: what JAX keeps of them has no marks, or those of another step."""
+    import jax
+    key = _cache_key()
+    if key is not None:
+        return key(next(_num_traces))
+    # JAX before make_user_context.
+    jax.clear_caches()
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -72,7 +94,8 @@ def mark_boundary(x: Any) -> Any:
     import jax
     number = now.num_boundaries
     now.num_boundaries += 1
-    return jax.tree.map(lambda leaf: _mark(leaf, f"layer_boundary {number}"), x)
+    leaves, tree = jax.tree.flatten(x)
+    return jax.tree.unflatten(tree, [_mark(leaf, f"layer_boundary {number * _MOST_LEAVES + i}") for i, leaf in enumerate(leaves)])
 
 
 def _mark_gradients(gradients: Any, of: Any, parameter_of: dict[int, int]) -> Any:

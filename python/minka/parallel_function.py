@@ -86,8 +86,13 @@ class ParallelFunction:
         dynamic, static = self._split(args)
         numbers = [i for i in range(len(args)) if i not in dict(static)]
         names = self._names(len(args))
-        batch = self._batch_argnums if self._batch_argnums is not None else ([-1] if len(numbers) > 1 else [])
-        batch = {range(len(args))[i] for i in batch} if self._batch_argnums is not None else {numbers[i] for i in batch}
+        if self._batch_argnums is None:
+            batch = numbers[-1:] if len(numbers) > 1 else []
+        else:
+            batch = [i % len(args) for i in self._batch_argnums]
+        strange = [i for i in batch if i not in numbers]
+        if strange:
+            raise invalid_argument(f"{self.__name__}: batch_argnums names argument {strange[0]}, which is static")
 
         def of_arrays(*arrays):
             filled = dict(static) | dict(zip(numbers, arrays))

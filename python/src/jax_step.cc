@@ -1,6 +1,7 @@
 #include "jax_step.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -9,6 +10,21 @@
 
 namespace minka {
 namespace {
+
+// marks.py numbers the leaves of a boundary one by one, so many for each.
+constexpr int kMostLeaves = 4096;
+
+// Gives boundaries numbers in the order in which they stand in the step, the leaves of one the same
+// number. A leaf that stands there again belongs to another call of the function around it.
+void NumberBoundaries(Step& step) {
+  std::map<int, int> num_seen;                 // by mark's number
+  std::map<std::pair<int, int>, int> numbers;  // by boundary and call
+  for (Mark& mark : step.marks) {
+    if (mark.kind != MarkKind::kLayerBoundary) continue;
+    const std::pair<int, int> boundary{mark.index / kMostLeaves, num_seen[mark.index]++};
+    mark.index = numbers.try_emplace(boundary, static_cast<int>(numbers.size())).first->second;
+  }
+}
 
 void NameLoss(Step& step) {
   const auto loss = std::ranges::find(step.marks, MarkKind::kLoss, &Mark::kind);
@@ -55,6 +71,7 @@ absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& descript
   RETURN_IF_ERROR(RefuseCallbacks(module));
   module.frontend_attributes["minka.step"] = description;
   ASSIGN_OR_RETURN(Step step, MakeStep(std::move(module), {}));
+  NumberBoundaries(step);
   NameLoss(step);
   DonateState(step);
   return step;

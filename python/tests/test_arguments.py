@@ -99,3 +99,42 @@ def test_marks_inside_jit_vmap_and_checkpoint():
     assert b"layer_boundary 0" in lowered.hlo
     for mark in (b"gradient 0", b"gradient 1", b"loss 0"):
         assert lowered.hlo.count(mark) == 1
+
+
+def test_marks_of_what_was_traced_before():
+    @jax.jit
+    def layer(w, x):
+        return minka.mark_boundary(jnp.tanh(x @ w))
+
+    def step(w, x):
+        loss, grad = minka.value_and_grad(lambda w: layer(w, x).sum())(w)
+        return w - grad, loss
+
+    square = np.ones((8, 8), np.float32)
+    jax.jit(step)(square, X)
+    for _ in range(2):
+        assert minka.parallelize(step).lower(square, X).hlo.count(b"layer_boundary 0") == 1
+
+
+def test_every_call_of_a_function_with_a_boundary_ends_a_layer(devices):
+    @jax.jit
+    def layer(w, x):
+        return minka.mark_boundary((jnp.tanh(x @ w), x[:, :1]))[0]
+
+    def step(weights, x):
+        def loss_fn(weights):
+            y = x
+            for w in weights:
+                y = layer(w, y)
+            return (y ** 2).mean()
+
+        loss, grads = minka.value_and_grad(loss_fn)(weights)
+        return jax.tree.map(lambda w, g: w - g, weights, grads), loss
+
+    weights = [np.full((8, 8), 0.1, np.float32) for _ in range(4)]
+    parallel = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=2, stages=2))
+    wanted, wanted_loss = jax.jit(step)(weights, X)
+    now, loss = parallel(weights, X)
+    assert [stage["layers"] for stage in parallel.plan.json["stages"]] == [[0, 1], [2, 3, 4]]
+    np.testing.assert_allclose(float(loss), wanted_loss, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(now[0]), wanted[0], rtol=1e-5)
