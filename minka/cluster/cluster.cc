@@ -110,7 +110,7 @@ absl::Status CheckCluster(const Cluster& cluster) {
 Cluster Cluster::Local(int num_devices) {
   return {.name = "local",
           .devices_per_host = num_devices,
-          .device = {.name = "cpu",
+          .device = {.name = kCpuDevice,
                      .peak_flops_per_us = 100 * kGiga,
                      .memory_bytes_per_us = 15 * kGiga,
                      .launch_us = 2},

@@ -17,8 +17,10 @@ struct Link {
   double bytes_per_us = 1;  // 1 byte/us = 1 MB/s
 };
 
+inline constexpr char kCpuDevice[] = "cpu";
+
 struct DeviceKind {
-  std::string name;                   // "cpu", "v100-16gb", "h100-80gb"
+  std::string name;                   // kCpuDevice, "v100-16gb", "h100-80gb"
   double peak_flops_per_us = 1;       // dense matrix work in f32
   double peak_half_flops_per_us = 0;  // bf16/f16; 0: no such units
   bool has_bf16 = true;

@@ -112,8 +112,8 @@ absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned) {
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes) {
   if (!limit_bytes || plan.peak_memory_bytes <= *limit_bytes) return absl::OkStatus();
   return ResourceExhausted(
-      "the pipeline needs {} bytes per device{}, {} are allowed; raise the limit, take more "
-      "micro-batches or stages, or recompute (--remat all)",
+      "the pipeline needs {} bytes per device{}, {} are allowed; raise the limit, or take more "
+      "micro-batches or stages",
       plan.peak_memory_bytes, plan.memory_tier == MemoryTier::kCompiled ? " when compiled" : "",
       *limit_bytes);
 }

@@ -10,10 +10,12 @@
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
 #include "minka/driver/balance_stages.h"
+#include "minka/driver/fit_stages.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
+#include "minka/driver/prepared_steps.h"
 #include "minka/planner/intra_op/describe.h"
 
 namespace minka {
@@ -34,13 +36,23 @@ absl::StatusOr<Cluster> SubmeshOf(const Cluster& cluster, int num_devices) {
   return part;
 }
 
+// Which layers run where, before anything is searched.
+struct Assignment {
+  Schedule schedule;
+  std::vector<int> stage_of_layer;
+  std::vector<std::vector<Mesh>> shapes;  // that each mesh may have
+};
+
 class PipelinePlanner {
  public:
-  // `asked_layers`: by which the step was prepared.
-  PipelinePlanner(const PlanRequest& planning, Step prepared, int asked_layers)
-      : planning_(planning), prepared_(std::move(prepared)), asked_layers_(asked_layers) {}
+  // `asked_layers`: by which the step was simplified.
+  PipelinePlanner(const PlanRequest& planning, Step simplified, int asked_layers)
+      : planning_(planning),
+        steps_(std::move(simplified), planning.micro_batches),
+        asked_layers_(asked_layers) {}
 
-  int num_layers() const { return prepared_.num_layers.value_or(0); }
+  int num_layers() const { return steps_.simplified().num_layers.value_or(0); }
+  const std::string& name() const { return steps_.simplified().module.name; }
 
   absl::Status CheckStages(int num_stages) const {
     if (num_stages <= num_layers()) return absl::OkStatus();
@@ -48,25 +60,25 @@ class PipelinePlanner {
       return InvalidArgument(
           "{} has no layers to part into stages: none are marked, and none are found between its "
           "inputs and its loss (--loss names that result of a module); --pipeline-layers N parts "
-          "it "
-          "into N layers",
-          prepared_.module.name);
+          "it into N layers",
+          name());
     }
     return InvalidArgument(
         "{} stages are asked for, but {} has {} layers, and each stage one at least{}", num_stages,
-        prepared_.module.name, num_layers(),
-        asked_layers_ > 0 ? "" : " (--pipeline-layers N parts it into N)");
+        name(), num_layers(), asked_layers_ > 0 ? "" : " (--pipeline-layers N parts it into N)");
   }
 
-  // Of so many stages on meshes of the shapes given by mesh.
-  absl::StatusOr<PlannedPipeline> Plan(std::vector<int> stage_of_layer, int num_stages,
-                                       const std::vector<std::vector<Mesh>>& shapes) {
+  // Of so many stages on meshes of the shapes given by mesh. Without stage_of_layer, layers are
+  // spread evenly.
+  absl::StatusOr<Assignment> Assign(std::vector<int> stage_of_layer, int num_stages,
+                                    std::vector<std::vector<Mesh>> shapes) {
     const auto num_meshes = static_cast<int>(shapes.size());
     if (num_stages < 1 || num_stages % num_meshes != 0) {
       return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
     }
-    PlannedPipeline out{.prepared = prepared_};
-    ASSIGN_OR_RETURN(out.schedule, ScheduleFor(prepared_, planning_.pipeline->schedule,
+    ASSIGN_OR_RETURN(const Step* prepared, steps_.With(FirstRemat()));
+    Assignment out{.shapes = std::move(shapes)};
+    ASSIGN_OR_RETURN(out.schedule, ScheduleFor(*prepared, planning_.pipeline->schedule,
                                                {.num_meshes = num_meshes,
                                                 .num_micro_batches = static_cast<int>(
                                                     planning_.micro_batches.num_micro_batches),
@@ -74,19 +86,38 @@ class PipelinePlanner {
     if (stage_of_layer.empty()) {
       std::vector<int> sizes;
       for (int stage = 0; stage < num_stages; ++stage) {
-        const Mesh& mesh = shapes[out.schedule.MeshOf(stage)].front();
+        const Mesh& mesh = out.shapes[out.schedule.MeshOf(stage)].front();
         sizes.push_back(static_cast<int>(mesh.num_devices()));
       }
       ASSIGN_OR_RETURN(const std::vector<double> load, LoadOfLayers());
       stage_of_layer = BalanceLayers(load, sizes);
     }
-    out.plan.stage_of_layer = std::move(stage_of_layer);
-    ASSIGN_OR_RETURN(out.staged,
-                     CutIntoStages(prepared_, {.stage_of_layer = out.plan.stage_of_layer,
-                                               .splits_backward = out.schedule.splits_backward}));
-    RETURN_IF_ERROR(PlanStages(shapes, out));
-    RETURN_IF_ERROR(Describe(out));
+    out.stage_of_layer = std::move(stage_of_layer);
     return out;
+  }
+
+  // As fast as it gets, whatever memory it needs.
+  absl::StatusOr<PlannedPipeline> Plan(const Assignment& assignment) {
+    ASSIGN_OR_RETURN(Searched searched, PlanAs(assignment, {.remat = FirstRemat()}));
+    return std::move(searched.pipeline);
+  }
+
+  // The fastest found that fits into the memory limit; if none does, the one that needs least.
+  absl::StatusOr<PlannedPipeline> PlanWithin(const Assignment& assignment) {
+    if (!planning_.search.memory_limit_bytes) return Plan(assignment);
+    FitOptions options{.limit_bytes = *planning_.search.memory_limit_bytes,
+                       .stage_of_layer = assignment.stage_of_layer,
+                       .candidates = planning_.remat ? RematChoice() : steps_.RematCandidates()};
+    for (int stage = 0; stage < assignment.schedule.num_stages(); ++stage) {
+      options.mesh_of_stage.push_back(assignment.schedule.MeshOf(stage));
+    }
+    const auto plan = [&](const StageDemands& demands) -> absl::StatusOr<DemandedPipeline> {
+      ASSIGN_OR_RETURN(const Searched searched, PlanAs(assignment, demands));
+      return Summary(searched);
+    };
+    ASSIGN_OR_RETURN(const StageDemands demands, FitStages({.remat = FirstRemat()}, options, plan));
+    ASSIGN_OR_RETURN(Searched searched, PlanAs(assignment, demands));
+    return std::move(searched.pipeline);
   }
 
   // What the forward and backward pass of each layer take on one device.
@@ -96,14 +127,53 @@ class PipelinePlanner {
   }
 
  private:
+  struct Searched {
+    PlannedPipeline pipeline;
+    std::vector<int64_t> bytes;  // by stage, that its search takes it to need
+  };
+
+  RematChoice FirstRemat() const { return planning_.remat.value_or(RematChoice()); }
+
+  absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands) {
+    ASSIGN_OR_RETURN(const Step* prepared, steps_.With(demands.remat));
+    Searched out{.pipeline = {.prepared = *prepared, .schedule = assignment.schedule}};
+    PlannedPipeline& pipeline = out.pipeline;
+    pipeline.plan.stage_of_layer = assignment.stage_of_layer;
+    pipeline.plan.remat = demands.remat;
+    ASSIGN_OR_RETURN(
+        pipeline.staged,
+        CutIntoStages(*prepared, {.stage_of_layer = assignment.stage_of_layer,
+                                  .splits_backward = assignment.schedule.splits_backward}));
+    RETURN_IF_ERROR(PlanStages(assignment.shapes, demands.limit_bytes, pipeline));
+    for (const PipelineStagePlan& stage : pipeline.plan.stages) {
+      out.bytes.push_back(stage.plan.peak_memory_bytes);
+    }
+    RETURN_IF_ERROR(Describe(pipeline));
+    return out;
+  }
+
+  static DemandedPipeline Summary(const Searched& searched) {
+    const PipelinePlan& plan = searched.pipeline.plan;
+    DemandedPipeline out{.step_time_us = plan.step_time_us};
+    for (size_t i = 0; i < plan.stages.size(); ++i) {
+      const PipelineStagePlan& stage = plan.stages[i];
+      const double micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us;
+      out.stages.push_back({.searched_bytes = searched.bytes[i],
+                            .peak_bytes = stage.plan.peak_memory_bytes,
+                            .busy_us = plan.num_micro_batches * micro_batch_us + stage.apply_us});
+    }
+    return out;
+  }
+
   absl::Status FindLoadOfLayers() {
+    ASSIGN_OR_RETURN(const Step* prepared, steps_.With(FirstRemat()));
     const Mesh one_device({{"x", 1}});
     ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
                      MakeCostModel(planning_.cost_model, planning_.cluster, one_device));
     ASSIGN_OR_RETURN(const IntraOpResult planned,
-                     PlanMesh(prepared_, one_device, *cost, {.method = Method::kData}));
+                     PlanMesh(*prepared, one_device, *cost, {.method = Method::kData}));
     load_.resize(num_layers());
-    const Computation& entry = prepared_.module.entry_computation();
+    const Computation& entry = prepared->module.entry_computation();
     for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
       const StepPart& part = entry.instructions[id].part;
       if (part.layer < 0 || part.phase == Phase::kApply) continue;
@@ -118,13 +188,16 @@ class PipelinePlanner {
     planning_.on_progress(fmt::format("stage {} of {}", stage + 1, num_stages), elapsed.count(), 1);
   }
 
-  absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes, PlannedPipeline& out) {
+  absl::Status PlanStages(const std::vector<std::vector<Mesh>>& shapes,
+                          const std::vector<std::optional<int64_t>>& limits, PlannedPipeline& out) {
     std::vector<std::vector<Mesh>> left = shapes;  // of each mesh the one that its first stage took
     for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
       const int number = out.schedule.MeshOf(stage);
       ReportProgress(stage, out.schedule.num_stages());
-      absl::StatusOr<minka::Plan> best = PlanStage(out.staged.stages[stage].step, left[number],
-                                                   out.schedule.num_stages(), SearchOf(stage));
+      const std::optional<int64_t> limit = limits.empty() ? std::nullopt : limits[stage];
+      absl::StatusOr<minka::Plan> best =
+          PlanStage(out.staged.stages[stage].step, left[number], out.schedule.num_stages(),
+                    SearchOf(stage, limit));
       if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
       for (size_t layer = 0; layer < out.plan.stage_of_layer.size(); ++layer) {
         if (out.plan.stage_of_layer[layer] == stage)
@@ -136,16 +209,18 @@ class PipelinePlanner {
     return absl::OkStatus();
   }
 
+  // Under limits stages are searched again and again, and seldom to the end: about so often.
+  static constexpr int64_t kLimitedSearches = 12;
+
   // What the search found of a stage: its fastest mesh and how it runs there.
   struct SearchedStage {
     Mesh mesh;
     IntraOpResult result;
   };
 
-  // The whole pipeline's memory is checked, see CheckMemory.
-  SearchOptions SearchOf(int stage) const {
+  SearchOptions SearchOf(int stage, std::optional<int64_t> limit) const {
     SearchOptions search = planning_.search;
-    search.memory_limit_bytes.reset();
+    search.memory_limit_bytes = limit;
     const std::vector<std::vector<std::string>>& pins = planning_.pipeline->stage_pins;
     if (!pins.empty()) std::ranges::copy(pins[stage], std::back_inserter(search.pins));
     return search;
@@ -153,7 +228,7 @@ class PipelinePlanner {
 
   absl::StatusOr<minka::Plan> PlanStage(const Step& step, const std::vector<Mesh>& candidates,
                                         int num_stages, const SearchOptions& search) {
-    const uint64_t key = KeyOf(step, candidates, search.pins);
+    const uint64_t key = KeyOf(step, candidates, search);
     auto found = searched_.find(key);
     if (found == searched_.end()) {
       ASSIGN_OR_RETURN(SearchedStage searched, SearchStage(step, candidates, num_stages, search));
@@ -166,16 +241,17 @@ class PipelinePlanner {
 
   // Equal for stages of equal layers: what a search looks at.
   static uint64_t KeyOf(const Step& step, const std::vector<Mesh>& candidates,
-                        const std::vector<std::string>& pins) {
+                        const SearchOptions& search) {
     std::string text = fmt::to_string(ModuleHash(step.module));
     for (const Instruction& instruction : step.module.entry_computation().instructions) {
       text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
     }
     for (const ParameterInfo& info : step.parameters) {
       text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
-      if (!pins.empty()) text += info.name;
+      if (!search.pins.empty()) text += info.name;
     }
-    for (const std::string& pin : pins) text += " " + pin;
+    for (const std::string& pin : search.pins) text += " " + pin;
+    if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
     for (const Mesh& mesh : candidates) text += " " + mesh.ToString();
     return StableHash(text);
   }
@@ -190,7 +266,8 @@ class PipelinePlanner {
     absl::Status refusal;
     for (const Mesh& mesh : candidates) {
       ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(mesh));
-      WorkBudget budget(search.work_limit / static_cast<int64_t>(num_stages * candidates.size()));
+      WorkBudget budget(search.work_limit / static_cast<int64_t>(num_stages * candidates.size()) /
+                        (search.memory_limit_bytes ? kLimitedSearches : 1));
       IntraOpOptions options{
           .method = planning_.methods.front(), .search = search, .budget = &budget};
       if (best) options.cutoff = best->result.objective;
@@ -208,19 +285,18 @@ class PipelinePlanner {
 
   absl::Status Describe(PlannedPipeline& out) const {
     PipelinePlan& plan = out.plan;
-    plan.module_hash = HashText(ModuleHash(prepared_.module));
+    plan.module_hash = HashText(ModuleHash(out.prepared.module));
     plan.options = planning_.options;
     plan.cost_model = plan.stages.front().plan.cost_model;
     plan.num_micro_batches = out.schedule.shape.num_micro_batches;
     plan.per_micro_batch = plan.num_micro_batches > 1 && planning_.micro_batches.per_micro_batch;
-    plan.remat = planning_.remat.value_or(RematChoice());
     plan.schedule = out.schedule.name;
     plan.num_layers = asked_layers_;
     return PredictPipeline(planning_.cluster, out);
   }
 
   const PlanRequest& planning_;
-  const Step prepared_;
+  PreparedSteps steps_;
   const int asked_layers_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<double> load_;                    // by layer
@@ -264,18 +340,7 @@ class SubmeshSearch {
       return InvalidArgument("{} devices do not go evenly on 2 to {} stages; name the submeshes",
                              cluster_.num_devices(), planner_.num_layers());
     }
-    std::optional<PlannedPipeline> best;
-    absl::Status refusal;
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      absl::StatusOr<PlannedPipeline> planned = Plan(candidates_[i]);
-      if (!planned.ok()) {
-        if (refusal.ok() && (i < num_equal || num_equal == 0)) refusal = planned.status();
-      } else if (!best || planned->plan.step_time_us < best->plan.step_time_us) {
-        best = *std::move(planned);
-      }
-    }
-    if (!best) return refusal;
-    return *std::move(best);
+    return Fastest(num_equal);
   }
 
  private:
@@ -314,9 +379,60 @@ class SubmeshSearch {
     return absl::OkStatus();
   }
 
+  // Of the candidates, of which those of equal sizes are first: errors of others say less.
+  absl::StatusOr<PlannedPipeline> Fastest(size_t num_equal) {
+    std::vector<PlannedPipeline> planned;
+    absl::Status refusal;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      absl::StatusOr<PlannedPipeline> pipeline = Plan(candidates_[i]);
+      if (pipeline.ok()) {
+        planned.push_back(*std::move(pipeline));
+      } else if (refusal.ok() && (i < num_equal || num_equal == 0)) {
+        refusal = pipeline.status();
+      }
+    }
+    if (planned.empty()) return refusal;
+    std::ranges::stable_sort(planned, {}, StepTime);
+    return FastestThatFits(std::move(planned));
+  }
+
+  // What is made to fit is hardly faster than it was: candidates that were slower than the best so
+  // far are not tried.
+  absl::StatusOr<PlannedPipeline> FastestThatFits(std::vector<PlannedPipeline> planned) {
+    const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
+    const auto fits = [&](const PlannedPipeline& pipeline) {
+      return !limit || pipeline.plan.peak_memory_bytes <= *limit;
+    };
+    std::optional<PlannedPipeline> best;
+    for (PlannedPipeline& pipeline : planned) {
+      if (best && fits(*best) && StepTime(*best) <= StepTime(pipeline)) break;
+      if (!fits(pipeline)) {
+        ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(pipeline.num_devices()));
+        ASSIGN_OR_RETURN(pipeline, planner_.PlanWithin(assignment));
+      }
+      if (!best || IsBetter(pipeline, *best, fits)) best = std::move(pipeline);
+    }
+    return *std::move(best);
+  }
+
+  template <typename Fits>
+  static bool IsBetter(const PlannedPipeline& one, const PlannedPipeline& other, Fits fits) {
+    if (fits(one) != fits(other)) return fits(one);
+    if (fits(one)) return StepTime(one) < StepTime(other);
+    return one.plan.peak_memory_bytes < other.plan.peak_memory_bytes;
+  }
+
+  static double StepTime(const PlannedPipeline& planned) { return planned.plan.step_time_us; }
+
+  absl::StatusOr<Assignment> AssignmentOf(const std::vector<int>& sizes) {
+    ASSIGN_OR_RETURN(auto shapes, ShapesOf(cluster_, sizes));
+    return planner_.Assign(request_.pipeline->stage_of_layer, static_cast<int>(sizes.size()),
+                           std::move(shapes));
+  }
+
   absl::StatusOr<PlannedPipeline> Plan(const std::vector<int>& sizes) {
-    ASSIGN_OR_RETURN(const auto shapes, ShapesOf(cluster_, sizes));
-    return planner_.Plan(request_.pipeline->stage_of_layer, static_cast<int>(sizes.size()), shapes);
+    ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(sizes));
+    return planner_.Plan(assignment);
   }
 
   PipelinePlanner& planner_;
@@ -342,11 +458,13 @@ absl::StatusOr<PlannedPipeline> SearchStages(PipelinePlanner& planner, const Pla
   const PipelineOptions& options = *request.pipeline;
   int num_stages = options.num_stages;
   if (!options.stage_of_layer.empty()) num_stages = options.stage_of_layer.back() + 1;
-  ASSIGN_OR_RETURN(const std::vector<std::vector<Mesh>> shapes, GivenShapes(request));
+  ASSIGN_OR_RETURN(std::vector<std::vector<Mesh>> shapes, GivenShapes(request));
   if (shapes.empty()) return SubmeshSearch(planner, request).Run(num_stages);
   if (num_stages <= 0) num_stages = static_cast<int>(shapes.size());
   RETURN_IF_ERROR(planner.CheckStages(num_stages));
-  return planner.Plan(options.stage_of_layer, num_stages, shapes);
+  ASSIGN_OR_RETURN(const Assignment assignment,
+                   planner.Assign(options.stage_of_layer, num_stages, std::move(shapes)));
+  return planner.PlanWithin(assignment);
 }
 
 // How many there shall be where the step has no boundaries; 0: nothing says how many stages.
@@ -377,12 +495,8 @@ absl::StatusOr<StepInLayers> FindLayersOf(const Step& step, const PipelineOption
 
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  const RematChoice remat = request.remat.value_or(RematChoice());
-  ASSIGN_OR_RETURN(const StepInLayers in_layers, FindLayersOf(step, *request.pipeline));
-  ASSIGN_OR_RETURN(
-      Step prepared,
-      PrepareSimplified(in_layers.step, {.micro_batches = request.micro_batches, .remat = remat}));
-  PipelinePlanner planner(request, std::move(prepared), in_layers.num_layers);
+  ASSIGN_OR_RETURN(StepInLayers in_layers, FindLayersOf(step, *request.pipeline));
+  PipelinePlanner planner(request, std::move(in_layers.step), in_layers.num_layers);
   ASSIGN_OR_RETURN(PlannedPipeline planned, SearchStages(planner, request));
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -10,6 +10,7 @@
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/prepare.h"
+#include "minka/driver/prepared_steps.h"
 #include "minka/driver/remat_search.h"
 #include "minka/lowering/rematerialize.h"
 #include "minka/lowering/spmd.h"
@@ -26,9 +27,6 @@ using Clock = std::chrono::steady_clock;
 // strategies.
 constexpr int kMaxAxesApart = 3;
 
-// The kind of device whose compiler's memory is known before anything is compiled.
-constexpr char kCpuDevice[] = "cpu";
-
 // What is searched at a time: a method on a mesh, or on that mesh with axes joined.
 struct Target {
   Mesh mesh;
@@ -37,41 +35,6 @@ struct Target {
 
   const Mesh& searched_mesh() const { return joined ? joined->mesh : mesh; }
 };
-
-// A step prepared in several ways, each made once.
-class PreparedSteps {
- public:
-  static absl::StatusOr<PreparedSteps> Create(const Step& step,
-                                              const MicroBatchOptions& micro_batches) {
-    ASSIGN_OR_RETURN(Step simplified, Simplify(step));
-    return PreparedSteps(std::move(simplified), micro_batches);
-  }
-
-  const Step& simplified() const { return simplified_; }
-
-  // Valid as long as this.
-  absl::StatusOr<const Step*> With(const RematChoice& remat) {
-    const auto found = prepared_.find(remat);
-    if (found != prepared_.end()) return &found->second;
-    ASSIGN_OR_RETURN(Step prepared, PrepareSimplified(simplified_, {micro_batches_, remat}));
-    return &prepared_.emplace(remat, std::move(prepared)).first->second;
-  }
-
- private:
-  PreparedSteps(Step simplified, const MicroBatchOptions& micro_batches)
-      : simplified_(std::move(simplified)), micro_batches_(micro_batches) {}
-
-  Step simplified_;
-  MicroBatchOptions micro_batches_;
-  std::map<RematChoice, Step> prepared_;
-};
-
-// What the search may rematerialise; empty: the step marks no layers, or keeps nothing of them.
-RematChoice RematCandidates(const Step& simplified) {
-  if (simplified.num_layers == 0) return {};
-  absl::StatusOr<RematChoice> all = EffectiveRemat(simplified, {RematPolicy::kAll});
-  return all.ok() ? *std::move(all) : RematChoice();
-}
 
 SearchResult<Plan> PlanPrepared(const Step& step, const PlanRequest& request, const Target& target,
                                 const IntraOpOptions& options) {
@@ -425,8 +388,9 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
   RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));
   const std::vector<Mesh> meshes =
       !request.meshes.empty() ? request.meshes : MeshShapes(request.cluster);
-  ASSIGN_OR_RETURN(PreparedSteps steps, PreparedSteps::Create(step, request.micro_batches));
-  RematChoice remat = RematCandidates(steps.simplified());
+  ASSIGN_OR_RETURN(Step simplified, Simplify(step));
+  PreparedSteps steps(std::move(simplified), request.micro_batches);
+  RematChoice remat = steps.RematCandidates();
   if (request.remat) {
     ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));
   }

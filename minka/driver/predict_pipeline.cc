@@ -8,6 +8,7 @@
 
 #include "minka/analysis/xla_cpu_memory.h"
 #include "minka/base/status.h"
+#include "minka/planner/intra_op/memory_estimate.h"
 #include "minka/simulator/mesh_memory.h"
 
 namespace minka {
@@ -112,12 +113,39 @@ std::vector<PlannedTransfers> TransfersOf(const PlannedPipeline& planned) {
   return out;
 }
 
-absl::Status EstimateMemory(PlannedPipeline& out) {
+// What each program of a stage holds besides its arguments and results.
+std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan) {
+  std::map<ProgramTask, int> numbers;
+  std::vector<int> programs;
+  for (const ProgramTask& task : staged.tasks) {
+    const auto number = static_cast<int>(numbers.size());
+    programs.push_back(numbers.try_emplace(task, number).first->second);
+  }
+  const std::vector<int64_t> bytes =
+      EstimateTemporaries(StepFacts(staged.step), plan, programs, static_cast<int>(numbers.size()));
+  std::map<ProgramTask, int64_t> temporaries;
+  for (const auto& [task, number] : numbers) temporaries[task] = bytes[number];
+  return temporaries;
+}
+
+// As PlanStep estimates a mesh's memory: XLA:CPU is imitated, other compilers are not.
+absl::Status EstimatePipelineMemory(const Cluster& cluster, PlannedPipeline& out) {
   ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out));
+  std::vector<std::map<ProgramTask, int64_t>> of_stages;
+  if (cluster.device.name != kCpuDevice) {
+    for (size_t stage = 0; stage < out.plan.stages.size(); ++stage) {
+      of_stages.push_back(
+          TemporariesOf(out.staged.stages[stage], out.plan.stages[stage].plan.stage));
+    }
+  }
   std::vector<std::vector<int64_t>> temporary;
   for (const MeshProgram& mesh : program.meshes) {
     temporary.emplace_back();
     for (const StageProgram& of_stage : mesh.programs) {
+      if (!of_stages.empty()) {
+        temporary.back().push_back(of_stages[of_stage.stage][of_stage.task]);
+        continue;
+      }
       const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
       temporary.back().push_back(memory.upper_bound_bytes() - memory.argument_bytes -
                                  memory.output_bytes);
@@ -179,7 +207,7 @@ absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
   const double all = timeline.step_time * static_cast<double>(timeline.idle.size());
   plan.bubble = all > 0 ? idle / all : 0;
   plan.transfers = TransfersOf(planned);
-  return EstimateMemory(planned);
+  return EstimatePipelineMemory(cluster, planned);
 }
 
 }  // namespace minka

@@ -24,7 +24,7 @@ class Search {
     if (Presses() && !layers_.empty()) {
       const int num_layers = static_cast<int>(layers_.size());
       SearchRow(2 * num_layers, [&](int n) { return DotsThenAll(n); });
-      SearchRow(num_layers, [&](int n) { return First(n, RematPolicy::kAll); });
+      SearchRow(num_layers, [&](int n) { return FirstAll(n); });
     }
     return std::move(*this).Best();
   }
@@ -37,16 +37,15 @@ class Search {
     auto operator<=>(const Trial&) const = default;
   };
 
-  RematChoice First(int num_layers, RematPolicy policy, RematChoice choice = {}) const {
-    choice.resize(options_.candidates.size(), RematPolicy::kNone);
-    for (int i = 0; i < num_layers; ++i) choice[layers_[i]] = policy;
+  RematChoice FirstAll(int num_layers) const {
+    RematChoice choice(options_.candidates.size(), RematPolicy::kNone);
+    for (int i = 0; i < num_layers; ++i) choice[layers_[i]] = RematPolicy::kAll;
     return choice;
   }
-  // The n-th of the first row in the header; the last one has all layers twice.
   RematChoice DotsThenAll(int n) const {
-    const int num_layers = static_cast<int>(layers_.size());
-    return First(std::max(0, n - num_layers), RematPolicy::kAll,
-                 First(std::min(n, num_layers), RematPolicy::kDots));
+    RematChoice choice(options_.candidates.size(), RematPolicy::kNone);
+    RecomputeFirst(layers_, n, choice);
+    return choice;
   }
 
   bool Fits(const SearchResult<Plan>& plan) const {
@@ -158,6 +157,12 @@ class Search {
 
 SearchResult<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options) {
   return Search(plan, options).Run();
+}
+
+void RecomputeFirst(std::span<const size_t> layers, int n, RematChoice& choice) {
+  const int num_layers = static_cast<int>(layers.size());
+  for (int i = 0; i < std::min(n, num_layers); ++i) choice[layers[i]] = RematPolicy::kDots;
+  for (int i = 0; i < n - num_layers; ++i) choice[layers[i]] = RematPolicy::kAll;
 }
 
 }  // namespace minka

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "minka/ir/step.h"
 #include "minka/plan/plan.h"
@@ -36,5 +37,9 @@ struct RematSearchOptions {
 // one with the smallest objective is returned; its gap is empty if more than one choice was
 // planned. If none fits, the one that needs least, or the error that names the smallest limit.
 SearchResult<Plan> SearchRemat(const PlanWithRemat& plan, const RematSearchOptions& options);
+
+// Sets in `choice` what the n-th choice of the first row above has of these layers, n up to twice
+// their number.
+void RecomputeFirst(std::span<const size_t> layers, int n, RematChoice& choice);
 
 }  // namespace minka

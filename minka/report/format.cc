@@ -74,4 +74,20 @@ FoldedName FoldLayers(std::string_view name) {
   return folded;
 }
 
+std::string FormatRemat(const RematChoice& remat) {
+  std::string text;
+  for (size_t first = 0; first < remat.size();) {
+    size_t end = first + 1;
+    while (end < remat.size() && remat[end] == remat[first]) ++end;
+    if (remat[first] != RematPolicy::kNone) {
+      text += fmt::format(
+          "{}{} {}{}", text.empty() ? "" : ", ", end == first + 1 ? "layer" : "layers",
+          end == first + 1 ? fmt::to_string(first) : fmt::format("{}-{}", first, end - 1),
+          fmt::format(" {}", RematPolicyName(remat[first])));
+    }
+    first = end;
+  }
+  return fmt::format("{}, of {}", text, remat.size());
+}
+
 }  // namespace minka

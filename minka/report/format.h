@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "minka/ir/step.h"
+
 namespace minka {
 
 // Three digits: "812 B", "1.94 GiB"; "812 us", "12.3 ms", "1.94 s"; "0.12 %" of 0.0012; "1.49 M".
@@ -21,5 +23,9 @@ struct FoldedName {
   std::string numbers;  // joined by ','; empty: the name has none
 };
 FoldedName FoldLayers(std::string_view name);
+
+// "layers 0-3 all, layer 4 dots, of 6": runs of layers with equal policies, without those of which
+// nothing is computed again.
+std::string FormatRemat(const RematChoice& remat);
 
 }  // namespace minka

@@ -85,6 +85,7 @@ std::string Headline(const Step& prepared, const PipelinePlan& plan, const Sched
       fmt::format("  bubble       {} of the meshes' time they wait\n", FormatPercent(plan.bubble));
   text += fmt::format("  peak memory  {} per device ({})\n", FormatBytes(plan.peak_memory_bytes),
                       plan.memory_tier == MemoryTier::kCompiled ? "compiled" : "estimated");
+  if (!plan.remat.empty()) text += "  recomputed   " + FormatRemat(plan.remat) + "\n";
   text += fmt::format("  search       {:.1f} s\n", plan.search_seconds);
   return text;
 }

@@ -202,24 +202,6 @@ std::string Objective(const Plan& plan, double value) {
   return plan.cost_model == "alpa" ? fmt::format("{:.6g}", value) : FormatTime(value);
 }
 
-// "layers 0-3 all, layer 4 dots, of 6": runs of layers with equal policies, without those of which
-// nothing is computed again.
-std::string RematText(const RematChoice& remat) {
-  std::string text;
-  for (size_t first = 0; first < remat.size();) {
-    size_t end = first + 1;
-    while (end < remat.size() && remat[end] == remat[first]) ++end;
-    if (remat[first] != RematPolicy::kNone) {
-      text += fmt::format(
-          "{}{} {}{}", text.empty() ? "" : ", ", end == first + 1 ? "layer" : "layers",
-          end == first + 1 ? fmt::to_string(first) : fmt::format("{}-{}", first, end - 1),
-          fmt::format(" {}", RematPolicyName(remat[first])));
-    }
-    first = end;
-  }
-  return fmt::format("{}, of {}", text, remat.size());
-}
-
 std::string Headline(const Step& step, const Plan& plan) {
   const StagePlan& stage = plan.stage;
   std::string text =
@@ -237,7 +219,7 @@ std::string Headline(const Step& step, const Plan& plan) {
                       plan.gap ? "gap" : "sharding gap",
                       FormatPercent(plan.gap.value_or(plan.sharding_gap)), plan.stop_reason,
                       plan.search_seconds);
-  if (!plan.remat.empty()) text += "  recomputed   " + RematText(plan.remat) + "\n";
+  if (!plan.remat.empty()) text += "  recomputed   " + FormatRemat(plan.remat) + "\n";
   text += fmt::format("  replicated   {} of the flops, for want of a rule\n",
                       FormatPercent(plan.unsupported_flops_share));
   if (plan.memory_price > 0) {

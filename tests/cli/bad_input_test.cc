@@ -143,12 +143,13 @@ TEST_F(BadInputTest, NoPluginOrAFileThatIsNone) {
   Write("plugin.so", "no plugin");
   const std::string run = "run dot.hlo.txt --mesh 2 --random-inputs 0 --cost-model roofline ";
   EXPECT_EQ(ErrorOf(run + "--plugin nowhere.so"),
-            "minka: --plugin names nowhere.so, which does not exist\n");
+            "minka: worker 0: --plugin names nowhere.so, which does not exist\n");
   EXPECT_EQ(ErrorOf(run, "MINKA_PJRT_PLUGIN=nowhere.so"),
-            "minka: MINKA_PJRT_PLUGIN names nowhere.so, which does not exist\n");
-  EXPECT_EQ(ErrorOf(run + "--plugin ./plugin.so"),
-            fmt::format("minka: ./plugin.so is no PJRT plugin: {}./plugin.so: file too short\n",
-                        Path("")));
+            "minka: worker 0: MINKA_PJRT_PLUGIN names nowhere.so, which does not exist\n");
+  EXPECT_EQ(
+      ErrorOf(run + "--plugin ./plugin.so"),
+      fmt::format("minka: worker 0: ./plugin.so is no PJRT plugin: {}./plugin.so: file too short\n",
+                  Path("")));
 }
 
 // In a mount namespace of its own in which the virtual environment is empty.
@@ -161,7 +162,7 @@ TEST_F(BadInputTest, NoPluginAnywhere) {
   }
   Write("dot.hlo.txt", kDotModule);
   EXPECT_EQ(ErrorOf("run dot.hlo.txt --mesh 2 --random-inputs 0 --cost-model roofline", hidden),
-            fmt::format("minka: no PJRT plugin for cpu; tried\n"
+            fmt::format("minka: worker 0: no PJRT plugin for cpu; tried\n"
                         "  --plugin: not given\n"
                         "  MINKA_PJRT_PLUGIN: not set\n"
                         "  {}/lib/python3*/site-packages/xla_plugins/xla_cpu_pjrt*/"

@@ -140,7 +140,7 @@ class RandomPipelines : public ::testing::Test {
     if (const char* const folder = std::getenv("MINKA_RANDOM_DUMP")) {
       RETURN_IF_ERROR(DumpPipeline(planned, folder));
     }
-    LocalSession session(devices_.client);
+    LocalSession session(devices_);
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(planned, session));
     return Results(planned.prepared, std::move(executor), program);
   }

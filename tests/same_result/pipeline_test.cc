@@ -209,5 +209,29 @@ INSTANTIATE_TEST_SUITE_P(
                     Of("evaluation", "inference", {"2", "2x2"}, 2, 4, Place::kInProcess)),
     NameOf);
 
+// Less than the pipeline of two stages takes when nothing limits it.
+TEST(PipelineUnderALimit, ComputesWhatOneDeviceComputes) {
+  const Subject& subject = SubjectOf("gpt");
+  const auto parallelize = [&](std::optional<int64_t> limit) {
+    const Pipeline method{.num_micro_batches = 2,
+                          .options = {.num_stages = 2},
+                          .search = {.memory_limit_bytes = limit}};
+    return Parallelize(subject.traced, Cluster::Local(4), method, {.devices = Devices()});
+  };
+  const auto free = parallelize(std::nullopt);
+  ASSERT_TRUE(free.ok()) << Message(free.status());
+  const int64_t limit = free->pipeline()->plan.peak_memory_bytes * 7 / 10;
+  auto run = parallelize(limit);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const PipelinePlan& plan = run->pipeline()->plan;
+  EXPECT_EQ(plan.memory_tier, MemoryTier::kCompiled);
+  EXPECT_LE(plan.peak_memory_bytes, limit);
+  EXPECT_FALSE(plan.remat.empty());
+  const auto report = CompareWithOneDevice(subject.traced.step, run->runner(), subject.inputs,
+                                           kSteps, subject.one_device);
+  ASSERT_TRUE(report.ok()) << Message(report.status());
+  EXPECT_EQ(report->Failures(), "");
+}
+
 }  // namespace
 }  // namespace minka

@@ -33,39 +33,55 @@ class LivenessProfile {
   std::vector<int64_t> change_;
 };
 
-// Last instruction that reads each version; versions of version 0 are by value.
-struct LastReads {
-  std::vector<InstructionId> of_reshard;                // by reshard
-  std::vector<std::vector<InstructionId>> of_produced;  // [instruction][result]
+// Who reads a version.
+struct Reads {
+  InstructionId last = -1;
+  int program = kNone;  // kSeveral: more than one, or who runs the step
+
+  static constexpr int kNone = -1, kSeveral = -2;
+  void Add(InstructionId when, int reader) {
+    last = std::max(last, when);
+    program = program == kNone || program == reader ? reader : kSeveral;
+  }
 };
 
-LastReads FindLastReads(const StepFacts& facts, const StagePlan& plan) {
+struct AllReads {
+  std::vector<Reads> of_reshard;                // by reshard
+  std::vector<std::vector<Reads>> of_produced;  // version 0, [instruction][result]
+};
+
+AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<const int> programs) {
   const Computation& entry = facts.entry;
   const MicroLoop& loop = facts.loop;
-  LastReads reads;
-  reads.of_reshard.assign(plan.reshards.size(), -1);
+  AllReads reads;
+  reads.of_reshard.resize(plan.reshards.size());
   for (const Instruction& instruction : entry.instructions) {
-    reads.of_produced.emplace_back(instruction.results.size(), -1);
+    reads.of_produced.emplace_back(instruction.results.size());
   }
-  const auto read = [&](Value value, int version, InstructionId when) {
+  const auto program_of = [&](InstructionId id) {
+    return id < entry.num_instructions() ? programs[id] : Reads::kSeveral;
+  };
+  const auto read = [&](Value value, int version, InstructionId reader, InstructionId when) {
     const bool made_inside = version == 0
                                  ? loop.IsTransient(value.instruction)
                                  : PartOf(loop, plan.reshards[version - 1]) == LoopPart::kInside;
     if (!made_inside && loop.IsInside(when)) when = std::max(when, loop.end - 1);
-    InstructionId& last = version == 0 ? reads.of_produced[value.instruction][value.result]
-                                       : reads.of_reshard[version - 1];
-    last = std::max(last, when);
+    (version == 0 ? reads.of_produced[value.instruction][value.result]
+                  : reads.of_reshard[version - 1])
+        .Add(when, program_of(reader));
   };
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     for (size_t i = 0; i < entry.instructions[id].operands.size(); ++i) {
-      read(entry.instructions[id].operands[i], plan.ops[id].operand_versions[i],
+      read(entry.instructions[id].operands[i], plan.ops[id].operand_versions[i], id,
            facts.last_runs[id]);
     }
   }
-  for (const Reshard& reshard : plan.reshards)
-    read(reshard.value, reshard.from_version, reshard.before);
+  for (const Reshard& reshard : plan.reshards) {
+    read(reshard.value, reshard.from_version, reshard.before, reshard.before);
+  }
   for (size_t i = 0; i < entry.results.size(); ++i) {
-    read(entry.results[i], plan.result_versions[i], entry.num_instructions());
+    read(entry.results[i], plan.result_versions[i], entry.num_instructions(),
+         entry.num_instructions());
   }
   return reads;
 }
@@ -87,48 +103,87 @@ std::vector<InstructionId> MakingTimes(const Computation& entry, const StagePlan
   return times;
 }
 
+struct Version {
+  InstructionId begin = 0, end = 0;
+  int64_t bytes = 0;
+  int program = 0;  // that makes and reads it; Reads::kSeveral: it is more than one
+};
+
+// All that are made, but for new state, which goes where the old was.
+std::vector<Version> MadeVersions(const StepFacts& facts, const StagePlan& plan,
+                                  std::span<const int> programs) {
+  const Computation& entry = facts.entry;
+  const int end = entry.num_instructions() + 1;
+  const AllReads reads = FindReads(facts, plan, programs);
+  std::vector<Version> versions;
+  const auto add = [&](InstructionId begin, InstructionId made_at, const Reads& read, int maker,
+                       int64_t bytes) {
+    Reads all = read;
+    all.Add(made_at, maker);
+    versions.push_back({begin, std::min(end, all.last + 1), bytes, all.program});
+  };
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (instruction.opcode == Opcode::kParameter) continue;
+    for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
+      const Value value = {id, result};
+      if (!facts.IsMaterialised(value)) continue;
+      if (result == 0 && !facts.state_parameters[id].empty()) continue;
+      const Sharding sharding = VersionSharding(facts.step.module, plan, value, 0);
+      add(facts.FirstTime(value), id, reads.of_produced[id][result], programs[id],
+          LocalBytes(entry.shape(value), sharding, plan.mesh));
+    }
+  }
+  const std::vector<InstructionId> made = MakingTimes(entry, plan);
+  for (size_t i = 0; i < plan.reshards.size(); ++i) {
+    const Reshard& reshard = plan.reshards[i];
+    const bool is_last = reshard.before == entry.num_instructions();
+    if (is_last && reads.of_reshard[i].last == reshard.before) continue;
+    add(made[i], reshard.before, reads.of_reshard[i],
+        is_last ? Reads::kSeveral : programs[reshard.before],
+        LocalBytes(entry.shape(reshard.value), reshard.to, plan.mesh));
+  }
+  return versions;
+}
+
 }  // namespace
 
 MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan) {
   const Computation& entry = facts.entry;
   const int end = entry.num_instructions() + 1;
   LivenessProfile profile(end);
-  const LastReads reads = FindLastReads(facts, plan);
   MemoryEstimate arguments;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     const Instruction& instruction = entry.instructions[id];
-    const bool is_parameter = instruction.opcode == Opcode::kParameter;
-    for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
-      const Value value = {id, result};
-      const int64_t bytes = LocalBytes(
-          entry.shape(value), VersionSharding(facts.step.module, plan, value, 0), plan.mesh);
-      if (is_parameter) {
-        arguments.argument_bytes += bytes;
-        const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
-        if (facts.step.parameters[number].role == ParameterRole::kState)
-          arguments.state_bytes += bytes;
-        profile.Add(0, end, bytes);
-      } else if (facts.IsMaterialised(value) &&
-                 !(result == 0 && !facts.state_parameters[id].empty())) {
-        profile.Add(facts.FirstTime(value),
-                    std::min(end, std::max(reads.of_produced[id][result], id) + 1), bytes);
-      }
-    }
+    if (instruction.opcode != Opcode::kParameter) continue;
+    const Sharding sharding = VersionSharding(facts.step.module, plan, {id, 0}, 0);
+    const int64_t bytes = LocalBytes(instruction.shape(), sharding, plan.mesh);
+    arguments.argument_bytes += bytes;
+    const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
+    if (facts.step.parameters[number].role == ParameterRole::kState) arguments.state_bytes += bytes;
+    profile.Add(0, end, bytes);
   }
-  const std::vector<InstructionId> made = MakingTimes(entry, plan);
-  for (size_t i = 0; i < plan.reshards.size(); ++i) {
-    const Reshard& reshard = plan.reshards[i];
-    if (reads.of_reshard[i] == entry.num_instructions() &&
-        reshard.before == entry.num_instructions()) {
-      continue;  // new state, into the buffer of the old
-    }
-    const int64_t bytes = LocalBytes(entry.shape(reshard.value), reshard.to, plan.mesh);
-    profile.Add(made[i], std::min(end, std::max(reads.of_reshard[i], reshard.before) + 1), bytes);
+  const std::vector<int> one_program(entry.instructions.size());
+  for (const Version& version : MadeVersions(facts, plan, one_program)) {
+    profile.Add(version.begin, version.end, version.bytes);
   }
   MemoryEstimate estimate = profile.Peak();
   estimate.argument_bytes = arguments.argument_bytes;
   estimate.state_bytes = arguments.state_bytes;
   return estimate;
+}
+
+std::vector<int64_t> EstimateTemporaries(const StepFacts& facts, const StagePlan& plan,
+                                         std::span<const int> programs, int num_programs) {
+  std::vector<LivenessProfile> profiles(num_programs,
+                                        LivenessProfile(facts.entry.num_instructions() + 1));
+  for (const Version& version : MadeVersions(facts, plan, programs)) {
+    if (version.program < 0) continue;
+    profiles[version.program].Add(version.begin, version.end, version.bytes);
+  }
+  std::vector<int64_t> bytes;
+  for (const LivenessProfile& profile : profiles) bytes.push_back(profile.Peak().peak_bytes);
+  return bytes;
 }
 
 }  // namespace minka

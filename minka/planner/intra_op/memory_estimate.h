@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "minka/plan/plan.h"
 #include "minka/planner/intra_op/formulation.h"
@@ -19,5 +21,10 @@ struct MemoryEstimate {
 // Liveness over fusion groups in instruction order: parameters throughout, every version from when
 // it is made to its last reader, new state in the buffer that it replaces.
 MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan);
+
+// Of a step whose instructions run in several programs, by program: the most that it holds at once
+// of versions that no other program reads. `programs` has the number of each instruction's.
+std::vector<int64_t> EstimateTemporaries(const StepFacts& facts, const StagePlan& plan,
+                                         std::span<const int> programs, int num_programs);
 
 }  // namespace minka

@@ -1,0 +1,88 @@
+// What becomes of a pipeline that does not fit into the memory of its devices.
+#include <algorithm>
+#include <optional>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/driver/pipeline.h"
+#include "minka/frontend/trace.h"
+#include "minka/models/gpt.h"
+
+namespace minka {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+const Step& FourLayers() {
+  static const Step step = Trace(Gpt({.batch = 64,
+                                      .sequence = 128,
+                                      .vocabulary = 512,
+                                      .hidden = 256,
+                                      .num_layers = 6,
+                                      .num_heads = 4}),
+                                 AdamW({}))
+                               .value()
+                               .step;
+  return step;
+}
+
+absl::StatusOr<PlannedPipeline> PlanUnder(std::optional<int64_t> limit,
+                                          const std::optional<RematChoice>& remat = std::nullopt) {
+  Cluster cluster = Cluster::Preset("p3.16xlarge").value();
+  cluster.devices_per_host = 4;
+  return PlanPipeline(FourLayers(),
+                      {.cluster = cluster,
+                       .micro_batches = {.num_micro_batches = 8},
+                       .remat = remat,
+                       .pipeline = PipelineOptions{.num_stages = 2},
+                       .search = {.memory_limit_bytes = limit, .work_limit = 1'000'000'000}});
+}
+
+TEST(PipelineMemoryLimit, OneThatFitsChangesNothing) {
+  const auto free = PlanUnder(std::nullopt);
+  ASSERT_TRUE(free.ok()) << Message(free.status());
+  EXPECT_TRUE(free->plan.remat.empty());
+  const auto limited = PlanUnder(free->plan.peak_memory_bytes);
+  ASSERT_TRUE(limited.ok()) << Message(limited.status());
+  EXPECT_TRUE(limited->plan.remat.empty());
+  EXPECT_EQ(limited->plan.step_time_us, free->plan.step_time_us);
+}
+
+// The less memory, the longer the step, and never more than is allowed. The first stage, which
+// holds most micro-batches, recomputes more than the last.
+TEST(PipelineMemoryLimit, WhatDoesNotFitIsMadeTo) {
+  const auto free = PlanUnder(std::nullopt);
+  ASSERT_TRUE(free.ok()) << Message(free.status());
+  double before = free->plan.step_time_us;
+  for (const double part : {0.8, 0.6}) {
+    const auto limit =
+        static_cast<int64_t>(part * static_cast<double>(free->plan.peak_memory_bytes));
+    const auto planned = PlanUnder(limit);
+    ASSERT_TRUE(planned.ok()) << Message(planned.status());
+    const PipelinePlan& plan = planned->plan;
+    EXPECT_LE(plan.peak_memory_bytes, limit);
+    EXPECT_GE(plan.step_time_us, before);
+    before = plan.step_time_us;
+    ASSERT_FALSE(plan.remat.empty());
+    std::vector<int> recomputed(2);
+    for (size_t layer = 0; layer < plan.remat.size(); ++layer) {
+      recomputed[plan.stage_of_layer[layer]] += static_cast<int>(plan.remat[layer]);
+    }
+    EXPECT_GE(recomputed[0], recomputed[1]);
+  }
+}
+
+TEST(PipelineMemoryLimit, AGivenChoiceOfWhatToRecomputeStays) {
+  const RematChoice dots = {RematPolicy::kDots};
+  const auto free = PlanUnder(std::nullopt, dots);
+  ASSERT_TRUE(free.ok()) << Message(free.status());
+  const auto limited = PlanUnder(free->plan.peak_memory_bytes * 9 / 10, dots);
+  EXPECT_TRUE(!limited.ok() || limited->plan.remat == dots);
+  EXPECT_THAT(Message(PlanUnder(kMiB).status()), HasSubstr("1048576 are allowed; raise the limit"));
+}
+
+}  // namespace
+}  // namespace minka
