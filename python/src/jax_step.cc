@@ -6,6 +6,7 @@
 
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
+#include "minka/ir/rewriter.h"
 #include "minka/ir/simplify.h"
 
 namespace minka {
@@ -61,11 +62,33 @@ absl::Status RefuseCallbacks(const Module& module) {
   return absl::OkStatus();
 }
 
+// What JAX notes about shardings, of random keys in any function, are identities that a compiler
+// without JAX's meshes has no use for.
+Module DropShardings(const Module& module) {
+  Module out = module;
+  for (size_t i = 0; i < module.computations.size(); ++i) {
+    const Computation& source = module.computations[i];
+    Rewriter rewriter(source);
+    for (InstructionId id = 0; id < source.num_instructions(); ++id) {
+      const Instruction& instruction = source.instructions[id];
+      const bool is_note = instruction.opcode == Opcode::kCustomCall &&
+                           instruction.As<OpaqueAttributes>().name == "Sharding";
+      if (is_note) {
+        rewriter.Map(id, {rewriter.Now(instruction.operands[0])});
+      } else {
+        rewriter.Copy(id);
+      }
+    }
+    out.computations[i] = std::move(rewriter).Finish();
+  }
+  return out;
+}
+
 }  // namespace
 
 absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& description) {
   ASSIGN_OR_RETURN(const Module imported, ImportHlo(hlo));
-  Module module = InlineCalls(imported);
+  Module module = DropShardings(InlineCalls(imported));
   if (module.name.starts_with("jit_"))
     module.name.erase(0, 4);  // which JAX puts before the function's name
   RETURN_IF_ERROR(RefuseCallbacks(module));
