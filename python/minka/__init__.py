@@ -16,10 +16,11 @@ Importing it imports neither JAX nor the planner.
 
 from minka.arrays import DistributedArray
 from minka.errors import Error
+from minka.jit_function import JitFunction, jit
 from minka.marks import grad, mark_boundary, value_and_grad
 from minka.methods import DataParallel, Pipeline, Shard, Zero2, Zero3
 from minka.parallel_function import ParallelFunction, parallelize
 from minka.session import init, shutdown
 
-__all__ = ["DataParallel", "DistributedArray", "Error", "ParallelFunction", "Pipeline", "Shard", "Zero2", "Zero3", "grad", "init",
-           "mark_boundary", "parallelize", "shutdown", "value_and_grad"]
+__all__ = ["DataParallel", "DistributedArray", "Error", "JitFunction", "ParallelFunction", "Pipeline", "Shard", "Zero2", "Zero3", "grad",
+           "init", "jit", "mark_boundary", "parallelize", "shutdown", "value_and_grad"]

@@ -14,7 +14,7 @@ from minka.methods import Method, Pipeline
 from minka.plan import Plan
 
 
-def _check_divides(step: LoweredStep, method: Method, num_devices: int) -> None:
+def check_divides(step: LoweredStep, method: Method, num_devices: int) -> None:
     parts = method.num_micro_batches * (num_devices if method.splits_batch else 1)
     for leaf in step.parameters:
         if leaf.role == BATCH and leaf.shape[0] % parts != 0:
@@ -23,6 +23,21 @@ def _check_divides(step: LoweredStep, method: Method, num_devices: int) -> None:
             raise invalid_argument(f"{leaf.name} has {leaf.shape[0]} examples along dimension 0, which "
                                    f"{' on '.join(filter(None, [into, over]))} do not divide: {type(method).__name__} takes a "
                                    f"multiple of {parts}")
+
+
+def other_tree(step: LoweredStep, arguments: Sequence[Any]) -> Error:
+    """What the arguments' tree lacks, or has besides."""
+
+    def paths_of(trees):
+        return [path for name, tree in zip(step.names, trees) for path in paths(tree, name)]
+
+    wanted = dict(zip(paths_of(jax.tree.unflatten(step.in_tree, step.parameters)), step.parameters))
+    now = paths_of(arguments)
+    missing = [leaf.name for path, leaf in wanted.items() if path not in now]
+    added = [path for path in now if path not in wanted]
+    what = f"{missing[0]} is missing" if missing else f"{added[0]} is new" if added else "its nodes are of other types"
+    return invalid_argument(f"the arguments are another tree than the step was planned for: {what}; parallelize another "
+                            "function for these")
 
 
 def _check_loss(step: LoweredStep, method: Method) -> None:
@@ -47,7 +62,7 @@ class CompiledStep:
     def __init__(self, step: LoweredStep, method: Method, now: session.Session):
         """Plans and compiles, which may take minutes. Raises Error where method and step do not go together."""
         _check_loss(step, method)
-        _check_divides(step, method, now.num_devices)
+        check_divides(step, method, now.num_devices)
         self.step = step
         self.executable = _compile(step, method, now)
         self.plan = Plan(self.executable)
@@ -60,7 +75,7 @@ class CompiledStep:
         """
         leaves, tree = jax.tree.flatten(tuple(arguments))
         if tree != self.step.in_tree:
-            raise self._other_tree(arguments)
+            raise other_tree(self.step, arguments)
         resident, inputs, values = [], [], []
         for number, (leaf, value) in enumerate(zip(self.step.parameters, leaves)):
             if leaf.role == STATE or leaf.role == CONSTANT:
@@ -86,15 +101,3 @@ class CompiledStep:
         if leaf.role == CONSTANT:
             self._constants[number] = (value, handle)
         return handle
-
-    def _other_tree(self, arguments: Sequence[Any]) -> Error:
-        def paths_of(trees):
-            return [path for name, tree in zip(self.step.names, trees) for path in paths(tree, name)]
-
-        wanted = dict(zip(paths_of(jax.tree.unflatten(self.step.in_tree, self.step.parameters)), self.step.parameters))
-        now = paths_of(arguments)
-        missing = [leaf.name for path, leaf in wanted.items() if path not in now]
-        added = [path for path in now if path not in wanted]
-        what = f"{missing[0]} is missing" if missing else f"{added[0]} is new" if added else "its nodes are of other types"
-        return invalid_argument(f"the arguments are another tree than the step was planned for: {what}; parallelize another "
-                                "function for these")

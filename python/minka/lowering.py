@@ -28,6 +28,11 @@ class Leaf:
     role: str = CONSTANT
     state_result: int = -1  # of a state parameter: the result that is its new value
 
+    @property
+    def is_key(self) -> bool:
+        """Random keys, whose bytes have dimensions of their own behind the shape."""
+        return _is_key(self.dtype)
+
 
 @dataclass
 class LoweredStep:
@@ -70,17 +75,18 @@ def _leaf(name: str, abstract) -> Leaf:
     return Leaf(name, abstract.shape, abstract.dtype, host.shape, np.dtype(host.dtype))
 
 
+def check_type(leaf: Leaf, value: Any) -> None:
+    """value: an array or a tracer. Raises Error for another shape or type than the step was planned for."""
+    if tuple(value.shape) != leaf.shape or value.dtype != leaf.dtype:
+        raise invalid_argument(f"{leaf.name} is {value.dtype}{list(value.shape)}; the step was planned for "
+                               f"{leaf.dtype}{list(leaf.shape)}: give arrays of one size, or parallelize another function for these")
+
+
 def host_value(leaf: Leaf, value: Any) -> np.ndarray:
     """The value as it is copied to the devices. Raises Error for another shape or type than the step was planned for."""
-    if isinstance(value, DistributedArray):
-        shape, dtype = value.shape, value.dtype
-    else:
-        abstract = _abstract(leaf.name, value)
-        shape, dtype = tuple(abstract.shape), abstract.dtype
-    if shape != leaf.shape or dtype != leaf.dtype:
-        raise invalid_argument(f"{leaf.name} is {dtype}{list(shape)}; the step was planned for {leaf.dtype}{list(leaf.shape)}: give "
-                               "arrays of one size, or parallelize another function for these")
-    if _is_key(dtype) and not isinstance(value, DistributedArray):
+    is_distributed = isinstance(value, DistributedArray)
+    check_type(leaf, value if is_distributed else _abstract(leaf.name, value))
+    if leaf.is_key and not is_distributed:
         value = jax.random.key_data(value)
     return np.ascontiguousarray(np.asarray(value, leaf.host_dtype))
 

@@ -38,6 +38,10 @@ def shutdown() -> None:
     _session = None
 
 
+def is_started() -> bool:
+    return _session is not None
+
+
 def current() -> Session:
     if _session is None:
         raise failed_precondition("minka has no devices yet; call minka.init(num_devices=...) first")

@@ -18,6 +18,8 @@ absl::StatusOr<std::optional<RematChoice>> ParseRemat(const std::vector<std::str
   return choice;
 }
 
+}  // namespace
+
 absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
   const SearchOptions search{.memory_limit_bytes = request.peak_memory_bytes, .pins = request.pins};
   ASSIGN_OR_RETURN(std::optional<RematChoice> remat, ParseRemat(request.remat));
@@ -40,8 +42,6 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
   }
   return InvalidArgument("there is no method \"{}\"", request.method);
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const ParallelizeRequest& request) {
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));

@@ -34,6 +34,8 @@ struct ParallelizeRequest {
   std::string plugin_path;    // empty: searched
 };
 
+absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request);
+
 // An array on the devices; empty once a step has consumed it.
 struct ArrayHandle {
   std::shared_ptr<const void> owner;  // identity of the executable that made it

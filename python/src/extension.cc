@@ -1,9 +1,12 @@
 // The module minka._extension: what Python calls of minka. Everything that knows JAX is Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -11,6 +14,8 @@
 #include <utility>
 
 #include "executable.h"
+#include "jax_program.h"
+#include "minka/runtime/pjrt/platform.h"
 
 namespace nb = nanobind;
 
@@ -150,6 +155,35 @@ void BindExecutable(nb::module_& module) {
       });
 }
 
+void BindJaxProgram(nb::module_& module) {
+  nb::class_<SplitArray>(module, "SplitArray")
+      .def_ro("shape", &SplitArray::shape)
+      .def_ro("axes", &SplitArray::axes);
+  nb::class_<JaxProgram>(module, "JaxProgram")
+      .def_prop_ro("hlo",
+                   [](const JaxProgram& program) {
+                     return nb::bytes(program.hlo().data(), program.hlo().size());
+                   })
+      .def_prop_ro("mesh", &JaxProgram::mesh)
+      .def_prop_ro("parameters", &JaxProgram::parameters)
+      .def_prop_ro("results", &JaxProgram::results)
+      .def("plan_json", &JaxProgram::PlanJson)
+      .def("plan_table", &JaxProgram::PlanTable)
+      .def("dump", [](const JaxProgram& program, const std::string& folder) {
+        Check(program.Dump(folder));
+      });
+  module.def("plan_for_jax", [](const ParallelizeRequest& request, const std::string& cluster) {
+    const nb::gil_scoped_release release;
+    return ValueOf(JaxProgram::Create(request, cluster));
+  });
+  // By JAX's names for platforms.
+  module.def("compiler_options", [](const std::string& platform) -> pjrt::Overrides {
+    if (platform == "cpu") return pjrt::RequiredOverrides(pjrt::PluginKind::kCpu);
+    if (platform == "gpu") return pjrt::RequiredOverrides(pjrt::PluginKind::kCuda);
+    return {};
+  });
+}
+
 }  // namespace
 }  // namespace minka
 
@@ -158,5 +192,6 @@ NB_MODULE(_extension, module) {
   minka::BindRequest(module);
   minka::BindArray(module);
   minka::BindExecutable(module);
+  minka::BindJaxProgram(module);
   module.def("parallelize", &minka::Create);
 }

@@ -1,7 +1,11 @@
 """What the tests share: four virtual devices, and models with their training steps."""
 
 import functools
+import os
 from typing import Any, NamedTuple
+
+# jaxlib's threads for collectives: as many as are in flight at once, else they wait for each other for ever.
+os.environ.setdefault("NPROC", "32")
 
 import flax.linen as nn
 import jax
@@ -11,6 +15,10 @@ import numpy as np
 import optax
 import pytest
 from flax.training.train_state import TrainState
+
+
+# Of the CPU, for minka.jit.
+jax.config.update("jax_num_cpu_devices", 8)
 
 
 @pytest.fixture
