@@ -80,15 +80,6 @@ def _to_stablehlo(hlo: bytes) -> bytes:
     return hlo_to_stablehlo(hlo)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _LocalProgram:
-    """What one device runs."""
-
-    name: str
-    stablehlo: bytes = dataclasses.field(repr=False)
-    results: Sequence[jax.ShapeDtypeStruct] = dataclasses.field(repr=False)
-
-
 @functools.cache
 def _program_primitive():
     from jax.core import ShapedArray
@@ -98,7 +89,7 @@ def _program_primitive():
 
     primitive = Primitive("minka_program")
     primitive.multiple_results = True
-    primitive.def_abstract_eval(lambda *_, program: [ShapedArray(result.shape, result.dtype) for result in program.results])
+    primitive.def_abstract_eval(lambda *_, program: [ShapedArray(*result) for result in program.local_results])
 
     def lower(context, *operands, program):
         module = mlir.ir.Module.parse(program.stablehlo)
@@ -127,6 +118,80 @@ def _of_data(leaf: Leaf, data):
     return jax.random.wrap_key_data(data, impl=impl[0])
 
 
+class _Array:
+    """An array as the program takes or gives it, all of it. split: extension.SplitArray of the leaf."""
+
+    def __init__(self, mesh: Mesh | AbstractMesh, leaf: Leaf, split):
+        self.leaf = leaf
+        self.shape = tuple(split.shape)
+        self.spec = _spec(split.axes)
+        # What the devices hold of micro-batches is no part of the batch that JAX has a sharding for: each gets all examples. Of
+        # random keys the data are split, which have dimensions of their own behind.
+        is_cut = self.shape != leaf.host_shape
+        self.sharding = NamedSharding(mesh, _spec([[], *split.axes[2:]] if is_cut else split.axes[:len(leaf.shape)]))
+
+    def local_shape(self) -> tuple[int, ...]:
+        return NamedSharding(self.sharding.mesh, self.spec).shard_shape(self.shape)
+
+
+class _Program:
+    """What JAX traces: holds nothing of the extension's, as JAX's caches keep it until the process ends."""
+
+    def __init__(self, name: str, mesh: Mesh | AbstractMesh, step: LoweredStep, planned):
+        self.name = name
+        self.stablehlo = _to_stablehlo(planned.hlo)
+        self.parameters = [_Array(mesh, leaf, split) for leaf, split in zip(step.parameters, planned.parameters)]
+        self.results = [_Array(mesh, leaf, split) for leaf, split in zip(step.results, planned.results)]
+        self.local_results = [(array.local_shape(), array.leaf.host_dtype) for array in self.results]
+        self._mesh = mesh
+        # State first and in the order of the parameters: JAX pairs what is donated with the first result of its shape.
+        state = [leaf.state_result for leaf in step.parameters if leaf.role == STATE]
+        self.order = state + sorted(set(range(len(step.results))) - set(state))
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def jitted(self):
+        """jax.jit of it: from leaves to results in `order`."""
+
+        def of_leaves(*leaves):
+            return self._trace(leaves)
+
+        of_leaves.__name__ = self.name
+        return jax.jit(of_leaves, in_shardings=tuple(array.sharding for array in self.parameters),
+                       out_shardings=[self.results[i].sharding for i in self.order],
+                       donate_argnums=[i for i, array in enumerate(self.parameters) if array.leaf.role == STATE],
+                       compiler_options=_compiler_options(self._mesh) or None)
+
+    def _trace(self, leaves) -> list:
+        for array, value in zip(self.parameters, leaves):
+            check_type(array.leaf, value)
+        data = [(jax.random.key_data(value) if array.leaf.is_key else value).reshape(array.shape)
+                for array, value in zip(self.parameters, leaves)]
+        run = jax.shard_map(lambda *local: tuple(_program_primitive().bind(*local, program=self)), mesh=self._mesh,
+                            in_specs=tuple(array.spec for array in self.parameters),
+                            out_specs=tuple(array.spec for array in self.results), check_vma=False)
+        results = run(*data)
+        return [_of_data(self.results[i].leaf, results[i].reshape(self.results[i].leaf.host_shape)) for i in self.order]
+
+
+def _placed(array: _Array, value: Any):
+    """The value where the plan wants it, of no weak type: JAX compiles again for what is elsewhere or weak."""
+    leaf = array.leaf
+    if isinstance(value, jax.core.Tracer):
+        raise failed_precondition("a function of minka.jit is called inside of another one that JAX traces: it has options for the "
+                                  "compiler, which jax.jit takes at the outside only; leave out the jax.jit, grad or scan around it")
+    if isinstance(value, jax.Array) and not getattr(value, "weak_type", False):  # which keys do not have
+        if value.sharding == array.sharding:
+            return value
+        if leaf.role != STATE:
+            check_type(leaf, value)
+            return jax.device_put(value, array.sharding)
+    # State goes through the host: the step consumes it, and between devices jax.device_put may give what shares memory with the
+    # caller's own array.
+    return jax.device_put(_of_data(leaf, host_value(leaf, value).reshape(leaf.host_shape)), array.sharding)
+
+
 class JaxProgram:
     """A step that minka planned and JAX runs. jitted: jax.jit of a function from leaves to leaves."""
 
@@ -137,26 +202,15 @@ class JaxProgram:
         devices = _jax_devices(num_devices) if mesh is None else None
         check_divides(step, method, num_devices)
         self.step = step
-        self.executable = planned = _plan(step, method, num_devices, cluster)
-        self.plan = Plan(planned)
-        names, sizes = zip(*planned.mesh)
-        self._mesh = mesh if mesh is not None else Mesh(np.array(devices).reshape(sizes), names)
-        self._shardings = [self._sharding(leaf, array) for leaf, array in zip(step.parameters, planned.parameters)]
-        self._result_shardings = [self._sharding(leaf, array) for leaf, array in zip(step.results, planned.results)]
-        self._program = _LocalProgram(name, _to_stablehlo(planned.hlo), self._local_results())
-        # State first and in the order of the parameters: JAX pairs what is donated with the first result of its shape.
-        state = [leaf.state_result for leaf in step.parameters if leaf.role == STATE]
-        self._order = state + [i for i in range(len(step.results)) if i not in set(state)]
-        self._place = [self._order.index(i) for i in range(len(step.results))]
-
-        def of_leaves(*leaves):
-            return self._of_leaves(leaves)
-
-        of_leaves.__name__ = name
-        self.jitted = jax.jit(of_leaves, in_shardings=tuple(self._shardings),
-                              out_shardings=[self._result_shardings[i] for i in self._order],
-                              donate_argnums=[i for i, leaf in enumerate(step.parameters) if leaf.role == STATE],
-                              compiler_options=_compiler_options(self._mesh) or None)
+        self.executable = _plan(step, method, num_devices, cluster)
+        self.plan = Plan(self.executable)
+        if mesh is None:
+            names, sizes = zip(*self.executable.mesh)
+            mesh = Mesh(np.array(devices).reshape(sizes), names)
+        self._mesh = mesh
+        self._program = _Program(name, mesh, step, self.executable)
+        self._place = [self._program.order.index(i) for i in range(len(step.results))]
+        self.jitted = self._program.jitted()
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
         """Runs a step; what is state is donated."""
@@ -166,8 +220,7 @@ class JaxProgram:
         leaves, tree = jax.tree.flatten(tuple(arguments))
         if tree != self.step.in_tree:
             raise other_tree(self.step, arguments)
-        placed = map(self._placed, self.step.parameters, self._shardings, leaves)
-        results = self.jitted(*placed)
+        results = self.jitted(*map(_placed, self._program.parameters, leaves))
         return jax.tree.unflatten(self.step.out_tree, [results[i] for i in self._place])
 
     def abstract(self) -> list[jax.ShapeDtypeStruct]:
@@ -176,41 +229,5 @@ class JaxProgram:
 
     def shardings(self) -> tuple[Any, Any]:
         """NamedShardings of arguments and of results, as trees."""
-        return (jax.tree.unflatten(self.step.in_tree, self._shardings), jax.tree.unflatten(self.step.out_tree, self._result_shardings))
-
-    def _sharding(self, leaf: Leaf, array) -> NamedSharding:
-        """array: as the program takes it. What a micro-batch's devices hold is no part of the batch that JAX has a sharding for: each
-        gets all examples. Of random keys the plan splits the data, which have dimensions of their own behind."""
-        is_cut = tuple(array.shape) != leaf.host_shape
-        return NamedSharding(self._mesh, _spec([[], *array.axes[2:]] if is_cut else array.axes[:len(leaf.shape)]))
-
-    def _local_results(self) -> list[jax.ShapeDtypeStruct]:
-        return [jax.ShapeDtypeStruct(NamedSharding(self._mesh, _spec(array.axes)).shard_shape(tuple(array.shape)), leaf.host_dtype)
-                for leaf, array in zip(self.step.results, self.executable.results)]
-
-    def _of_leaves(self, leaves):
-        for leaf, value in zip(self.step.parameters, leaves):
-            check_type(leaf, value)
-        data = [(jax.random.key_data(value) if leaf.is_key else value).reshape(array.shape)
-                for leaf, value, array in zip(self.step.parameters, leaves, self.executable.parameters)]
-        run = jax.shard_map(lambda *local: tuple(_program_primitive().bind(*local, program=self._program)), mesh=self._mesh,
-                            in_specs=tuple(_spec(array.axes) for array in self.executable.parameters),
-                            out_specs=tuple(_spec(array.axes) for array in self.executable.results), check_vma=False)
-        results = run(*data)
-        return [_of_data(self.step.results[i], results[i].reshape(self.step.results[i].host_shape)) for i in self._order]
-
-    @staticmethod
-    def _placed(leaf: Leaf, sharding: NamedSharding, value: Any):
-        """The value where the plan wants it, of no weak type: JAX compiles again for what is elsewhere or weak."""
-        if isinstance(value, jax.core.Tracer):
-            raise failed_precondition("a function of minka.jit is called inside of another one that JAX traces: it has options for the "
-                                      "compiler, which jax.jit takes at the outside only; leave out the jax.jit, grad or scan around it")
-        if isinstance(value, jax.Array) and not getattr(value, "weak_type", False):  # which keys do not have
-            if value.sharding == sharding:
-                return value
-            if leaf.role != STATE:
-                check_type(leaf, value)
-                return jax.device_put(value, sharding)
-        # State goes through the host: the step consumes it, and between devices jax.device_put may give what shares memory with
-        # the caller's own array.
-        return jax.device_put(_of_data(leaf, host_value(leaf, value).reshape(leaf.host_shape)), sharding)
+        return (jax.tree.unflatten(self.step.in_tree, [array.sharding for array in self._program.parameters]),
+                jax.tree.unflatten(self.step.out_tree, [array.sharding for array in self._program.results]))

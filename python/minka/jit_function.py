@@ -1,12 +1,18 @@
 """minka.jit."""
 
+import atexit
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from minka.methods import Method, Shard
 from minka.parallel_function import ParallelFunction
 from minka.plan import Plan
+
+# By function, then by static arguments. JAX's caches keep functions until the process ends, and no plan is to live as long.
+_planned: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+atexit.register(_planned.clear)
 
 
 class JitFunction(ParallelFunction):
@@ -17,7 +23,6 @@ class JitFunction(ParallelFunction):
         super().__init__(function, method, batch_argnums, static_argnums)
         self._mesh = mesh
         self._cluster = cluster
-        self._planned = {}  # by static arguments
 
     def __call__(self, *args, **kwargs) -> Any:
         """What the function returns, its arrays as jax.Array. The first call plans, and JAX compiles."""
@@ -49,14 +54,15 @@ class JitFunction(ParallelFunction):
         super().dump(folder)
 
     def _steps(self) -> dict:
-        return self._planned
+        return _planned.setdefault(self, {})
 
     def _compiled(self, args: tuple):
         static = self._split(args)[1]
-        if static not in self._planned:
+        steps = self._steps()
+        if static not in steps:
             from minka.jax_program import JaxProgram
-            self._planned[static] = JaxProgram(self.__name__, self._lower(args), self._method, self._mesh, self._cluster)
-        return self._planned[static]
+            steps[static] = JaxProgram(self.__name__, self._lower(args), self._method, self._mesh, self._cluster)
+        return steps[static]
 
 
 def jit(function: Callable | None = None, *, method: Method = Shard(), mesh=None, cluster: str = "",

@@ -1,6 +1,10 @@
 """minka.jit: minka plans, and JAX runs what was planned, collective for collective."""
 
+import os
+import pathlib
 import re
+import subprocess
+import sys
 from collections import Counter
 
 import jax
@@ -174,3 +178,11 @@ def test_dump(tmp_path):
     planned.compile(STATE, BATCH)
     planned.dump(tmp_path / "dump")
     assert "channel_id=1" in (tmp_path / "dump" / "04-local.hlo.txt").read_text()
+
+
+def test_example_leaves_nothing_of_the_extension_behind():
+    """JAX's caches live until the process ends."""
+    example = pathlib.Path(__file__).parents[2] / "examples" / "jax_four_ways.py"
+    environment = os.environ | {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"}
+    ended = subprocess.run([sys.executable, example], check=True, capture_output=True, text=True, env=environment)
+    assert ended.stdout.count("loss 0.732") == 4 and "leaked" not in ended.stderr
