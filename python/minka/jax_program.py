@@ -182,6 +182,8 @@ def _placed(array: _Array, value: Any):
         raise failed_precondition("a function of minka.jit is called inside of another one that JAX traces: it has options for the "
                                   "compiler, which jax.jit takes at the outside only; leave out the jax.jit, grad or scan around it")
     if isinstance(value, jax.Array) and not getattr(value, "weak_type", False):  # which keys do not have
+        if value.is_deleted():
+            raise failed_precondition(f"{leaf.name} was consumed by an earlier step; use what that returned")
         if value.sharding == array.sharding:
             return value
         if leaf.role != STATE:

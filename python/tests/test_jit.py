@@ -82,9 +82,23 @@ def test_state_stays_where_the_plan_wants_it_and_is_donated(start):
     assert planned.jax_shardings()[0][0]["w"] == state["w"].sharding
     again, _ = planned(state, BATCH)
     assert state["w"].is_deleted() and loss.sharding.is_fully_replicated
+    with refused("FAILED_PRECONDITION", "w was consumed by an earlier step; use what that returned"):
+        planned(state, BATCH)
     # What the caller had before the first step is the caller's.
     np.testing.assert_array_equal(np.asarray(first["w"]), STATE["w"])
     np.testing.assert_array_equal(np.asarray(again["w"]), STATE["w"] / 4)
+
+
+def test_state_goes_to_minka_s_runtime_and_back():
+    minka.init(num_devices=4)
+    try:
+        by_minka, by_jax = minka.parallelize(squares), minka.jit(squares, method=minka.Shard(mesh="x=8"))
+        state, _ = by_minka(STATE, BATCH)
+        state, _ = by_jax(state, BATCH)
+        state, _ = by_minka(state, BATCH)
+        np.testing.assert_array_equal(np.asarray(state["w"]), STATE["w"] / 8)
+    finally:
+        minka.shutdown()
 
 
 def test_compiles_once():
@@ -125,6 +139,15 @@ def test_a_mesh_of_jax_s_is_taken(devices):
     assert planned.plan.json["stages"][0]["mesh"] == f"data=2,model={devices // 2}"
     assert state["w"].sharding == NamedSharding(mesh, PartitionSpec("model"))
     np.testing.assert_array_equal(np.asarray(state["w"]), STATE["w"] / 2)
+
+
+def test_static_and_keyword_arguments():
+    @minka.jit(static_argnums=(1,), method=minka.DataParallel())
+    def scaled(state, by, batch):
+        return state * by, batch.sum()
+
+    assert float(scaled(np.float32(3), 2, batch=BATCH)[0]) == 6
+    assert float(scaled(np.float32(3), 4, batch=BATCH)[0]) == 12
 
 
 def test_plans_for_a_cluster_that_is_not_there():
