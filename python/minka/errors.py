@@ -16,6 +16,8 @@ class Error(RuntimeError):
 # What the command line's flags, which the planner's messages name, are called here.
 _IN_PYTHON = {
     "(--loss names that result of a module)": "(minka.mark_boundary ends one)",
+    "; --pipeline-layers N parts it into N layers": "",  # not known here yet
+    " (--pipeline-layers N parts it into N)": "",
     "--memory-limit": "peak_memory_bytes",
     "--per-micro-batch": "per_micro_batch=True",
     "--pin": "pins",
