@@ -35,9 +35,9 @@ struct PlannedPipeline {
   std::vector<int> num_devices() const;  // by mesh number
 };
 
-// By request.pipeline; request.meshes is not read, the first method plans each stage. Every stage is
-// one search over its forward and backward pass and its update. Under a memory limit what does not
-// fit is shaped (fit_stages.h); ResourceExhausted where that is not enough.
+// By request.pipeline; request.meshes is not read, the first method plans each stage. Every stage
+// is one search over its forward and backward pass and its update. Under a memory limit what does
+// not fit is shaped (fit_stages.h); ResourceExhausted where that is not enough.
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request);
 
 // A plan.json of a pipeline, checked against the step.
