@@ -1,5 +1,7 @@
 #include "minka/driver/parallelize.h"
 
+#include <atomic>
+#include <numeric>
 #include <utility>
 
 #include "minka/base/check.h"
@@ -56,25 +58,42 @@ absl::StatusOr<std::optional<PlannedPipeline>> PipelineOf(const Step& step,
   return LoadPipeline(step, json);
 }
 
+int64_t NumDevices(const PlannedPipeline& pipeline) {
+  const std::vector<int> by_mesh = pipeline.num_devices();
+  return std::accumulate(by_mesh.begin(), by_mesh.end(), int64_t{0});
+}
+
 absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
                                              std::vector<std::optional<Initializer>> initializers,
                                              const Cluster& cluster, const ParallelMethod& method,
                                              const ParallelizeOptions& options) {
   ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, options.cost_model));
   request.options = options.configuration;
+  std::atomic<bool> cancelled = false;
+  request.cancelled = &cancelled;
+  const std::stop_callback cancel_planning(options.stop, [&] { cancelled = true; });
   ASSIGN_OR_RETURN(const PlanSource source, SourceOf(request, options));
   if (request.pipeline && options.on_step) options.on_step("plan");
   ASSIGN_OR_RETURN(std::optional<PlannedPipeline> pipeline, PipelineOf(step, request, options));
   LazyLocalDevices devices = DevicesFor(cluster, options);
+  if (pipeline && NumDevices(*pipeline) > cluster.num_devices()) {
+    return InvalidArgument("the plan's meshes have {} devices together, the cluster {}",
+                           NumDevices(*pipeline), cluster.num_devices());
+  }
   const std::vector<int> num_devices =
       pipeline ? pipeline->num_devices() : std::vector{static_cast<int>(cluster.num_devices())};
   if (options.on_step) options.on_step(options.workers ? "workers" : "devices");
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                    StartSession(num_devices, options.workers, devices));
+  // Until the session moves on.
+  const auto cancel = [running = session.get()] { running->Cancel(); };
+  std::optional<std::stop_callback<decltype(cancel)>> cancel_session(std::in_place, options.stop,
+                                                                     cancel);
   if (pipeline) {
     if (options.on_step) options.on_step("xla");
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, *session));
     RETURN_IF_ERROR(CheckMemory(pipeline->plan, request.search.memory_limit_bytes));
+    cancel_session.reset();
     Parallelized run(step, *std::move(pipeline), std::move(session), std::move(executor),
                      std::move(devices), std::move(initializers));
     if (!options.dump_dir.empty()) RETURN_IF_ERROR(run.Dump(options.dump_dir));
@@ -87,6 +106,7 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
                             .dump_dir = options.dump_dir,
                             .configuration = options.configuration,
                             .on_step = options.on_step}));
+  cancel_session.reset();
   return Parallelized(step, std::move(compiled), std::move(session), std::move(devices),
                       std::move(initializers));
 }

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -91,7 +92,9 @@ struct ParallelizeOptions {
   std::string plugin_path;
   std::string dump_dir;
   std::function<void(std::string_view step)> on_step;  // of the compiler, see CompileOptions
-  std::map<std::string, std::string> configuration;    // recorded in plan and dump
+  // Asked to stop, it returns Cancelled soon, but for XLA compiling in this process.
+  std::stop_token stop;
+  std::map<std::string, std::string> configuration;  // recorded in plan and dump
 };
 
 // Values of the batch inputs, in their order.

@@ -193,6 +193,7 @@ class PipelinePlanner {
     std::vector<std::vector<Mesh>> left = shapes;  // of each mesh the one that its first stage took
     for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
       const int number = out.schedule.MeshOf(stage);
+      RETURN_IF_ERROR(CheckNotCancelled(planning_));
       ReportProgress(stage, out.schedule.num_stages());
       const std::optional<int64_t> limit = limits.empty() ? std::nullopt : limits[stage];
       absl::StatusOr<minka::Plan> best =
@@ -268,8 +269,10 @@ class PipelinePlanner {
       ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(mesh));
       WorkBudget budget(search.work_limit / static_cast<int64_t>(num_stages * candidates.size()) /
                         (search.memory_limit_bytes ? kLimitedSearches : 1));
-      IntraOpOptions options{
-          .method = planning_.methods.front(), .search = search, .budget = &budget};
+      IntraOpOptions options{.method = planning_.methods.front(),
+                             .search = search,
+                             .budget = &budget,
+                             .cancelled = planning_.cancelled};
       if (best) options.cutoff = best->result.objective;
       SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
       if (!planned.ok()) {
@@ -385,6 +388,7 @@ class SubmeshSearch {
     absl::Status refusal;
     for (size_t i = 0; i < candidates_.size(); ++i) {
       absl::StatusOr<PlannedPipeline> pipeline = Plan(candidates_[i]);
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
       if (pipeline.ok()) {
         planned.push_back(*std::move(pipeline));
       } else if (refusal.ok() && (i < num_equal || num_equal == 0)) {

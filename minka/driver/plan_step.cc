@@ -187,7 +187,10 @@ class Planner {
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   // What is left then is too little for a mesh of a large step, and small ones never come so far.
   bool WorkIsSpent() const { return budget_.left() <= request_.search.work_limit / 32; }
-  bool IsOver() const { return WorkIsSpent() || Seconds() >= request_.search.time_limit_seconds; }
+  bool IsOver() const {
+    return WorkIsSpent() || Seconds() >= request_.search.time_limit_seconds ||
+           !CheckNotCancelled(request_).ok();
+  }
   // Of the work left: the likeliest meshes come first, and most need less.
   int64_t Share() const { return number_ < num_targets_ ? budget_.left() / 4 * 3 : budget_.left(); }
 
@@ -200,6 +203,7 @@ class Planner {
     if (best_objective_ && !has_penalties) {
       options.cutoff = *best_objective_ * (1 - search.gap);
     }
+    options.cancelled = request_.cancelled;
     if (request_.on_progress) {
       const std::string what =
           fmt::format("{} on {}{}", MethodName(target.method), target.searched_mesh().ToString(),
@@ -384,6 +388,11 @@ absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const CostModelChoice& 
   MINKA_CHECK(false);
 }
 
+absl::Status CheckNotCancelled(const PlanRequest& request) {
+  if (request.cancelled == nullptr || !request.cancelled->load()) return absl::OkStatus();
+  return absl::CancelledError("planning was stopped");
+}
+
 SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
   RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));
   const std::vector<Mesh> meshes =
@@ -401,6 +410,7 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
       const absl::Status batch = CheckBatchIsKnown(step, method, request.search.limits);
       out.candidates.push_back(batch.ok() ? planner.PlanOn(mesh, method)
                                           : CandidateOf(mesh, method, batch, request.search));
+      RETURN_IF_ERROR(CheckNotCancelled(request));
     }
   }
   out.best = Fastest(out.candidates);

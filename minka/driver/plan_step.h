@@ -2,6 +2,7 @@
 // step time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -52,6 +53,8 @@ struct PlanRequest {
   CostModelChoice cost_model;
   std::map<std::string, std::string> options;  // recorded in the plan
   std::function<void(const std::string& what, double seconds, double gap)> on_progress;
+  // Polled; set it from another thread to end the search soon, with Cancelled.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 struct PlanCandidate {
@@ -68,6 +71,9 @@ struct PlanResult {
   int best = -1;                          // fastest that fits
   Step prepared;                          // as the best one takes it
 };
+
+// Cancelled where the request is.
+absl::Status CheckNotCancelled(const PlanRequest& request);
 
 // On one mesh. Prepares the step for each candidate. An error only if no candidate has a plan that
 // fits: it names the smallest memory that would do.

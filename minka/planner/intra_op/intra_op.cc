@@ -39,6 +39,7 @@ SolveParameters ParametersFor(const IntraOpOptions& options) {
   parameters.time_limit_seconds = options.search.time_limit_seconds;
   parameters.num_threads = options.search.num_threads;
   parameters.initial_choice = options.initial_choice;
+  parameters.cancelled = options.cancelled;
   if (options.on_progress) {
     parameters.on_progress = [&options](const SolveProgress& progress) {
       options.on_progress(progress.seconds, progress.gap);

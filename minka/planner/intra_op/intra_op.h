@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -94,6 +95,7 @@ struct IntraOpOptions {
   int max_choices = 128, max_contraction_choices = 160;
   std::vector<int32_t> initial_choice;  // of an earlier result on the same problem
   std::function<void(double seconds, double gap)> on_progress;
+  const std::atomic<bool>* cancelled = nullptr;  // see SolveParameters
 };
 
 struct IntraOpResult {

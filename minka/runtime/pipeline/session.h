@@ -21,6 +21,9 @@ class Session {
   virtual absl::StatusOr<std::unique_ptr<PipelineExecutor>> Load(PipelineProgram program) = 0;
   // Of the devices' platform, see LocalDevices::version.
   virtual std::string version() const = 0;
+  // From any thread: ends what its workers do, and them, so that whoever waits for them is told
+  // "Cancelled" soon; it is of no use any more. What runs in this process goes on.
+  virtual void Cancel() {}
 
  protected:
   Session() = default;

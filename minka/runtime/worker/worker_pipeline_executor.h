@@ -69,6 +69,7 @@ class WorkersSession : public Session {
     return WorkerPipelineExecutor::Create(workers_, std::move(program));
   }
   std::string version() const override { return workers_->version(); }
+  void Cancel() override { workers_->Cancel(); }
   Workers& workers() { return *workers_; }
 
  private:

@@ -83,6 +83,8 @@ class Workers {
   // Blocks; the replies in their order. Call Flush first.
   absl::StatusOr<std::vector<worker::Reply>> Wait(WorkerAnswer& answer);
   absl::Status status() const;
+  // Ends the job: every wait returns Cancelled, children are killed.
+  void Cancel() { Break(absl::CancelledError("the workers were stopped")); }
 
   // What to call a program's instructions in messages, by worker and number; until Forget. Called
   // by any thread.
