@@ -7,6 +7,7 @@
 #include "minka/driver/check.h"
 #include "minka/driver/checkpoint.h"
 #include "minka/driver/evaluation.h"
+#include "minka/driver/explain.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/driver/plan_step.h"

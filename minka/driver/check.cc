@@ -1,14 +1,38 @@
 #include "minka/driver/check.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "minka/base/status.h"
 #include "minka/driver/plan_step.h"
 #include "minka/driver/prepare.h"
 #include "minka/lowering/spmd.h"
 #include "minka/oracle/first_difference.h"
+#include "minka/report/table.h"
 
 namespace minka {
+namespace {
+
+constexpr size_t kShownOutputs = 10;
+constexpr double kFarOff = 1e300;
+
+// How much of what is allowed is used up; what is wrong by another rule comes first.
+double Ratio(const OutputComparison& output) {
+  const Norms& norms = output.norms;
+  const bool by_error = output.rule == ComparisonRule::kNorm && norms.allowed_error > 0;
+  if (output.ok()) return by_error ? norms.error / norms.allowed_error : 0;
+  return by_error && output.fault == Fault::kValue ? norms.error / norms.allowed_error : kFarOff;
+}
+
+std::string Verdict(const OutputComparison& output) {
+  if (!output.ok()) return "WRONG";
+  return output.num_not_finite == 0
+             ? "ok"
+             : fmt::format("ok, {} not finite as on one device", output.num_not_finite);
+}
+
+}  // namespace
 
 absl::StatusOr<Step> OneDeviceStep(const Step& step, const MicroBatchOptions& micro_batches) {
   if (!micro_batches.per_micro_batch) return step;
@@ -59,6 +83,41 @@ absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const Step
   found->report.turned = std::move(found->turned);
   found->report.first_difference = std::move(found->text);
   return std::move(found->report);
+}
+
+std::string DescribeCheck(const OracleReport& report) {
+  std::vector<const OutputComparison*> outputs;
+  for (const OutputComparison& output : report.outputs) outputs.push_back(&output);
+  std::ranges::stable_sort(outputs,
+                           [](const auto* a, const auto* b) { return Ratio(*a) > Ratio(*b); });
+  Table table({{"result"},
+               {"shape"},
+               {"largest difference", Align::kRight},
+               {"error", Align::kRight},
+               {"allowed", Align::kRight},
+               {""}});
+  for (size_t i = 0; i < std::min(outputs.size(), kShownOutputs); ++i) {
+    const OutputComparison& output = *outputs[i];
+    const bool by_norm = output.rule == ComparisonRule::kNorm;
+    table.Add({output.name.empty() ? fmt::format("{}", output.result) : output.name,
+               ToString(output.shape), fmt::format("{:.3g}", output.largest_difference),
+               by_norm ? fmt::format("{:.3g}", output.norms.error) : "",
+               by_norm ? fmt::format("{:.3g}", output.norms.allowed_error)
+               : output.rule == ComparisonRule::kExact ? "exact"
+                                                       : "range",
+               Verdict(output)});
+  }
+  std::string text =
+      fmt::format("compared with one device after {} step{}, {} results:\n", report.num_steps,
+                  report.num_steps == 1 ? "" : "s", report.outputs.size());
+  text += table.ToString();
+  if (outputs.size() > kShownOutputs) {
+    text += fmt::format("and {} more, nearer to one device's\n", outputs.size() - kShownOutputs);
+  }
+  for (const std::string& decision : report.turned) {
+    text += fmt::format("within rounding, turned over on one device, too: {}\n", decision);
+  }
+  return text;
 }
 
 }  // namespace minka

@@ -1,6 +1,8 @@
 // `--check`: a compiled plan against one device, with a search for the place where they differ.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "minka/driver/parallelize.h"
 #include "minka/oracle/oracle.h"
@@ -16,5 +18,8 @@ absl::StatusOr<Step> OneDeviceStep(const Step& step, const MicroBatchOptions& mi
 // only says that results differ.
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
                                                    int num_steps);
+
+// A table of the outputs that differ most from one device's.
+std::string DescribeCheck(const OracleReport& report);
 
 }  // namespace minka

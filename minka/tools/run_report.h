@@ -6,7 +6,6 @@
 
 #include "minka/driver/pipeline.h"
 #include "minka/driver/plan_step.h"
-#include "minka/oracle/oracle.h"
 #include "minka/runtime/mesh/mesh_executor.h"
 #include "nlohmann/json.hpp"
 
@@ -31,8 +30,6 @@ std::string PredictedAndMeasured(const Plan& plan, const RunFigures& figures);
 // Of a pipeline: in one process the meshes take turns, so that their times add up.
 std::string PredictedAndMeasured(const PipelinePlan& plan, bool has_workers,
                                  const RunFigures& figures);
-// The outputs that differ most from one device's.
-std::string DescribeCheck(const OracleReport& report);
 
 // The content of plan.json and the fixed keys of a run (docs/plan.md).
 nlohmann::ordered_json RunJson(const Plan& plan, const Module& module, const RunFigures& figures);

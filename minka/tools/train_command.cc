@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/check.h"
 #include "minka/driver/prepare.h"
 #include "minka/report/format.h"
 #include "minka/report/pipeline_table.h"
