@@ -44,6 +44,21 @@ print(train_step.plan)
 print(state.params["Dense_0"]["kernel"].layout)
 print(f"loss {float(loss):.4f}")
 
+# Does it compute what one device computes? What are shardings of a weight worth?
+print(train_step.check(state, {"x": x, "y": x}))
+print(train_step.explain("params/*kernel"))
+
+# A plan that was kept needs no search.
+train_step.plan.save("build/train_step.json")
+again = minka.parallelize(train_step.__wrapped__, plan="build/train_step.json")
+state, loss = again(state, {"x": x, "y": x})
+print(f"loss {float(loss):.4f}")
+
+# Where a user says how weights lie.
+pinned = minka.Shard(mesh="data=2,model=4", pins={"params/*kernel": jax.sharding.PartitionSpec(None, "model")})
+pinned_step = minka.parallelize(train_step.__wrapped__, method=pinned)
+print(pinned_step.compile(state, {"x": x, "y": x}))
+
 # The same step as a pipeline of two stages, which are cut where the model marks a boundary.
 pipelined = minka.parallelize(train_step.__wrapped__, method=minka.Pipeline(num_micro_batches=4, stages=2))
 state, loss = pipelined(state, {"x": x, "y": x})

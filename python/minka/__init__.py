@@ -18,9 +18,11 @@ from minka.arrays import DistributedArray
 from minka.errors import Error
 from minka.jit_function import JitFunction, jit
 from minka.marks import grad, mark_boundary, value_and_grad
-from minka.methods import DataParallel, Pipeline, Shard, Zero2, Zero3
+from minka.methods import (AutoLayers, AutoStages, DataParallel, ManualStages, Pipeline, Shard, UniformStages, Zero2,
+                           Zero3)
 from minka.parallel_function import ParallelFunction, parallelize
 from minka.session import init, shutdown
 
-__all__ = ["DataParallel", "DistributedArray", "Error", "JitFunction", "ParallelFunction", "Pipeline", "Shard", "Zero2", "Zero3", "grad",
-           "init", "jit", "mark_boundary", "parallelize", "shutdown", "value_and_grad"]
+__all__ = ["AutoLayers", "AutoStages", "DataParallel", "DistributedArray", "Error", "JitFunction", "ManualStages", "ParallelFunction",
+           "Pipeline", "Shard", "UniformStages", "Zero2", "Zero3", "grad", "init", "jit", "mark_boundary", "parallelize", "shutdown",
+           "value_and_grad"]

@@ -1,6 +1,10 @@
 """Arrays on the devices."""
 
+import html
+
 import numpy as np
+
+from minka.waiting import wait_for
 
 
 class DistributedArray:
@@ -40,7 +44,7 @@ class DistributedArray:
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         """Waits for the array and fetches all of it, read-only unless a copy is asked for."""
         shape, host_type = self._host
-        value = self.handle.to_host(self.name).view(host_type).reshape(shape)
+        value = wait_for(self.handle.start_to_host(self.name)).view(host_type).reshape(shape)
         return np.array(value, dtype) if copy else np.asarray(value, dtype)
 
     def __float__(self) -> float:
@@ -57,3 +61,8 @@ class DistributedArray:
     def __repr__(self) -> str:
         where = "consumed by a step" if self.is_consumed else self.layout
         return f"DistributedArray({self.name}: {where})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks; fetches nothing."""
+        where = "<i>consumed by a step</i>" if self.is_consumed else html.escape(self.layout)
+        return f"<b>{html.escape(self.name)}</b> <code>{where}</code>"

@@ -12,6 +12,7 @@ from minka.errors import Error, invalid_argument
 from minka.lowering import BATCH, CONSTANT, STATE, LoweredStep, host_value, paths
 from minka.methods import Method, Pipeline
 from minka.plan import Plan
+from minka.waiting import Progress, wait_for
 
 
 def check_divides(step: LoweredStep, method: Method, num_devices: int) -> None:
@@ -46,14 +47,29 @@ def _check_loss(step: LoweredStep, method: Method) -> None:
                                "minka.value_and_grad or minka.grad in place of JAX's")
 
 
-def _compile(step: LoweredStep, method: Method, now: session.Session):
+def _request(step: LoweredStep, method: Method, now: session.Session):
     from minka import _extension
     request = _extension.ParallelizeRequest()
-    fields = method.request() | {"hlo": step.hlo, "description": step.description, "num_devices": now.num_devices,
-                                 "worker_binary": session.worker_binary(), "plugin_path": session.plugin_path()}
+    fields = method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": now.num_devices,
+                                     "hosts_path": now.hosts, "worker_binary": session.worker_binary(),
+                                     "plugin_path": session.plugin_path()}
     for name, value in fields.items():
         setattr(request, name, value)
-    return _extension.parallelize(request)
+    return request
+
+
+def _wait(job, step: LoweredStep):
+    progress = Progress(step.function_name, session.current().progress)
+    try:
+        return wait_for(job, progress.show)
+    finally:
+        progress.clear()
+
+
+def explain(step: LoweredStep, method: Method, pattern: str, executable=None) -> str:
+    """What the sharding of the first parameter that matches is worth, in the plan of the executable or, without one, the best."""
+    from minka import _extension
+    return _wait(_extension.start_explain(_request(step, method, session.current()), pattern, executable), step)
 
 
 class CompiledStep:
@@ -64,7 +80,9 @@ class CompiledStep:
         _check_loss(step, method)
         check_divides(step, method, now.num_devices)
         self.step = step
-        self.executable = _compile(step, method, now)
+        self.method = method
+        from minka import _extension
+        self.executable = _wait(_extension.start_parallelize(_request(step, method, now)), step)
         self.plan = Plan(self.executable)
         self._constants: dict[int, tuple[Any, Any]] = {}  # by parameter: what was given last, and where it lies
 
@@ -73,9 +91,7 @@ class CompiledStep:
 
         State that lies on the devices already is consumed; where the step cannot be started, it is not.
         """
-        leaves, tree = jax.tree.flatten(tuple(arguments))
-        if tree != self.step.in_tree:
-            raise other_tree(self.step, arguments)
+        leaves = self._leaves(arguments)
         resident, inputs, values = [], [], []
         for number, (leaf, value) in enumerate(zip(self.step.parameters, leaves)):
             if leaf.role == STATE or leaf.role == CONSTANT:
@@ -88,6 +104,21 @@ class CompiledStep:
         results = [DistributedArray(handle, leaf.name, leaf.shape, leaf.dtype, (leaf.host_shape, leaf.host_dtype))
                    for handle, leaf in zip(handles, self.step.results)]
         return jax.tree.unflatten(self.step.out_tree, results)
+
+    def check(self, arguments: Sequence[Any], num_steps: int) -> str:
+        """See ParallelFunction.check."""
+        leaves = self._leaves(arguments)
+        values = [host_value(leaf, value).reshape(-1).view(np.uint8) for leaf, value in zip(self.step.parameters, leaves)]
+        return _wait(self.executable.start_check(values, num_steps), self.step)
+
+    def explain(self, pattern: str) -> str:
+        return explain(self.step, self.method, pattern, self.executable)
+
+    def _leaves(self, arguments: Sequence[Any]) -> list:
+        leaves, tree = jax.tree.flatten(tuple(arguments))
+        if tree != self.step.in_tree:
+            raise other_tree(self.step, arguments)
+        return leaves
 
     def _resident(self, number: int, leaf, value: Any):
         """Where the value lies as the parameter wants it; it is brought there unless it is there already."""

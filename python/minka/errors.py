@@ -4,8 +4,8 @@
 class Error(RuntimeError):
     """Something that the user or the environment caused; the message names the culprit and the way out.
 
-    code: "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "UNAVAILABLE" or
-    "INTERNAL".
+    code: "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED", "UNAVAILABLE",
+    "ABORTED" (a check that found a difference) or "INTERNAL".
     """
 
     def __init__(self, code: str, message: str):
@@ -16,10 +16,9 @@ class Error(RuntimeError):
 # What the command line's flags, which the planner's messages name, are called here.
 _IN_PYTHON = {
     "(--loss names that result of a module)": "(minka.mark_boundary ends one)",
-    "; --pipeline-layers N parts it into N layers": "",  # not known here yet
-    " (--pipeline-layers N parts it into N)": "",
     "--memory-limit": "peak_memory_bytes",
     "--per-micro-batch": "per_micro_batch=True",
+    "--pipeline-layers N parts it into N": "layers=N parts it into N",
     "--pin": "pins",
     "--remat": "remat",
 }

@@ -61,7 +61,7 @@ def _jax_devices(count: int) -> list:
 def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str):
     from minka import _extension
     request = _extension.ParallelizeRequest()
-    for name, value in (method.request() | {"hlo": step.hlo, "description": step.description, "num_devices": num_devices}).items():
+    for name, value in (method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": num_devices}).items():
         setattr(request, name, value)
     return _extension.plan_for_jax(request, cluster)
 

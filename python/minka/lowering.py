@@ -45,6 +45,7 @@ class LoweredStep:
     results: list[Leaf]
     in_tree: Any
     out_tree: Any
+    function_name: str = "step"
 
     @property
     def description(self) -> str:
@@ -155,7 +156,7 @@ def lower(function: Callable, names: Sequence[str], arguments: Sequence[Any], ba
     groups = _arguments(named, abstract, names, arguments, batch, outcome["parts"], results)
     hlo = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return LoweredStep(hlo, outcome["has_loss"], names, [leaf for group in groups for leaf in group], results, in_tree,
-                       outcome["tree"])
+                       outcome["tree"], of_leaves.__name__)
 
 
 def _arguments(named, abstract, names, arguments, batch, parts, results) -> list[list[Leaf]]:

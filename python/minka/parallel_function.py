@@ -2,13 +2,34 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from minka import session
 from minka.errors import failed_precondition, invalid_argument
-from minka.methods import Method, Shard
+from minka.methods import Method, SavedPlan, Shard
 from minka.plan import Plan
+
+
+class Lowered:
+    """A step before it is planned.
+
+    hlo: serialised HloModuleProto. parameters, results: its arrays, each with name, shape, dtype and role.
+    """
+
+    def __init__(self, step, method: Method):
+        self.step = step
+        self.method = method
+        self.hlo, self.parameters, self.results = step.hlo, step.parameters, step.results
+
+    def explain(self, pattern: str) -> str:
+        """As ParallelFunction.explain, about the best plan, which is searched for first and not kept."""
+        if isinstance(self.method, SavedPlan):
+            raise failed_precondition(f"{self.step.function_name} takes a plan of a file: explain is a method of the function, once "
+                                      "it is compiled")
+        from minka.compiled import explain
+        return explain(self.step, self.method, pattern)
 
 
 class ParallelFunction:
@@ -27,9 +48,9 @@ class ParallelFunction:
         compiled = self._compiled(positional)
         return compiled(self._split(positional)[0])
 
-    def lower(self, *args, **kwargs) -> "LoweredStep":
-        """The step that minka plans: HLO, names and roles. Arguments may be abstract (jax.ShapeDtypeStruct)."""
-        return self._lower(self._positional(args, kwargs))
+    def lower(self, *args, **kwargs) -> "Lowered":
+        """The step that minka plans: HLO, names and roles; plans nothing. Arguments may be abstract (jax.ShapeDtypeStruct)."""
+        return Lowered(self._lower(self._positional(args, kwargs)), self._method)
 
     def compile(self, *args, **kwargs) -> Plan:
         """Plans and compiles for such arguments, which may be abstract, and runs nothing."""
@@ -39,6 +60,24 @@ class ParallelFunction:
     def plan(self) -> Plan:
         """Of the step that was compiled last. Raises Error FAILED_PRECONDITION before the first call."""
         return self._last().plan
+
+    def check(self, *args, num_steps: int = 1, **kwargs) -> str:
+        """Runs so many steps from these arguments, on all devices and on one, and returns a table of what differs most.
+
+        Every step is given the same batch. No state is consumed. Equal is what docs/design/0005 says: as near as rounding lets
+        one device come to itself. The one device is of this process, which loads the plugin for it.
+        Raises Error ABORTED where the plan computes something else, with the results that do and, on one mesh, where that begins.
+        """
+        positional = self._positional(args, kwargs)
+        return self._compiled(positional).check(self._split(positional)[0], num_steps)
+
+    def explain(self, pattern: str) -> str:
+        """What a parameter's sharding is worth: a table of the best plans with each sharding that it could have.
+
+        pattern: glob on parameter names, e.g. "params/*kernel"; the first match is taken.
+        Raises Error NOT_FOUND where none matches, UNIMPLEMENTED for a pipeline, FAILED_PRECONDITION before the first call.
+        """
+        return self._last().explain(pattern)
 
     def dump(self, folder: str) -> None:
         """Writes the plan, the local programs and what every device holds below the folder, which is made."""
@@ -111,17 +150,21 @@ class ParallelFunction:
         return names[:count] + [f"argument_{i}" for i in range(len(names), count)]
 
 
-def parallelize(function: Callable | None = None, *, method: Method = Shard(), batch_argnums: Sequence[int] | None = None,
-                static_argnums: Sequence[int] = ()) -> Callable:
+def parallelize(function: Callable | None = None, *, method: Method | None = None, plan: str | os.PathLike | None = None,
+                batch_argnums: Sequence[int] | None = None, static_argnums: Sequence[int] = ()) -> Callable:
     """Makes a JAX function, most often a training step, run on all devices of minka.init. Also a decorator.
 
     function: of arrays and trees of them. Of what it returns, the tree that is like its first argument (or like another one that
         is no batch) is that argument's new value: state, which stays on the devices and is consumed by the next call.
-    method: minka.Shard, DataParallel, Zero2, Zero3 or Pipeline.
+    method: minka.Shard, DataParallel, Zero2, Zero3 or Pipeline; Shard() unless told.
+    plan: a plan.json that was saved, in place of a method: nothing is searched for. It is refused for another function, or sizes.
     batch_argnums: arguments whose arrays count examples along dimension 0; the last one unless told.
     static_argnums: hashable arguments that are no arrays; for every value of them the function is planned anew.
     Raises Error (see its code) for what cannot be planned; other trees, shapes or types than at the first call are refused.
     """
+    if plan is not None and method is not None:
+        raise invalid_argument("minka.parallelize: a plan already says the method; give one of the two")
     if function is None:
-        return functools.partial(parallelize, method=method, batch_argnums=batch_argnums, static_argnums=static_argnums)
-    return ParallelFunction(function, method, batch_argnums, static_argnums)
+        return functools.partial(parallelize, method=method, plan=plan, batch_argnums=batch_argnums, static_argnums=static_argnums)
+    how = SavedPlan(path=os.fspath(plan)) if plan is not None else method or Shard()
+    return ParallelFunction(function, how, batch_argnums, static_argnums)

@@ -1,6 +1,7 @@
 """What minka decided."""
 
 import functools
+import html
 import json
 import pathlib
 
@@ -24,3 +25,7 @@ class Plan:
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the tables, whose lines are never broken."""
+        return f'<pre style="white-space: pre; overflow-x: auto; line-height: 1.25">{html.escape(str(self))}</pre>'

@@ -1,5 +1,6 @@
 #include "executable.h"
 
+#include <atomic>
 #include <utility>
 
 #include "jax_step.h"
@@ -24,9 +25,15 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
   const SearchOptions search{.memory_limit_bytes = request.peak_memory_bytes, .pins = request.pins};
   ASSIGN_OR_RETURN(std::optional<RematChoice> remat, ParseRemat(request.remat));
   if (request.method == "pipeline") {
+    std::vector<Mesh> meshes;
+    for (const std::string& mesh : request.meshes) {
+      ASSIGN_OR_RETURN(meshes.emplace_back(), Mesh::Parse(mesh));
+    }
     return Pipeline{.num_micro_batches = request.num_micro_batches,
-                    .options = {.num_stages = request.num_stages,
+                    .options = {.num_layers = request.num_layers,
+                                .num_stages = request.num_stages,
                                 .stage_of_layer = request.stage_of_layer,
+                                .meshes = std::move(meshes),
                                 .submeshes = request.submeshes,
                                 .schedule = request.schedule},
                     .search = search,
@@ -43,15 +50,62 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
   return InvalidArgument("there is no method \"{}\"", request.method);
 }
 
-absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const ParallelizeRequest& request) {
+namespace {
+
+absl::Status NoExplanationOfPipelines() {
+  return Unimplemented(
+      "explain plans steps on one mesh; parallelize with minka.Shard for the mesh of a stage");
+}
+
+// Plans with each sharding of the first parameter that matches. `plan`: null: the best one.
+absl::StatusOr<std::string> ExplainStep(const Step& step, const ParallelizeRequest& asked,
+                                        const Plan* plan, const std::string& glob,
+                                        const std::stop_token& stop, const OnPhase& on_phase) {
+  ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(asked));
+  ASSIGN_OR_RETURN(PlanRequest request,
+                   RequestFor(Cluster::Local(asked.num_devices), method, CostModelChoice()));
+  if (request.pipeline) return NoExplanationOfPipelines();
+  std::atomic<bool> cancelled = false;
+  request.cancelled = &cancelled;
+  const std::stop_callback cancel(stop, [&] { cancelled = true; });
+  PlanResult planned;
+  if (!asked.plan_path.empty()) {
+    ASSIGN_OR_RETURN(const Method planned_by, ParseMethod(plan->method));
+    request.methods = {planned_by};
+    request.micro_batches = PreparationOf(*plan).micro_batches;
+    request.remat = plan->remat;
+  }
+  if (plan == nullptr) {
+    on_phase("plan");
+    ASSIGN_OR_RETURN(planned, PlanStep(step, request));
+    plan = &planned.candidates[planned.best].plan;
+  }
+  ASSIGN_OR_RETURN(const int parameter, FindParameter(*plan, step.module.name, glob));
+  ASSIGN_OR_RETURN(const std::string table,
+                   ExplainParameter(step, request, *plan, parameter,
+                                    [&](const std::string& pin) { on_phase("plan with " + pin); }));
+  return fmt::format("The best plans on mesh {} with {} pinned ('*': as planned):\n{}",
+                     plan->stage.mesh.ToString(), plan->parameters[parameter].name, table);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const ParallelizeRequest& request,
+                                                               const std::stop_token& stop,
+                                                               const OnPhase& on_phase) {
+  on_phase("import");
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
   ASSIGN_OR_RETURN(
       Parallelized run,
       Parallelize(step, Cluster::Local(request.num_devices), method,
-                  {.workers = WorkerOptions{.binary = request.worker_binary,
+                  {.plan_path = request.plan_path,
+                   .workers = WorkerOptions{.hosts_path = request.hosts_path,
+                                            .binary = request.worker_binary,
                                             .plugin_path = request.plugin_path},
                    .plugin_path = request.plugin_path,
+                   .on_step = on_phase,
+                   .stop = stop,
                    .configuration = {{"method", request.method}, {"frontend", "python"}}}));
   return std::unique_ptr<Executable>(new Executable(std::move(run)));
 }
@@ -110,6 +164,40 @@ absl::StatusOr<std::vector<ArrayHandle>> Executable::Run(std::span<ArrayHandle* 
     handle.array = std::move(state.arrays[i]);
   }
   return handles;
+}
+
+absl::StatusOr<std::vector<Literal>> Executable::Values(
+    const std::vector<std::span<const uint8_t>>& bytes) const {
+  std::vector<Literal> values(bytes.size());
+  for (int i = 0; i < static_cast<int>(bytes.size()); ++i) {
+    ASSIGN_OR_RETURN(values[i], Value(i, bytes[i]));
+  }
+  return values;
+}
+
+absl::StatusOr<std::string> Executable::Check(std::vector<Literal> values, int num_steps) {
+  const std::lock_guard lock(mutex_);
+  const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return values; };
+  ASSIGN_OR_RETURN(const OracleReport report, CheckAgainstOneDevice(run_, inputs, num_steps));
+  if (report.ok()) return DescribeCheck(report);
+  return absl::AbortedError(fmt::format("the plan does not compute what one device does: {}\n{}",
+                                        report.Failures(), DescribeCheck(report)));
+}
+
+absl::StatusOr<std::string> Executable::Explain(const ParallelizeRequest& request,
+                                                const std::string& glob,
+                                                const std::stop_token& stop,
+                                                const OnPhase& on_phase) const {
+  // Not locked: these never change, and it takes long.
+  if (run_.pipeline()) return NoExplanationOfPipelines();
+  return ExplainStep(run_.step(), request, &run_.plan(), glob, stop, on_phase);
+}
+
+absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
+                                           const std::string& glob, const std::stop_token& stop,
+                                           const OnPhase& on_phase) {
+  ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
+  return ExplainStep(step, request, nullptr, glob, stop, on_phase);
 }
 
 std::string Executable::PlanJson() const {

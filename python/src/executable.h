@@ -2,17 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "minka/minka.h"
 
 namespace minka {
+
+// Told what is done now.
+using OnPhase = std::function<void(std::string_view phase)>;
 
 // What Python asks for. Fields that a method does not have are not read.
 struct ParallelizeRequest {
@@ -26,10 +32,14 @@ struct ParallelizeRequest {
   std::optional<int64_t> peak_memory_bytes;  // per device
   std::vector<std::string> pins;             // see SearchOptions
   std::vector<std::string> remat;            // by layer, see RematPolicyName
-  int num_stages = 0;                        // this and the rest: see PipelineOptions
+  int num_layers = 0;                        // this and the next: see PipelineOptions
+  int num_stages = 0;
   std::vector<int> stage_of_layer;
   std::vector<int> submeshes;
+  std::vector<std::string> meshes;
   std::string schedule = "1f1b";
+  std::string plan_path;      // a plan already made; empty: searched for
+  std::string hosts_path;     // see WorkerOptions
   std::string worker_binary;  // minka
   std::string plugin_path;    // empty: searched
 };
@@ -52,7 +62,10 @@ struct StepInput {
 // Thread-safe: calls wait for each other.
 class Executable {
  public:
-  static absl::StatusOr<std::unique_ptr<Executable>> Create(const ParallelizeRequest& request);
+  // Cancelled soon after it is asked to stop.
+  static absl::StatusOr<std::unique_ptr<Executable>> Create(const ParallelizeRequest& request,
+                                                            const std::stop_token& stop,
+                                                            const OnPhase& on_phase);
 
   // Copies a whole array, dense and row-major, to where the parameter wants it.
   absl::StatusOr<ArrayHandle> Put(int parameter, std::span<const uint8_t> bytes);
@@ -66,6 +79,16 @@ class Executable {
     return handle.owner == identity_ && handle.parameter == parameter;
   }
 
+  // Runs so many steps on all devices and on one device of this process, which is opened for that,
+  // from the values of all parameters. A table; what differs is an error, Aborted.
+  absl::StatusOr<std::string> Check(std::vector<Literal> values, int num_steps);
+  // By parameter number, the bytes as given to Put.
+  absl::StatusOr<std::vector<Literal>> Values(
+      const std::vector<std::span<const uint8_t>>& bytes) const;
+  // See ExplainParameter.
+  absl::StatusOr<std::string> Explain(const ParallelizeRequest& request, const std::string& glob,
+                                      const std::stop_token& stop, const OnPhase& on_phase) const;
+
   std::string PlanJson() const;
   absl::StatusOr<std::string> PlanTable() const;
   absl::Status Dump(const std::string& folder);
@@ -78,5 +101,10 @@ class Executable {
   mutable std::mutex mutex_;  // of run_
   Parallelized run_;
 };
+
+// The same for a step that is only planned: the table is about its best plan.
+absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
+                                           const std::string& glob, const std::stop_token& stop,
+                                           const OnPhase& on_phase);
 
 }  // namespace minka

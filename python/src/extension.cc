@@ -16,6 +16,7 @@
 #include "executable.h"
 #include "jax_program.h"
 #include "minka/runtime/pjrt/platform.h"
+#include "job.h"
 
 namespace nb = nanobind;
 
@@ -69,13 +70,13 @@ void CheckIsThere(const ArrayHandle& handle, const std::string& name) {
   Check(FailedPrecondition("{} was consumed by a step; use what that returned", name));
 }
 
-nb::object ToHost(const ArrayHandle& handle, const std::string& name) {
+// Fetches the array, which may be consumed meanwhile.
+std::unique_ptr<Job> StartToHost(const ArrayHandle& handle, const std::string& name) {
   CheckIsThere(handle, name);
-  absl::StatusOr<Literal> literal = [&] {
-    const nb::gil_scoped_release release;
-    return handle.array.ToHost();
-  }();
-  return ToNumpy(ValueOf(std::move(literal)));
+  return std::make_unique<Job>(
+      [wait = handle.array.StartToHost()](
+          const std::stop_token&, const OnPhase&) -> absl::StatusOr<JobResult> { return wait(); },
+      Job::AtEnd::kLeave);
 }
 
 std::vector<ArrayHandle> Run(Executable& executable, const std::vector<ArrayHandle*>& resident,
@@ -89,11 +90,46 @@ std::vector<ArrayHandle> Run(Executable& executable, const std::vector<ArrayHand
   return ValueOf(executable.Run(resident, inputs));
 }
 
-// StatusError is thrown with the interpreter's lock released: its translator runs after the guard
-// has taken it again.
-std::unique_ptr<Executable> Create(const ParallelizeRequest& request) {
-  const nb::gil_scoped_release release;
-  return ValueOf(Executable::Create(request));
+std::unique_ptr<Job> StartParallelize(const ParallelizeRequest& request) {
+  return std::make_unique<Job>(
+      [request](const std::stop_token& stop, const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        return Executable::Create(request, stop, on_phase);
+      },
+      Job::AtEnd::kWait);
+}
+
+// executable: null: the step is only planned.
+std::unique_ptr<Job> StartExplain(const ParallelizeRequest& request, const std::string& glob,
+                                  const Executable* executable) {
+  return std::make_unique<Job>(
+      [=](const std::stop_token& stop, const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        return executable ? executable->Explain(request, glob, stop, on_phase)
+                          : ExplainRequest(request, glob, stop, on_phase);
+      },
+      Job::AtEnd::kWait);
+}
+
+std::unique_ptr<Job> StartCheck(Executable& executable, const std::vector<HostBytes>& values,
+                                int num_steps) {
+  std::vector<std::span<const uint8_t>> bytes;
+  for (const HostBytes& value : values) bytes.push_back(SpanOf(value));
+  std::vector<Literal> literals = ValueOf(executable.Values(bytes));
+  return std::make_unique<Job>(
+      [&executable, literals = std::move(literals), num_steps](
+          const std::stop_token&, const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        on_phase("check");
+        return executable.Check(literals, num_steps);
+      },
+      Job::AtEnd::kWait);
+}
+
+nb::object TakeResult(Job& job) {
+  JobResult result = ValueOf(job.Take());
+  if (auto* const executable = std::get_if<std::unique_ptr<Executable>>(&result)) {
+    return nb::cast(std::move(*executable));
+  }
+  if (const auto* const text = std::get_if<std::string>(&result)) return nb::cast(*text);
+  return ToNumpy(std::get<Literal>(result));
 }
 
 void BindRequest(nb::module_& module) {
@@ -115,10 +151,14 @@ void BindRequest(nb::module_& module) {
       .def_rw("peak_memory_bytes", &Request::peak_memory_bytes, nb::arg().none())
       .def_rw("pins", &Request::pins)
       .def_rw("remat", &Request::remat)
+      .def_rw("num_layers", &Request::num_layers)
       .def_rw("num_stages", &Request::num_stages)
       .def_rw("stage_of_layer", &Request::stage_of_layer)
       .def_rw("submeshes", &Request::submeshes)
+      .def_rw("meshes", &Request::meshes)
       .def_rw("schedule", &Request::schedule)
+      .def_rw("plan_path", &Request::plan_path)
+      .def_rw("hosts_path", &Request::hosts_path)
       .def_rw("worker_binary", &Request::worker_binary)
       .def_rw("plugin_path", &Request::plugin_path);
 }
@@ -131,7 +171,16 @@ void BindArray(nb::module_& module) {
              CheckIsThere(handle, name);
              return handle.array.ToString();
            })
-      .def("to_host", &ToHost);
+      .def("start_to_host", &StartToHost);
+}
+
+void BindJob(nb::module_& module) {
+  nb::class_<Job>(module, "Job")
+      .def("wait", &Job::Wait, nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("phase", &Job::phase)
+      .def_prop_ro("can_be_left", &Job::can_be_left)
+      .def("stop", &Job::Stop, nb::call_guard<nb::gil_scoped_release>())
+      .def("result", &TakeResult);
 }
 
 void BindExecutable(nb::module_& module) {
@@ -143,6 +192,8 @@ void BindExecutable(nb::module_& module) {
            })
       .def("run", &Run, nb::arg("resident"), nb::arg("parameters"), nb::arg("values"))
       .def("is_at", &Executable::IsAt)
+      .def("start_check", &StartCheck, nb::arg("values"), nb::arg("num_steps"),
+           nb::keep_alive<0, 1>())
       .def("plan_json", &Executable::PlanJson, nb::call_guard<nb::gil_scoped_release>())
       .def("plan_table",
            [](const Executable& executable) {
@@ -191,7 +242,10 @@ NB_MODULE(_extension, module) {
   nb::register_exception_translator(minka::RaisePythonError);
   minka::BindRequest(module);
   minka::BindArray(module);
+  minka::BindJob(module);
   minka::BindExecutable(module);
   minka::BindJaxProgram(module);
-  module.def("parallelize", &minka::Create);
+  module.def("start_parallelize", &minka::StartParallelize, nb::arg("request"));
+  module.def("start_explain", &minka::StartExplain, nb::arg("request"), nb::arg("pattern"),
+             nb::arg("executable").none(), nb::keep_alive<0, 3>());
 }

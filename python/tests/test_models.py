@@ -117,5 +117,5 @@ def test_what_cannot_be_cut_is_said_in_python_s_terms(devices):
     with pytest.raises(minka.Error, match=r"BatchNorm_0/sub\) works on slices of the batch .* \(per_micro_batch=True\)$"):
         minka.parallelize(step, method=minka.Shard(num_micro_batches=2))(state, batches[0])
     step, state, batches = recurrent()
-    with pytest.raises(minka.Error, match=r"no layers to part into stages: .* \(minka.mark_boundary ends one\)$"):
+    with pytest.raises(minka.Error, match=r"no layers to part into stages: .* \(minka.mark_boundary ends one\); layers=N parts it into N layers$"):
         minka.parallelize(step, method=minka.Pipeline(num_micro_batches=2))(state, batches[0])

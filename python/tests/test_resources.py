@@ -27,6 +27,18 @@ def test_import_is_quick_and_without_jax():
     assert min(seconds) <= 0.3
 
 
+def test_no_plugin_is_in_the_user_s_process():
+    program = """
+import minka, numpy as np
+minka.init(num_devices=2)
+state, total = minka.parallelize(lambda w, x: (w * 2, (x @ w).sum()))(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
+assert float(total) == 64
+maps = open("/proc/self/maps").read()
+assert "_extension" in maps and "pjrt" not in maps
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_other_threads_run_while_minka_plans_and_compiles(devices):
     step, state, batches = make_program("transformer")
     lowered = minka.parallelize(step).lower(state, batches[0])
@@ -39,7 +51,7 @@ def test_other_threads_run_while_minka_plans_and_compiles(devices):
     thread = threading.Thread(target=tick)
     thread.start()
     begin = time.monotonic()
-    CompiledStep(lowered, minka.Shard(), session.current())
+    CompiledStep(lowered.step, minka.Shard(), session.current())
     seconds = time.monotonic() - begin
     done.set()
     thread.join()

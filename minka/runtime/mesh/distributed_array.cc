@@ -30,6 +30,17 @@ absl::StatusOr<Literal> DistributedArray::ToHost() const {
   return std::move(values.front());
 }
 
+std::function<absl::StatusOr<Literal>()> DistributedArray::StartToHost() const {
+  std::vector<int64_t> devices = CoveringDevices(layout_->sharding, layout_->mesh);
+  PendingParts pending = storage_->Fetch(devices);
+  return [layout = *layout_, devices = std::move(devices),
+          pending = std::move(pending)]() -> absl::StatusOr<Literal> {
+    ASSIGN_OR_RETURN(std::vector<std::string> parts, pending());
+    RETURN_IF_ERROR(CheckParts(layout, devices.size(), parts));
+    return WholeOf(layout, devices, std::move(parts));
+  };
+}
+
 absl::StatusOr<std::vector<std::string>> DistributedArray::PartsToHost() const {
   std::vector<int64_t> devices(layout_->mesh.num_devices());
   std::iota(devices.begin(), devices.end(), 0);
@@ -45,18 +56,11 @@ std::string DistributedArray::ToString() const {
 }
 
 absl::StatusOr<std::vector<Literal>> ToHost(std::span<const DistributedArray* const> arrays) {
-  std::vector<std::vector<int64_t>> devices;
-  std::vector<PendingParts> pending;
-  for (const DistributedArray* array : arrays) {
-    const ArrayLayout& layout = array->layout();
-    devices.push_back(CoveringDevices(layout.sharding, layout.mesh));
-    pending.push_back(array->storage().Fetch(devices.back()));
-  }
+  std::vector<std::function<absl::StatusOr<Literal>()>> pending;
+  for (const DistributedArray* array : arrays) pending.push_back(array->StartToHost());
   std::vector<Literal> values;
-  for (size_t i = 0; i < pending.size(); ++i) {
-    ASSIGN_OR_RETURN(std::vector<std::string> parts, pending[i]());
-    RETURN_IF_ERROR(CheckParts(arrays[i]->layout(), devices[i].size(), parts));
-    values.push_back(WholeOf(arrays[i]->layout(), devices[i], std::move(parts)));
+  for (const auto& wait : pending) {
+    ASSIGN_OR_RETURN(values.emplace_back(), wait());
   }
   return values;
 }

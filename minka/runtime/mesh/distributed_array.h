@@ -51,6 +51,8 @@ class DistributedArray {
 
   // The whole array.
   absl::StatusOr<Literal> ToHost() const;
+  // Starts that, without waiting; what is returned outlives this and waits, once.
+  std::function<absl::StatusOr<Literal>()> StartToHost() const;
   // What every device of the first mesh holds.
   absl::StatusOr<std::vector<std::string>> PartsToHost() const;
 

@@ -1,0 +1,57 @@
+"""What a plan computes, what its shardings are worth, and how it shows."""
+
+import re
+
+import jax
+import minka
+import numpy as np
+import pytest
+from conftest import make_program
+
+METHODS = [minka.Shard(mesh="x=2,y=2"), minka.Zero2(num_micro_batches=2), minka.Pipeline(num_micro_batches=4, stages=2)]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_check_finds_what_one_device_computes_and_consumes_nothing(devices, method):
+    step, state, batches = make_program("mlp")
+    parallel = minka.parallelize(step, method=method)
+    state, loss = parallel(state, batches[0])
+    report = parallel.check(state, batches[1], num_steps=2)
+    assert report.startswith("compared with one device after 2 steps, ")
+    assert len(re.findall(r" ok\n", report)) == 10
+    state, loss = parallel(state, batches[1])
+    assert np.isfinite(float(loss))
+
+
+def test_explain(devices):
+    step, state, batches = make_program("mlp")
+    parallel = minka.parallelize(step, method=minka.Shard(mesh="x=2,y=2", pins=["*Dense_1/kernel=[-,x]"]))
+    lowered = parallel.lower(state, batches[0])
+    table = lowered.explain("params/*kernel")
+    assert table.startswith("The best plans on mesh x=2,y=2 with params/Dense_0/kernel pinned ('*': as planned):\n")
+    rows = table.splitlines()[2:]
+    # Whole, split once, twice in either order along one dimension or along both.
+    assert len(rows) == 9 and sum(row.startswith("*") for row in rows) == 1
+    with pytest.raises(minka.Error, match="call it, or its method compile, first"):
+        parallel.explain("params/*kernel")
+    parallel.compile(state, batches[0])
+    assert parallel.explain("params/*kernel") == table
+    with pytest.raises(minka.Error, match="no parameter of train_step matches weights"):
+        parallel.explain("weights")
+
+
+def test_explain_of_a_pipeline_says_what_to_do(devices):
+    step, state, batches = make_program("mlp")
+    with pytest.raises(minka.Error, match="explain plans steps on one mesh; parallelize with minka.Shard"):
+        minka.parallelize(step, method=minka.Pipeline(stages=2)).lower(state, batches[0]).explain("*")
+
+
+def test_notebooks_show_tables_and_fetch_nothing(devices):
+    parallel = minka.parallelize(lambda w, x: (w * 2, (x @ w).sum()))
+    state, _ = parallel(np.ones((8, 4), np.float32), np.ones((16, 8), np.float32))
+    shown = parallel.plan._repr_html_()
+    assert shown.startswith("<pre") and "step time" in shown and "white-space: pre" in shown
+    before = state._repr_html_()
+    assert before == f"<b>w</b> <code>{state.layout}</code>" and "f32[8,4]" in before
+    parallel(state, np.ones((16, 8), np.float32))
+    assert "consumed by a step" in state._repr_html_()

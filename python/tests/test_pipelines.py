@@ -1,0 +1,59 @@
+"""Layers and stages as they are asked for."""
+
+import math
+import re
+
+import jax
+import minka
+import numpy as np
+import pytest
+from conftest import assert_close, make_program, run
+
+
+def stages_of(plan):
+    """(layers, devices) of each stage."""
+    return [(stage["layers"], math.prod(map(int, re.findall(r"=(\d+)", stage["plan"]["stages"][0]["mesh"]))))
+            for stage in plan.json["stages"]]
+
+
+@pytest.mark.parametrize("options, wanted", [
+    ({"layers": minka.AutoLayers(3), "stages": minka.ManualStages(stage_of_layer=[0, 0, 1])}, [([0, 1], 2), ([2], 2)]),
+    ({"layers": 2, "stages": minka.UniformStages(2)}, [([0], 2), ([1], 2)]),
+    ({"stages": minka.ManualStages(stage_of_layer=[0, 1], submeshes=[1, 2])}, [([0], 1), ([1], 2)]),
+    ({"stages": [0, 1], "submeshes": ["x=2,y=1", "x=1,y=2"]}, [([0], 2), ([1], 2)]),
+], ids=["manual", "uniform", "unequal", "shapes"])
+def test_stages_are_those_asked_for_and_compute_what_jax_does(devices, options, wanted):
+    step, state, batches = make_program("mlp")
+    wanted_state, wanted_losses = run(jax.jit(step), state, batches)
+    parallel = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, **options))
+    now, losses = run(parallel, state, batches)
+    assert stages_of(parallel.plan) == wanted
+    np.testing.assert_allclose(losses, wanted_losses, rtol=1e-4)
+    assert_close(now, wanted_state)
+
+
+def test_auto_stages_take_what_is_fastest(devices):
+    step, state, batches = make_program("transformer")
+    steps = {stages: minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, layers=4, stages=stages))
+             for stages in (minka.AutoStages(), minka.UniformStages(2), minka.UniformStages(4))}
+    times = {stages: parallel.compile(state, batches[0]).json["step_time_us"] for stages, parallel in steps.items()}
+    assert times[minka.AutoStages()] <= min(times.values()) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"layers": "some"}, 'layers is "some"; take "marked" or'),
+    ({"stages": "2"}, 'stages is "2"; take "auto", minka.UniformStages'),
+    ({"layers": minka.AutoLayers(0)}, "0 layers are asked for; at least 1 is needed"),
+    ({"stages": 0}, "0 stages are asked for; at least 1 is needed"),
+    ({"stages": minka.ManualStages(stage_of_layer=[0], submeshes=[4]), "submeshes": [4]}, "submeshes are named by minka.ManualStages, too"),
+])
+def test_what_says_nothing_is_refused_at_once(options, message):
+    with pytest.raises(minka.Error, match=f"minka.Pipeline: {message}") as raised:
+        minka.Pipeline(**options)
+    assert raised.value.code == "INVALID_ARGUMENT"
+
+
+def test_more_stages_than_layers(devices):
+    step, state, batches = make_program("mlp")
+    with pytest.raises(minka.Error, match=r"4 stages are asked for, but train_step has 2 layers, .* \(layers=N parts it into N\)"):
+        minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, stages=4))(state, batches[0])

@@ -1,0 +1,110 @@
+"""Plans that are kept, pins, and workers that run already."""
+
+import json
+import subprocess
+
+import jax
+import minka
+import numpy as np
+import pytest
+from conftest import assert_close, make_program, run
+from jax.sharding import PartitionSpec
+from minka import session
+
+
+@pytest.mark.parametrize("method", [minka.Zero3(num_micro_batches=2, remat=["all"]), minka.Shard(mesh="x=2,y=2", pins=["*kernel=[x,-]"]),
+                                    minka.Pipeline(num_micro_batches=4, layers=3, stages=2)], ids=lambda method: method.name)
+def test_a_saved_plan_runs_again(devices, tmp_path, method):
+    step, state, batches = make_program("mlp")
+    searched = minka.parallelize(step, method=method)
+    wanted_state, wanted_losses = run(searched, state, batches)
+    path = tmp_path / "plan.json"
+    searched.plan.save(path)
+    again = minka.parallelize(step, plan=path)
+    now, losses = run(again, state, batches)
+    assert losses == wanted_losses
+    assert_close(now, wanted_state, tolerance=0)
+    assert again.plan.json["search_seconds"] == searched.plan.json["search_seconds"]
+    assert str(again.plan) == str(searched.plan)
+
+
+def test_a_saved_plan_can_be_checked_and_explained(devices, tmp_path):
+    step, state, batches = make_program("mlp")
+    searched = minka.parallelize(step, method=minka.Zero2())
+    searched.compile(state, batches[0]).save(tmp_path / "plan.json")
+    again = minka.parallelize(step, plan=tmp_path / "plan.json")
+    assert again.check(state, batches[0]).startswith("compared with one device after 1 step, ")
+    assert again.explain("params/*kernel") == searched.explain("params/*kernel")
+    with pytest.raises(minka.Error, match="train_step takes a plan of a file: explain is a method of the function"):
+        again.lower(state, batches[0]).explain("*")
+
+
+def test_a_plan_of_something_else_is_refused(devices, tmp_path):
+    step, state, batches = make_program("mlp")
+    path = tmp_path / "plan.json"
+    minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, stages=2)).compile(state, batches[0]).save(path)
+    with pytest.raises(minka.Error, match="the plan was made for module .*, this module is .*; plan again"):
+        other = make_program("transformer")
+        minka.parallelize(other.step, plan=path)(other.state, other.batches[0])
+    with pytest.raises(minka.Error, match="cannot open .*nothing.json"):
+        minka.parallelize(step, plan=tmp_path / "nothing.json")(state, batches[0])
+    with pytest.raises(minka.Error, match="a plan already says the method; give one of the two"):
+        minka.parallelize(step, plan=path, method=minka.Shard())
+    minka.shutdown()
+    minka.init(num_devices=2)
+    with pytest.raises(minka.Error, match="the plan's meshes have 4 devices together, the cluster 2"):
+        minka.parallelize(step, plan=path)(state, batches[0])
+
+
+def test_pins_by_partition_spec(devices):
+    step, state, batches = make_program("mlp")
+    pins = {"params/*kernel": PartitionSpec(None, "model"), "params/Dense_1/*": PartitionSpec(("data", "model")), "*bias": PartitionSpec()}
+    parallel = minka.parallelize(step, method=minka.Shard(mesh="data=2,model=2", pins=pins))
+    parallel.compile(state, batches[0])
+    shardings = {row["name"]: row["sharding"] for row in parallel.plan.json["parameters"]}
+    assert shardings["params/Dense_0/kernel"] == "[-,model]"
+    assert shardings["params/Dense_1/kernel"] == "[data+model,-]"
+    # The last pin that names it.
+    assert shardings["params/Dense_1/bias"] == "[-]"
+    now, losses = run(parallel, state, batches)
+    assert now.params["Dense_0"]["kernel"].layout == "f32[16,64] [-,model] on data=2,model=2"
+    np.testing.assert_allclose(losses, run(jax.jit(step), state, batches)[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("pins, message", [
+    ({"weights*": PartitionSpec()}, r"pins: no parameter is named weights\*; the first is "),
+    ({"params/Dense_0/bias": PartitionSpec(None, "x")}, r"pins: PartitionSpec\(None, 'x'\) names 2 dimensions; params/Dense_0/bias has 1"),
+    ({"params/Dense_0/bias": PartitionSpec("z")}, "z"),
+])
+def test_pins_that_do_not_fit(devices, pins, message):
+    step, state, batches = make_program("mlp")
+    with pytest.raises(minka.Error, match=message):
+        minka.parallelize(step, method=minka.Shard(mesh="x=4", pins=pins))(state, batches[0])
+
+
+def test_workers_that_run_already(tmp_path):
+    (tmp_path / "token").write_text("a secret\n")
+    workers = [subprocess.Popen([session.worker_binary(), "worker", "--token-file", tmp_path / "token"], stdout=subprocess.PIPE, text=True)
+               for _ in range(2)]
+    try:
+        addresses = [worker.stdout.readline().removeprefix("minka worker listens on ").strip() for worker in workers]
+        hosts = tmp_path / "hosts.json"
+        hosts.write_text(json.dumps({"token_file": "token", "workers": [{"address": address, "num_devices": 2} for address in addresses]}))
+        minka.init(hosts=hosts)
+        assert session.current().num_devices == 4
+        step, state, batches = make_program("mlp")
+        parallel = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, stages=2))
+        now, losses = run(parallel, state, batches)
+        np.testing.assert_allclose(losses, run(jax.jit(step), state, batches)[1], rtol=1e-4)
+        with pytest.raises(minka.Error, match="has 2 devices; mesh 0 has 4"):
+            minka.parallelize(step)(state, batches[0])
+    finally:
+        minka.shutdown()
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def test_hosts_that_cannot_be_read(tmp_path):
+    with pytest.raises(minka.Error, match="hosts.json is no hosts file"):
+        minka.init(hosts=tmp_path / "hosts.json")
