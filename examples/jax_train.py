@@ -37,12 +37,24 @@ def train_step(state, batch):
     return state.apply_gradients(grads=grads), loss
 
 
-state = TrainState.create(apply_fn=model.apply, params=params, tx=optax.adamw(1e-3))
+apply, tx = model.apply, optax.adamw(1e-3)
+state = TrainState.create(apply_fn=apply, params=params, tx=tx)
 for i in range(10):
     state, loss = train_step(state, {"x": x, "y": x})
 print(train_step.plan)
 print(state.params["Dense_0"]["kernel"].layout)
 print(f"loss {float(loss):.4f}")
+
+# The model on other data, with the weights where they lie; then a checkpoint, and the state from it.
+@minka.parallelize(follow=train_step)
+def evaluate(state, batch):
+    out = state.apply_fn({"params": state.params}, batch["x"])
+    return jnp.mean((out - batch["y"]) ** 2)
+
+
+print(f"on other data {evaluate(state, {'x': x + 0.1, 'y': x}):.4f}")
+checkpoint = train_step.save("build/jax_checkpoints", state, step=10)
+state = train_step.restore(checkpoint)
 
 # Does it compute what one device computes? What are shardings of a weight worth?
 print(train_step.check(state, {"x": x, "y": x}))
@@ -53,6 +65,14 @@ train_step.plan.save("build/train_step.json")
 again = minka.parallelize(train_step.__wrapped__, plan="build/train_step.json")
 state, loss = again(state, {"x": x, "y": x})
 print(f"loss {float(loss):.4f}")
+
+# State that is made by a function of a key, where the plan wants it.
+def init(key):
+    return TrainState.create(apply_fn=apply, params=model.init(key, x)["params"], tx=tx)
+
+
+again.compile(jax.eval_shape(init, jax.random.key(1)), {"x": x, "y": x})
+state = again.create_state(init, jax.random.key(1))
 
 # Where a user says how weights lie.
 pinned = minka.Shard(mesh="data=2,model=4", pins={"params/*kernel": jax.sharding.PartitionSpec(None, "model")})

@@ -47,7 +47,7 @@ def _check_loss(step: LoweredStep, method: Method) -> None:
                                "minka.value_and_grad or minka.grad in place of JAX's")
 
 
-def _request(step: LoweredStep, method: Method, now: session.Session):
+def request_of(step: LoweredStep, method: Method, now: session.Session):
     from minka import _extension
     request = _extension.ParallelizeRequest()
     fields = method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": now.num_devices,
@@ -58,7 +58,7 @@ def _request(step: LoweredStep, method: Method, now: session.Session):
     return request
 
 
-def _wait(job, step: LoweredStep):
+def wait_with_progress(job, step: LoweredStep) -> Any:
     progress = Progress(step.function_name, session.current().progress)
     try:
         return wait_for(job, progress.show)
@@ -69,7 +69,26 @@ def _wait(job, step: LoweredStep):
 def explain(step: LoweredStep, method: Method, pattern: str, executable=None) -> str:
     """What the sharding of the first parameter that matches is worth, in the plan of the executable or, without one, the best."""
     from minka import _extension
-    return _wait(_extension.start_explain(_request(step, method, session.current()), pattern, executable), step)
+    return wait_with_progress(_extension.start_explain(request_of(step, method, session.current()), pattern, executable), step)
+
+
+def _difference(names: Sequence[str], planned: Sequence[Any], given: Sequence[Any]) -> str:
+    """Between trees of these names; those planned have Leaf as leaves."""
+    def paths_of(trees):
+        return [path for name, tree in zip(names, trees) for path in paths(tree, name)]
+
+    wanted = dict(zip(paths_of(planned), jax.tree.leaves(tuple(planned))))
+    now = paths_of(given)
+    missing = [leaf.name for path, leaf in wanted.items() if path not in now]
+    added = [path for path in now if path not in wanted]
+    return f"{missing[0]} is missing" if missing else f"{added[0]} is new" if added else (
+        "its nodes are of other types, or hold other objects (an optimizer or a function that was made anew)")
+
+
+def other_tree(step: LoweredStep, arguments: Sequence[Any]) -> Error:
+    what = _difference(step.names, jax.tree.unflatten(step.in_tree, step.parameters), arguments)
+    return invalid_argument(f"the arguments are another tree than the step was planned for: {what}; parallelize another "
+                            "function for these")
 
 
 class CompiledStep:
@@ -82,7 +101,7 @@ class CompiledStep:
         self.step = step
         self.method = method
         from minka import _extension
-        self.executable = _wait(_extension.start_parallelize(_request(step, method, now)), step)
+        self.executable = wait_with_progress(_extension.start_parallelize(request_of(step, method, now)), step)
         self.plan = Plan(self.executable)
         self._constants: dict[int, tuple[Any, Any]] = {}  # by parameter: what was given last, and where it lies
 
@@ -105,11 +124,50 @@ class CompiledStep:
                    for handle, leaf in zip(handles, self.step.results)]
         return jax.tree.unflatten(self.step.out_tree, results)
 
+    def put_state(self, argument: Any) -> Any:
+        """The argument's tree with its state where the step wants it; what is no state there stays as it is."""
+        numbers, tree = self._state_numbers(argument)
+        leaves = [self._array(number, self._resident(number, self.step.parameters[number], value))
+                  for number, value in zip(numbers, jax.tree.leaves(argument))]
+        return jax.tree.unflatten(tree, leaves)
+
+    def save(self, state: Any, folder: str, step: int, keep: int) -> str:
+        numbers, _ = self._state_numbers(state)
+        handles = [None] * len(self.step.parameters)
+        for number, value in zip(numbers, jax.tree.leaves(state)):
+            handles[number] = self._resident(number, self.step.parameters[number], value)
+        return wait_with_progress(self.executable.start_save(handles, folder, self.step.function_name, step, keep), self.step)
+
+    def restore(self, path: str) -> Any:
+        handles = wait_with_progress(self.executable.start_restore(path), self.step)
+        numbers, tree = self._state_numbers()
+        return jax.tree.unflatten(tree, [self._array(number, handles[number]) for number in numbers])
+
+    def _array(self, number: int, handle) -> DistributedArray:
+        leaf = self.step.parameters[number]
+        return DistributedArray(handle, leaf.name, leaf.shape, leaf.dtype, (leaf.host_shape, leaf.host_dtype))
+
+    def _state_numbers(self, state: Any = None) -> tuple[list[int], Any]:
+        """(parameters of the only argument that is state, its tree)"""
+        step = self.step
+        numbered = jax.tree.unflatten(step.in_tree, range(len(step.parameters)))
+        states = [i for i, argument in enumerate(numbered)
+                  if any(step.parameters[number].role == STATE for number in jax.tree.leaves(argument))]
+        if len(states) != 1:
+            raise invalid_argument(f"{step.function_name} has {len(states)} arguments that are state; only one can be made, saved and "
+                                   "restored")
+        numbers, tree = jax.tree.flatten(numbered[states[0]])
+        if state is not None and jax.tree.structure(state) != tree:
+            planned = jax.tree.unflatten(tree, [step.parameters[number] for number in numbers])
+            what = _difference([step.names[states[0]]], [planned], [state])
+            raise invalid_argument(f"this is another tree than the state that {step.function_name} was planned for: {what}")
+        return numbers, tree
+
     def check(self, arguments: Sequence[Any], num_steps: int) -> str:
         """See ParallelFunction.check."""
         leaves = self._leaves(arguments)
         values = [host_value(leaf, value).reshape(-1).view(np.uint8) for leaf, value in zip(self.step.parameters, leaves)]
-        return _wait(self.executable.start_check(values, num_steps), self.step)
+        return wait_with_progress(self.executable.start_check(values, num_steps), self.step)
 
     def explain(self, pattern: str) -> str:
         return explain(self.step, self.method, pattern, self.executable)

@@ -26,6 +26,7 @@ class Leaf:
     host_shape: tuple[int, ...]
     host_dtype: np.dtype
     role: str = CONSTANT
+    counts_examples: bool = True  # of a batch: along dimension 0
     state_result: int = -1  # of a state parameter: the result that is its new value
 
     @property
@@ -52,7 +53,7 @@ class LoweredStep:
         """The attribute `minka.step`."""
         parameters = [{"name": leaf.name, "role": leaf.role}
                       | ({"state_result": leaf.state_result} if leaf.role == STATE else {})
-                      | ({"batch_dim": 0} if leaf.role == BATCH else {}) for leaf in self.parameters]
+                      | ({"batch_dim": 0} if leaf.role == BATCH and leaf.counts_examples else {}) for leaf in self.parameters]
         results = [{"name": leaf.name, "role": STATE if leaf.role == STATE else "metric"} for leaf in self.results]
         return json.dumps({"schema_version": 1, "parameters": parameters, "results": results})
 

@@ -61,6 +61,37 @@ class ParallelFunction:
         """Of the step that was compiled last. Raises Error FAILED_PRECONDITION before the first call."""
         return self._last().plan
 
+    def create_state(self, init: Callable, *args) -> Any:
+        """What the JAX function init(*args) returns, laid out as this function's state: what it takes first and returns.
+
+        init runs once, on this process's CPU, where its result is held as a whole; leaf by leaf it is copied to where the plan
+        wants it. Abstract arguments plan before: train_step.compile(jax.eval_shape(init, *args), batch).
+        Raises Error FAILED_PRECONDITION before the function is compiled, INVALID_ARGUMENT for another tree, shape or type.
+        """
+        import jax
+        compiled = self._last()
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            return compiled.put_state(jax.jit(init)(*args))
+
+    def save(self, folder: str | os.PathLike, state: Any, *, step: int, keep: int = 3) -> str:
+        """Writes a checkpoint of the state, whole arrays by their paths in safetensors files, and returns its folder.
+
+        folder: of checkpoints, made where needed. step: how many were done; the checkpoint is folder/step_00000100. Of those in the
+        folder the newest `keep` stay. What has that name is complete, whenever the process dies.
+        Raises Error FAILED_PRECONDITION before the function is compiled or for state that was consumed.
+        """
+        if keep < 1:
+            raise invalid_argument(f"{self.__name__}.save: keep is {keep}; at least the checkpoint that is written stays")
+        return self._last().save(state, os.fspath(folder), step, keep)
+
+    def restore(self, path: str | os.PathLike) -> Any:
+        """State from a checkpoint, or the newest of a folder, laid out as this function's plan wants it, whatever plan wrote it.
+
+        Raises Error NOT_FOUND where there is none, INVALID_ARGUMENT where it is damaged or of other parameters (the first is
+        named), FAILED_PRECONDITION before the function is compiled.
+        """
+        return self._last().restore(os.fspath(path))
+
     def check(self, *args, num_steps: int = 1, **kwargs) -> str:
         """Runs so many steps from these arguments, on all devices and on one, and returns a table of what differs most.
 
@@ -150,21 +181,46 @@ class ParallelFunction:
         return names[:count] + [f"argument_{i}" for i in range(len(names), count)]
 
 
+class FollowingFunction(ParallelFunction):
+    """A function that runs on the state of another one, see parallelize."""
+
+    def __init__(self, function: Callable, follow: ParallelFunction, batch_argnums: Sequence[int] | None, static_argnums: Sequence[int]):
+        super().__init__(function, follow._method, batch_argnums, static_argnums)
+        self._follow = follow
+
+    def _compiled(self, args: tuple):
+        from minka.following import FollowingStep, owner_of
+        dynamic, static = self._split(args)
+        training = owner_of(dynamic, list(self._follow._steps().values()), self.__name__)
+        steps = self._steps()
+        if (static, training) not in steps:
+            steps[static, training] = FollowingStep(self._lower(args), training, dynamic)
+        return steps[static, training]
+
+    def _last(self):
+        raise failed_precondition(f"{self.__name__} follows {self._follow.__name__}; ask that for plan, programs, checks and state")
+
+
 def parallelize(function: Callable | None = None, *, method: Method | None = None, plan: str | os.PathLike | None = None,
-                batch_argnums: Sequence[int] | None = None, static_argnums: Sequence[int] = ()) -> Callable:
+                follow: ParallelFunction | None = None, batch_argnums: Sequence[int] | None = None,
+                static_argnums: Sequence[int] = ()) -> Callable:
     """Makes a JAX function, most often a training step, run on all devices of minka.init. Also a decorator.
 
     function: of arrays and trees of them. Of what it returns, the tree that is like its first argument (or like another one that
         is no batch) is that argument's new value: state, which stays on the devices and is consumed by the next call.
     method: minka.Shard, DataParallel, Zero2, Zero3 or Pipeline; Shard() unless told.
     plan: a plan.json that was saved, in place of a method: nothing is searched for. It is refused for another function, or sizes.
+    follow: a parallelised training step, in place of a method: this function reads that one's state where it lies, on its mesh or as a
+        pipeline of its stages, and consumes nothing. What it returns comes as numpy arrays.
     batch_argnums: arguments whose arrays count examples along dimension 0; the last one unless told.
     static_argnums: hashable arguments that are no arrays; for every value of them the function is planned anew.
     Raises Error (see its code) for what cannot be planned; other trees, shapes or types than at the first call are refused.
     """
-    if plan is not None and method is not None:
-        raise invalid_argument("minka.parallelize: a plan already says the method; give one of the two")
+    if sum(how is not None for how in (method, plan, follow)) > 1:
+        raise invalid_argument("minka.parallelize: method, plan and follow each say how; give one of them")
     if function is None:
-        return functools.partial(parallelize, method=method, plan=plan, batch_argnums=batch_argnums, static_argnums=static_argnums)
+        return functools.partial(parallelize, method=method, plan=plan, follow=follow, batch_argnums=batch_argnums, static_argnums=static_argnums)
+    if follow is not None:
+        return FollowingFunction(function, follow, batch_argnums, static_argnums)
     how = SavedPlan(path=os.fspath(plan)) if plan is not None else method or Shard()
     return ParallelFunction(function, how, batch_argnums, static_argnums)

@@ -1,6 +1,7 @@
 #include "executable.h"
 
 #include <atomic>
+#include <map>
 #include <utility>
 
 #include "jax_step.h"
@@ -166,6 +167,56 @@ absl::StatusOr<std::vector<ArrayHandle>> Executable::Run(std::span<ArrayHandle* 
   return handles;
 }
 
+absl::StatusOr<std::string> Executable::Save(const SaveRequest& request,
+                                             std::span<ArrayHandle* const> state,
+                                             const std::stop_token& stop) {
+  const std::lock_guard lock(mutex_);
+  CheckpointManifest about{.step = request.step, .model = request.model};
+  ASSIGN_OR_RETURN(CheckpointWriter writer,
+                   CheckpointWriter::Create(request.folder, std::move(about)));
+  for (size_t i = 0; i < state.size(); ++i) {
+    const ParameterInfo& parameter = run_.step().parameters[i];
+    if (parameter.role != ParameterRole::kState) continue;
+    if (stop.stop_requested()) return absl::CancelledError("saving was stopped");
+    if (state[i]->array.empty()) {
+      return FailedPrecondition("{} was consumed by a step; use what that returned",
+                                parameter.name);
+    }
+    ASSIGN_OR_RETURN(const Literal value, state[i]->array.ToHost());
+    RETURN_IF_ERROR(writer.Add(parameter.name, {.shape = value.shape, .bytes = *value.bytes}));
+  }
+  return writer.Commit(request.keep);
+}
+
+absl::StatusOr<std::vector<ArrayHandle>> Executable::Restore(const std::string& path,
+                                                             const std::stop_token& stop) {
+  const std::lock_guard lock(mutex_);
+  ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
+  // Constants are the user's to give with every call.
+  Step state = run_.step();
+  for (ParameterInfo& parameter : state.parameters) {
+    if (parameter.role == ParameterRole::kConstant) parameter.role = ParameterRole::kBatch;
+  }
+  RETURN_IF_ERROR(CheckFits(checkpoint, state));
+  std::map<std::string, int> numbers;
+  for (size_t i = 0; i < state.parameters.size(); ++i) {
+    if (IsResident(state.parameters[i])) numbers[state.parameters[i].name] = static_cast<int>(i);
+  }
+  std::vector<ArrayHandle> handles(state.parameters.size());
+  for (int file = 0; file < static_cast<int>(checkpoint.manifest().files.size()); ++file) {
+    ASSIGN_OR_RETURN(TensorFile tensors, checkpoint.ReadTensorFile(file));
+    for (auto& [name, tensor] : tensors.tensors) {
+      if (stop.stop_requested()) return absl::CancelledError("restoring was stopped");
+      const Literal value{tensor.shape,
+                          std::make_shared<const std::string>(std::move(tensor.bytes))};
+      const int number = numbers.at(name);
+      ASSIGN_OR_RETURN(DistributedArray array, run_.runner().executor().Put(number, value));
+      handles[number] = {identity_, number, std::move(array)};
+    }
+  }
+  return handles;
+}
+
 absl::StatusOr<std::vector<Literal>> Executable::Values(
     const std::vector<std::span<const uint8_t>>& bytes) const {
   std::vector<Literal> values(bytes.size());
@@ -198,6 +249,43 @@ absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
                                            const OnPhase& on_phase) {
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
   return ExplainStep(step, request, nullptr, glob, stop, on_phase);
+}
+
+absl::StatusOr<std::unique_ptr<Follower>> Executable::Follow(
+    const ParallelizeRequest& request) const {
+  ASSIGN_OR_RETURN(Step step, StepOfJax(request.hlo, request.description));
+  const std::lock_guard lock(mutex_);
+  ASSIGN_OR_RETURN(Evaluation evaluation,
+                   Evaluation::Create({.step = step}, run_, Cluster::Local(request.num_devices),
+                                      CostModelChoice()));
+  return std::make_unique<Follower>(std::move(step), std::move(evaluation), *this);
+}
+
+absl::StatusOr<std::vector<Literal>> Follower::Run(std::span<ArrayHandle* const> state,
+                                                   const std::vector<std::string>& bytes) {
+  Batch batch;
+  const Computation& entry = step_.module.entry_computation();
+  for (size_t i = 0; i < step_.parameters.size(); ++i) {
+    if (step_.parameters[i].role == ParameterRole::kConstant) continue;
+    const Shape& shape = entry.instructions[entry.parameters[i]].shape();
+    batch.push_back({shape, std::make_shared<const std::string>(bytes[batch.size()])});
+  }
+  const std::lock_guard lock(training_.mutex_);
+  const std::vector<ParameterInfo>& parameters = training_.run_.step().parameters;
+  State read{.num_steps = num_calls_++};
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i] == nullptr || !state[i]->array.empty()) continue;
+    return FailedPrecondition("{} was consumed by a step; use what that returned",
+                              parameters[i].name);
+  }
+  for (ArrayHandle* handle : state) {
+    read.arrays.push_back(handle ? std::move(handle->array) : DistributedArray());
+  }
+  absl::StatusOr<std::vector<Literal>> results = evaluation_.Run(read, batch);
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i]) state[i]->array = std::move(read.arrays[i]);
+  }
+  return results;
 }
 
 std::string Executable::PlanJson() const {

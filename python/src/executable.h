@@ -59,6 +59,15 @@ struct StepInput {
   std::span<const uint8_t> bytes;
 };
 
+struct SaveRequest {
+  std::string folder;
+  std::string model;
+  int64_t step = 0;
+  int keep = 0;  // checkpoints of the folder, see CheckpointWriter::Commit
+};
+
+class Follower;
+
 // Thread-safe: calls wait for each other.
 class Executable {
  public:
@@ -79,6 +88,14 @@ class Executable {
     return handle.owner == identity_ && handle.parameter == parameter;
   }
 
+  // Writes the state, an array after the other, and returns the checkpoint's folder. `state`: as
+  // Run takes it; what is not state is not written. Cancelled soon after it is asked to stop.
+  absl::StatusOr<std::string> Save(const SaveRequest& request, std::span<ArrayHandle* const> state,
+                                   const std::stop_token& stop);
+  // State from a checkpoint of it by any plan, by parameter; an empty handle where none is.
+  absl::StatusOr<std::vector<ArrayHandle>> Restore(const std::string& path,
+                                                   const std::stop_token& stop);
+
   // Runs so many steps on all devices and on one device of this process, which is opened for that,
   // from the values of all parameters. A table; what differs is an error, Aborted.
   absl::StatusOr<std::string> Check(std::vector<Literal> values, int num_steps);
@@ -89,17 +106,41 @@ class Executable {
   absl::StatusOr<std::string> Explain(const ParallelizeRequest& request, const std::string& glob,
                                       const std::stop_token& stop, const OnPhase& on_phase) const;
 
+  // A step that reads this one's state where it lies: its parameters with role constant have names
+  // of this one's. Fields of the request that say how are not read.
+  absl::StatusOr<std::unique_ptr<Follower>> Follow(const ParallelizeRequest& request) const;
+
   std::string PlanJson() const;
   absl::StatusOr<std::string> PlanTable() const;
   absl::Status Dump(const std::string& folder);
 
  private:
+  friend class Follower;
+
   explicit Executable(Parallelized run) : run_(std::move(run)) {}
   absl::StatusOr<Literal> Value(int parameter, std::span<const uint8_t> bytes) const;
 
   const std::shared_ptr<const void> identity_ = std::make_shared<int>();
   mutable std::mutex mutex_;  // of run_
   Parallelized run_;
+};
+
+// Thread-safe.
+class Follower {
+ public:
+  Follower(Step step, Evaluation evaluation, const Executable& training)
+      : step_(std::move(step)), evaluation_(std::move(evaluation)), training_(training) {}
+
+  // `state`: by parameter of the executable that is followed, which outlives this; null: not read.
+  // `bytes`: of the other parameters, in their order. All results on the host.
+  absl::StatusOr<std::vector<Literal>> Run(std::span<ArrayHandle* const> state,
+                                           const std::vector<std::string>& bytes);
+
+ private:
+  const Step step_;
+  Evaluation evaluation_;  // guarded by the mutex of training_
+  const Executable& training_;
+  int64_t num_calls_ = 0;
 };
 
 // The same for a step that is only planned: the table is about its best plan.

@@ -123,12 +123,69 @@ std::unique_ptr<Job> StartCheck(Executable& executable, const std::vector<HostBy
       Job::AtEnd::kWait);
 }
 
+// state: as Run takes `resident`.
+std::unique_ptr<Job> StartSave(Executable& executable, const std::vector<ArrayHandle*>& state,
+                               const std::string& folder, const std::string& model, int64_t step,
+                               int keep) {
+  const SaveRequest request{.folder = folder, .model = model, .step = step, .keep = keep};
+  return std::make_unique<Job>(
+      [&executable, state, request](const std::stop_token& stop,
+                                    const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        on_phase("save");
+        return executable.Save(request, state, stop);
+      },
+      Job::AtEnd::kWait);
+}
+
+std::unique_ptr<Job> StartRestore(Executable& executable, const std::string& path) {
+  return std::make_unique<Job>(
+      [&executable, path](const std::stop_token& stop,
+                          const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        on_phase("restore");
+        return executable.Restore(path, stop);
+      },
+      Job::AtEnd::kWait);
+}
+
+std::unique_ptr<Job> StartFollow(const Executable& executable, const ParallelizeRequest& request) {
+  return std::make_unique<Job>(
+      [&executable, request](const std::stop_token&,
+                             const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        on_phase("plan and compile");
+        return executable.Follow(request);
+      },
+      Job::AtEnd::kWait);
+}
+
+std::unique_ptr<Job> StartRunOfFollower(Follower& follower, const std::vector<ArrayHandle*>& state,
+                                        const std::vector<HostBytes>& values) {
+  std::vector<std::string> bytes;
+  for (const HostBytes& value : values) {
+    bytes.emplace_back(reinterpret_cast<const char*>(value.data()), value.size());
+  }
+  return std::make_unique<Job>(
+      [&follower, state, bytes = std::move(bytes)](const std::stop_token&, const OnPhase&)
+          -> absl::StatusOr<JobResult> { return follower.Run(state, bytes); },
+      Job::AtEnd::kWait);
+}
+
 nb::object TakeResult(Job& job) {
   JobResult result = ValueOf(job.Take());
   if (auto* const executable = std::get_if<std::unique_ptr<Executable>>(&result)) {
     return nb::cast(std::move(*executable));
   }
+  if (auto* const handles = std::get_if<std::vector<ArrayHandle>>(&result)) {
+    return nb::cast(std::move(*handles));
+  }
+  if (auto* const follower = std::get_if<std::unique_ptr<Follower>>(&result)) {
+    return nb::cast(std::move(*follower));
+  }
   if (const auto* const text = std::get_if<std::string>(&result)) return nb::cast(*text);
+  if (const auto* const literals = std::get_if<std::vector<Literal>>(&result)) {
+    nb::list arrays;
+    for (const Literal& literal : *literals) arrays.append(ToNumpy(literal));
+    return arrays;
+  }
   return ToNumpy(std::get<Literal>(result));
 }
 
@@ -165,6 +222,7 @@ void BindRequest(nb::module_& module) {
 
 void BindArray(nb::module_& module) {
   nb::class_<ArrayHandle>(module, "Array")
+      .def_ro("parameter", &ArrayHandle::parameter)
       .def_prop_ro("is_consumed", [](const ArrayHandle& handle) { return handle.array.empty(); })
       .def("layout",
            [](const ArrayHandle& handle, const std::string& name) {
@@ -194,6 +252,10 @@ void BindExecutable(nb::module_& module) {
       .def("is_at", &Executable::IsAt)
       .def("start_check", &StartCheck, nb::arg("values"), nb::arg("num_steps"),
            nb::keep_alive<0, 1>())
+      .def("start_save", &StartSave, nb::arg("state"), nb::arg("folder"), nb::arg("model"),
+           nb::arg("step"), nb::arg("keep"), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
+      .def("start_restore", &StartRestore, nb::arg("path"), nb::keep_alive<0, 1>())
+      .def("start_follow", &StartFollow, nb::arg("request"), nb::keep_alive<0, 1>())
       .def("plan_json", &Executable::PlanJson, nb::call_guard<nb::gil_scoped_release>())
       .def("plan_table",
            [](const Executable& executable) {
@@ -235,6 +297,12 @@ void BindJaxProgram(nb::module_& module) {
   });
 }
 
+void BindFollower(nb::module_& module) {
+  nb::class_<Follower>(module, "Follower")
+      .def("start_run", &StartRunOfFollower, nb::arg("state"), nb::arg("values"),
+           nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>());
+}
+
 }  // namespace
 }  // namespace minka
 
@@ -245,6 +313,7 @@ NB_MODULE(_extension, module) {
   minka::BindJob(module);
   minka::BindExecutable(module);
   minka::BindJaxProgram(module);
+  minka::BindFollower(module);
   module.def("start_parallelize", &minka::StartParallelize, nb::arg("request"));
   module.def("start_explain", &minka::StartExplain, nb::arg("request"), nb::arg("pattern"),
              nb::arg("executable").none(), nb::keep_alive<0, 3>());

@@ -13,13 +13,16 @@
 #include <string_view>
 #include <thread>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "executable.h"
 
 namespace minka {
 
-using JobResult = std::variant<std::unique_ptr<Executable>, std::string, Literal>;
+using JobResult =
+    std::variant<std::unique_ptr<Executable>, std::unique_ptr<Follower>, std::vector<ArrayHandle>,
+                 std::string, Literal, std::vector<Literal>>;
 
 // Thread-safe.
 class Job {

@@ -48,7 +48,7 @@ def test_a_plan_of_something_else_is_refused(devices, tmp_path):
         minka.parallelize(other.step, plan=path)(other.state, other.batches[0])
     with pytest.raises(minka.Error, match="cannot open .*nothing.json"):
         minka.parallelize(step, plan=tmp_path / "nothing.json")(state, batches[0])
-    with pytest.raises(minka.Error, match="a plan already says the method; give one of the two"):
+    with pytest.raises(minka.Error, match="method, plan and follow each say how; give one of them"):
         minka.parallelize(step, plan=path, method=minka.Shard())
     minka.shutdown()
     minka.init(num_devices=2)
