@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/trained_parameters.h"
 
 namespace minka {
 namespace {
@@ -55,6 +56,33 @@ TEST(MakeStep, FlagsThatDoNotFitAreRefusedByName) {
             "loss 0: the result is f32[4] of state, not a floating-point scalar");
   EXPECT_EQ(message({.states = {"1:1"}}),
             "parameter 1 (batch/x) f32[8,4] cannot be state: result 1 is u32[2]");
+}
+
+TEST(TrainedParameters, AreNamedOrHaveAGradientAndOthersBelongToThem) {
+  const auto step = [](std::vector<std::string> names) {
+    ModuleBuilder module("m");
+    ComputationBuilder b = module.Entry();
+    std::vector<Value> values;
+    Step out;
+    for (size_t i = 0; i < names.size(); ++i) {
+      values.push_back(b.Parameter({ElementType::kF32, {i == 3 ? 2 : 4}}, names[i]));
+      out.parameters.push_back({ParameterRole::kState, names[i], static_cast<int>(i)});
+    }
+    b.SetResults(values);
+    out.module = *std::move(module).Finish();
+    return out;
+  };
+  Step named = step({"params/a/w", "params/b/w", "opt/0/mu/a/w", "opt/0/nu/a/w", "opt/0/w"});
+  named.marks = {{.kind = MarkKind::kGradient, .index = 2}};
+  EXPECT_EQ(TrainedParameters(named), (std::vector<bool>{true, true, false, false, false}));
+  // One is smaller, as Adafactor's are; one has the end of a path only.
+  EXPECT_EQ(OwnersOfState(named), (std::vector<int>{-1, -1, 0, -1, -1}));
+  Step marked = step({"0/a/w", "0/b/w", "1/0/mu/a/w", "2", "1/0/mu/b/w"});
+  EXPECT_EQ(TrainedParameters(marked), std::vector<bool>(5, true));
+  marked.marks = {{.kind = MarkKind::kGradient, .index = 0},
+                  {.kind = MarkKind::kGradient, .index = 1}};
+  EXPECT_EQ(TrainedParameters(marked), (std::vector<bool>{true, true, false, false, false}));
+  EXPECT_EQ(OwnersOfState(marked), (std::vector<int>{-1, -1, 0, -1, 1}));
 }
 
 TEST(ToModule, DescriptionAndMarksSurviveTheRoundTrip) {

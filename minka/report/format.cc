@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
+#include <iterator>
+#include <set>
+#include <vector>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace minka {
 namespace {
@@ -34,6 +39,35 @@ bool IsNumber(std::string_view text) {
          std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); });
 }
 
+// Numbers of layers by place: those of one '*' each.
+std::vector<std::set<int64_t>> NumbersByPlace(std::span<const std::string> numbers) {
+  std::vector<std::set<int64_t>> by_place;
+  for (const std::string& joined : numbers) {
+    size_t place = 0;
+    for (size_t begin = 0; begin <= joined.size(); ++place) {
+      const size_t end = std::min(joined.find(',', begin), joined.size());
+      if (place == by_place.size()) by_place.emplace_back();
+      int64_t number = -1;  // does not fit
+      std::from_chars(joined.data() + begin, joined.data() + end, number);
+      by_place[place].insert(number);
+      begin = end + 1;
+    }
+  }
+  return by_place;
+}
+
+// "{0,2-23}"
+std::string RangesText(const std::set<int64_t>& numbers) {
+  std::vector<std::string> ranges;
+  for (auto first = numbers.begin(); first != numbers.end();) {
+    auto last = first;
+    while (std::next(last) != numbers.end() && *std::next(last) == *last + 1) ++last;
+    ranges.push_back(first == last ? fmt::to_string(*first) : fmt::format("{}-{}", *first, *last));
+    first = std::next(last);
+  }
+  return fmt::format("{{{}}}", fmt::join(ranges, ","));
+}
+
 }  // namespace
 
 std::string FormatBytes(int64_t bytes) {
@@ -59,7 +93,8 @@ FoldedName FoldLayers(std::string_view name) {
   size_t begin = 0;
   while (begin <= name.size()) {
     const size_t end = std::min(name.find('/', begin), name.size());
-    const std::string_view component = name.substr(begin, end - begin);
+    const std::string_view whole = name.substr(begin, end - begin);
+    const std::string_view component = whole.substr(0, whole.find_last_not_of(')') + 1);
     const size_t underscore = component.rfind('_');
     const size_t number = underscore == std::string_view::npos ? 0 : underscore + 1;
     if (IsNumber(component.substr(number))) {
@@ -68,6 +103,7 @@ FoldedName FoldLayers(std::string_view name) {
     } else {
       folded.pattern += component;
     }
+    folded.pattern += whole.substr(component.size());
     if (end < name.size()) folded.pattern += '/';
     begin = end + 1;
   }
@@ -88,6 +124,30 @@ std::string FormatRemat(const RematChoice& remat) {
     first = end;
   }
   return fmt::format("{}, of {}", text, remat.size());
+}
+
+std::string NameOfLayers(std::string_view pattern, std::span<const std::string> numbers,
+                         std::span<const std::string> all) {
+  const std::vector<std::set<int64_t>> here = NumbersByPlace(numbers),
+                                       anywhere = NumbersByPlace(all);
+  size_t num_named = 1;
+  for (const std::set<int64_t>& place : here) num_named *= place.size();
+  const std::set<std::string> distinct(numbers.begin(), numbers.end());
+  if (num_named != distinct.size()) return std::string(pattern);
+  std::string name;
+  size_t place = 0;
+  for (const char c : pattern) {
+    if (c != '*') {
+      name += c;
+      continue;
+    }
+    const std::set<int64_t>& values = here[place];
+    const bool is_every_one = values == anywhere[place++];
+    name += values.size() == 1 ? fmt::to_string(*values.begin())
+            : is_every_one     ? "*"
+                               : RangesText(values);
+  }
+  return name;
 }
 
 }  // namespace minka

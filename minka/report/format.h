@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,7 +18,7 @@ std::string FormatCount(int64_t count);
 
 // A path name with the numbers of layers taken out: "params/layer_3/mlp/kernel" has the pattern
 // "params/layer_*/mlp/kernel" and the number "3". A number is a whole component, or what follows
-// the last '_' of one.
+// the last '_' of one; JAX closes parentheses behind it: "jvp(layer_3)".
 struct FoldedName {
   std::string pattern;
   std::string numbers;  // joined by ','; empty: the name has none
@@ -27,5 +28,11 @@ FoldedName FoldLayers(std::string_view name);
 // "layers 0-3 all, layer 4 dots, of 6": runs of layers with equal policies, without those of which
 // nothing is computed again.
 std::string FormatRemat(const RematChoice& remat);
+
+// The name of several: each '*' of their pattern becomes the number that all of them have there, or
+// theirs in order, "{0,2-23}", or stays where they have every number that `all` of the pattern have
+// there. Where that would name more than them, all stay. Numbers are those of FoldedName.
+std::string NameOfLayers(std::string_view pattern, std::span<const std::string> numbers,
+                         std::span<const std::string> all);
 
 }  // namespace minka

@@ -1,8 +1,8 @@
 #include "minka/report/plan_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
-#include <set>
 #include <tuple>
 #include <vector>
 
@@ -45,30 +45,15 @@ std::vector<TensorGroup> GroupLayers(const std::vector<const TensorOnMesh*>& ten
   return groups;
 }
 
-using NumbersOfPattern = std::map<std::string, std::set<std::string>>;
-
-// "*" where the group has every number that occurs with its pattern, else the numbers: "{0,2}".
-std::string GroupName(const TensorGroup& group, const NumbersOfPattern& numbers_of_pattern) {
-  const std::set<std::string> numbers(group.numbers.begin(), group.numbers.end());
-  if (group.count() == 1) return NameOf(*group.first);
-  std::string name = group.pattern;
-  const size_t star = name.find('*');
-  const bool one_star = star != std::string::npos && name.find('*', star + 1) == std::string::npos;
-  if (one_star && numbers != numbers_of_pattern.at(group.pattern)) {
-    name.replace(star, 1, fmt::format("{{{}}}", fmt::join(numbers, ",")));
-  }
-  return name;
-}
-
 Table TensorGroupTable(const std::string& title, const std::vector<TensorGroup>& groups,
                        size_t max_rows, const Mesh& mesh) {
   std::vector<Column> columns = {{title}, {"count", Align::kRight}, {"shape"}, {"sharding"}};
   for (int axis = 0; axis < mesh.num_axes(); ++axis) columns.push_back({mesh.axis(axis).name});
   columns.push_back({"bytes/device", Align::kRight});
   Table table(columns);
-  NumbersOfPattern numbers;
+  std::map<std::string, std::vector<std::string>> numbers;  // by pattern
   for (const TensorGroup& group : groups) {
-    numbers[group.pattern].insert(group.numbers.begin(), group.numbers.end());
+    std::ranges::copy(group.numbers, std::back_inserter(numbers[group.pattern]));
   }
   int64_t rest_bytes = 0, rest_count = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -78,7 +63,10 @@ Table TensorGroupTable(const std::string& title, const std::vector<TensorGroup>&
       rest_count += group.count();
       continue;
     }
-    std::vector<std::string> cells = {GroupName(group, numbers), fmt::format("{}", group.count()),
+    const std::string name =
+        group.count() == 1 ? NameOf(*group.first)
+                           : NameOfLayers(group.pattern, group.numbers, numbers[group.pattern]);
+    std::vector<std::string> cells = {name, fmt::format("{}", group.count()),
                                       ToString(group.first->shape),
                                       ToString(group.first->sharding, mesh)};
     cells.insert(cells.end(), group.first->labels.begin(), group.first->labels.end());
@@ -94,14 +82,9 @@ Table TensorGroupTable(const std::string& title, const std::vector<TensorGroup>&
   return table;
 }
 
-// Does the optimizer's tensor ("optimizer/SLOT/NAME") lie as the parameter that it belongs to
-// ("params/NAME")?
 bool LiesAsItsParameter(const TensorOnMesh& tensor,
                         const std::map<std::string, const TensorOnMesh*>& parameters) {
-  if (tensor.kind != TensorKind::kOptimizer) return false;
-  const size_t slot_end = tensor.name.find('/', tensor.name.find('/') + 1);
-  if (slot_end == std::string::npos) return false;
-  const auto found = parameters.find("params" + tensor.name.substr(slot_end));
+  const auto found = parameters.find(tensor.owner);
   return found != parameters.end() && found->second->sharding == tensor.sharding;
 }
 

@@ -29,8 +29,22 @@ TEST(Format, LayerNumbersAreTakenOutOfNames) {
   EXPECT_EQ(FoldLayers("params/layer_12/mlp/kernel").numbers, "12");
   EXPECT_EQ(FoldLayers("stack_1/3/w").pattern, "stack_*/*/w");
   EXPECT_EQ(FoldLayers("stack_1/3/w").numbers, "1,3");
+  EXPECT_EQ(FoldLayers("transpose(jvp(h_3))/dot").pattern, "transpose(jvp(h_*))/dot");
+  EXPECT_EQ(FoldLayers("transpose(jvp(h_3))/dot").numbers, "3");
   EXPECT_EQ(FoldLayers("conv3x3/w").pattern, "conv3x3/w");
   EXPECT_EQ(FoldLayers("").pattern, "");
+}
+
+TEST(Format, NamesOfSeveralLayers) {
+  const std::vector<std::string> all = {"0,0", "0,1", "0,2", "0,3", "0,10", "1,0", "1,1"};
+  const std::vector<std::string> some = {"0,10", "0,2", "0,3", "0,0"};
+  EXPECT_EQ(NameOfLayers("opt/*/h_*/w", some, some), "opt/0/h_*/w");
+  EXPECT_EQ(NameOfLayers("opt/*/h_*/w", some, all), "opt/0/h_{0,2-3,10}/w");
+  const std::vector<std::string> square = {"0,0", "0,1", "1,0", "1,1"};
+  EXPECT_EQ(NameOfLayers("opt/*/h_*/w", square, all), "opt/*/h_{0-1}/w");
+  // Not every number of the one with every number of the other.
+  const std::vector<std::string> corner = {"0,0", "0,1", "1,0"};
+  EXPECT_EQ(NameOfLayers("opt/*/h_*/w", corner, all), "opt/*/h_*/w");
 }
 
 TEST(Table, ColumnsAreAsWideAsTheirWidestCell) {

@@ -6,6 +6,7 @@
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/names.h"
+#include "minka/ir/trained_parameters.h"
 #include "minka/plan/reshard_text.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
@@ -75,7 +76,8 @@ class Collector {
         stage_(plan.stage),
         entry_(step.module.entry_computation()),
         uses_(entry_),
-        batch_dims_(BatchDims(step)) {}
+        batch_dims_(BatchDims(step)),
+        owners_(OwnersOfState(step)) {}
 
   std::vector<TensorOnMesh> Run() {
     for (size_t i = 0; i < entry_.parameters.size(); ++i) AddParameter(static_cast<int>(i));
@@ -95,10 +97,12 @@ class Collector {
                         .labels = planned.labels,
                         .batch_dim = info.batch_dim,
                         .bytes_per_device = planned.bytes_per_device};
+    if (owners_[number] >= 0) tensor.owner = step_.parameters[owners_[number]].name;
     const bool is_input = info.role == ParameterRole::kBatch || info.role == ParameterRole::kKey;
-    tensor.kind = is_input                              ? TensorKind::kInput
-                  : info.name.starts_with("optimizer/") ? TensorKind::kOptimizer
-                                                        : TensorKind::kParameter;
+    const bool is_optimizer = !tensor.owner.empty() || info.name.starts_with("optimizer/");
+    tensor.kind = is_input       ? TensorKind::kInput
+                  : is_optimizer ? TensorKind::kOptimizer
+                                 : TensorKind::kParameter;
     tensors_.push_back(std::move(tensor));
   }
 
@@ -156,6 +160,7 @@ class Collector {
   const Computation& entry_;
   const UseTable uses_;
   const std::vector<std::vector<int>> batch_dims_;
+  const std::vector<int> owners_;  // by parameter
   std::vector<TensorOnMesh> tensors_;
 };
 

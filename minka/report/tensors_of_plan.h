@@ -20,8 +20,9 @@ absl::StatusOr<TensorKind> ParseTensorKind(std::string_view name);
 
 struct TensorOnMesh {
   TensorKind kind = TensorKind::kActivation;
-  std::string name;  // of parameter, result or instruction
-  std::string path;  // activations: the operation's name in the model
+  std::string name;   // of parameter, result or instruction
+  std::string path;   // activations: the operation's name in the model
+  std::string owner;  // kOptimizer: the parameter that it belongs to, see OwnersOfState; or empty
   Value value;
   Shape shape;
   Sharding sharding;
@@ -35,8 +36,9 @@ struct TensorOnMesh {
 };
 
 // State and constants, inputs, results other than state, and every array that operations compute
-// (in the sharding that its last reader sees), in the order of the module. Parameters under
-// "optimizer/" are kOptimizer, all other state and constants kParameter.
+// (in the sharding that its last reader sees), in the order of the module. State under
+// "optimizer/" and state that belongs to a parameter is kOptimizer, all other state and constants
+// kParameter.
 std::vector<TensorOnMesh> TensorsOfPlan(const Step& prepared, const Plan& plan);
 
 // By instruction and result of the entry computation: the dimension that counts examples, followed

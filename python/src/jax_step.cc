@@ -46,6 +46,16 @@ void DonateState(Step& step) {
   }
 }
 
+// Operations are named by where they stand in the function: without "jit(train_step)/".
+void DropFunctionName(Module& module) {
+  const std::string prefix = "jit(" + module.name + ")/";
+  for (Computation& computation : module.computations) {
+    for (Instruction& instruction : computation.instructions) {
+      if (instruction.op_name.starts_with(prefix)) instruction.op_name.erase(0, prefix.size());
+    }
+  }
+}
+
 absl::Status RefuseCallbacks(const Module& module) {
   for (const Computation& computation : module.computations) {
     for (const Instruction& instruction : computation.instructions) {
@@ -92,6 +102,7 @@ absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& descript
   if (module.name.starts_with("jit_"))
     module.name.erase(0, 4);  // which JAX puts before the function's name
   RETURN_IF_ERROR(RefuseCallbacks(module));
+  DropFunctionName(module);
   module.frontend_attributes["minka.step"] = description;
   ASSIGN_OR_RETURN(Step step, MakeStep(std::move(module), {}));
   NumberBoundaries(step);

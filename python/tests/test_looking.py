@@ -5,6 +5,7 @@ import re
 import jax
 import minka
 import numpy as np
+import optax
 import pytest
 from conftest import make_program
 
@@ -55,3 +56,29 @@ def test_notebooks_show_tables_and_fetch_nothing(devices):
     assert before == f"<b>w</b> <code>{state.layout}</code>" and "f32[8,4]" in before
     parallel(state, np.ones((16, 8), np.float32))
     assert "consumed by a step" in state._repr_html_()
+
+
+def test_tables_speak_of_the_model_and_fold_equal_layers(devices):
+    weights = {"params": {f"h_{i}": {"w": np.ones((16, 16), np.float32)} for i in range(12)} | {"head": np.ones((16, 4), np.float32)}}
+    optimizer = optax.adamw(1e-3)
+
+    def step(state, x):
+        def loss_fn(weights):
+            y = x
+            for i in range(12):
+                with jax.named_scope(f"h_{i}"):
+                    y = jax.numpy.tanh(y @ weights["params"][f"h_{i}"]["w"])
+            return (y @ weights["params"]["head"]).mean()
+
+        weights, moments = state
+        loss, grads = minka.value_and_grad(loss_fn)(weights)
+        updates, moments = optimizer.update(grads, moments, weights)
+        return (optax.apply_updates(weights, updates), moments), loss
+
+    parallel = minka.parallelize(step, method=minka.Zero3())
+    plan = parallel.compile((weights, optimizer.init(weights)), np.ones((16, 16), np.float32))
+    # Without the moments, which are twice as many.
+    assert plan.json["num_parameters"] == 12 * 16 * 16 + 16 * 4
+    assert re.search(r"\n0/params/h_\*/w +12  f32\[16,16\] ", str(plan))
+    assert re.search(r"\n26 tensors of the optimizer, each as its parameter: ", str(plan))
+    assert "jit(step)" not in str(plan) and re.search(r"\njvp\(h_\*\)/tanh +\d+ ", str(plan)), plan

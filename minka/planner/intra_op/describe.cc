@@ -11,6 +11,7 @@
 #include "minka/analysis/trip_count.h"
 #include "minka/base/hash.h"
 #include "minka/ir/micro_loop.h"
+#include "minka/ir/trained_parameters.h"
 #include "minka/sharding/op_rule.h"
 
 namespace minka {
@@ -186,15 +187,13 @@ void Describe(const Step& step, Plan& plan) {
   plan.module_hash = HashText(ModuleHash(step.module));
   const StagePlan& stage = plan.stage;
   plan.parameters = DescribeParameters(step, stage);
-  int64_t all_state = 0, named_parameters = 0;
-  plan.state_bytes_per_device = 0;
-  for (const ParameterPlan& parameter : plan.parameters) {
-    if (parameter.role != "state") continue;
-    plan.state_bytes_per_device += parameter.bytes_per_device;
-    all_state += parameter.shape.num_elements();
-    if (parameter.name.starts_with("params/")) named_parameters += parameter.shape.num_elements();
+  const std::vector<bool> trained = TrainedParameters(step);
+  plan.num_parameters = plan.state_bytes_per_device = 0;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    const ParameterPlan& parameter = plan.parameters[i];
+    if (parameter.role == "state") plan.state_bytes_per_device += parameter.bytes_per_device;
+    if (trained[i]) plan.num_parameters += parameter.shape.num_elements();
   }
-  plan.num_parameters = named_parameters > 0 ? named_parameters : all_state;
   for (const PlannedCollective& collective : ListCollectives(step.module, stage)) {
     plan.collectives[collective.kind] += collective.runs;
     plan.collective_bytes[collective.kind] += collective.runs * collective.bytes;
