@@ -15,8 +15,8 @@
 
 #include "executable.h"
 #include "jax_program.h"
-#include "minka/runtime/pjrt/platform.h"
 #include "job.h"
+#include "minka/runtime/pjrt/platform.h"
 
 namespace nb = nanobind;
 
