@@ -33,12 +33,12 @@ class JitFunction(ParallelFunction):
         """Plans for such arguments, which may be abstract; JAX compiles at the first call."""
         return super().compile(*args, **kwargs)
 
-    def trace(self, *args, **kwargs):
+    def trace(self, *args, **kwargs) -> "jax.stages.Traced":
         """A jax.stages.Traced, as jax.jit's. Arguments may be abstract."""
         program = self._compiled(self._positional(args, kwargs))
         return program.jitted.trace(*program.abstract())
 
-    def lower(self, *args, **kwargs):
+    def lower(self, *args, **kwargs) -> "jax.stages.Lowered":
         """A jax.stages.Lowered, as jax.jit's. Arguments may be abstract."""
         return self.trace(*args, **kwargs).lower()
 
@@ -65,7 +65,7 @@ class JitFunction(ParallelFunction):
         return steps[static]
 
 
-def jit(function: Callable | None = None, *, method: Method = Shard(), mesh=None, cluster: str = "",
+def jit(function: Callable | None = None, *, method: Method = Shard(), mesh: Any = None, cluster: str = "",
         batch_argnums: Sequence[int] | None = None, static_argnums: Sequence[int] = ()) -> Callable:
     """jax.jit with minka's plan written into it: minka plans the function, JAX runs it. Also a decorator. Needs no minka.init.
 

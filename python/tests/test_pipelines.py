@@ -33,7 +33,7 @@ def test_stages_are_those_asked_for_and_compute_what_jax_does(devices, options, 
 
 
 def test_auto_stages_take_what_is_fastest(devices):
-    step, state, batches = make_program("transformer")
+    step, state, batches = make_program("mlp")
     steps = {stages: minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, layers=4, stages=stages))
              for stages in (minka.AutoStages(), minka.UniformStages(2), minka.UniformStages(4))}
     times = {stages: parallel.compile(state, batches[0]).json["step_time_us"] for stages, parallel in steps.items()}

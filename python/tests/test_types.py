@@ -34,7 +34,7 @@ def public_functions():
                     yield f"{name}.{member}", function
 
 
-@pytest.mark.parametrize("name, function", public_functions(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize("name, function", list(public_functions()), ids=lambda value: value if isinstance(value, str) else "")
 def test_public_functions_are_typed_and_described(name, function):
     signature = inspect.signature(function)
     untyped = [parameter.name for parameter in signature.parameters.values()
