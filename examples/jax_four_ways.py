@@ -52,3 +52,11 @@ np.testing.assert_allclose(list(losses.values()), losses["one device"], rtol=1e-
 print(state.params["Dense_0"]["kernel"].sharding)
 (in_state, in_batch), (out_state, out_loss) = on_jax.jax_shardings()
 print(in_batch["x"].spec, out_loss.spec)
+
+# For 64 devices that are not there.
+mesh = jax.sharding.AbstractMesh((8, 8), ("data", "model"))
+planned = minka.jit(train_step, mesh=mesh, cluster="p3.16xlarge:8")
+shape_of = jax.eval_shape(lambda: (state, {"x": x, "y": x}))
+_, of_loss = planned.jax_shardings(*shape_of)[1]
+program = planned.trace(*shape_of).lower(lowering_platforms=("cuda",)).as_text()
+print(of_loss.mesh.shape, f"{len(program)} characters of StableHLO")
