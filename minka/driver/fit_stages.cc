@@ -66,8 +66,11 @@ class Fitter {
       }
       const absl::StatusOr<DemandedPipeline>& found = Try(tighter);
       if (found.ok() && Needs(*found) >= Needs(*planned)) return demands;
-      if (found.ok()) demands = std::move(tighter);
-      for (size_t stage = 0; !found.ok() && stage < too_low.size(); ++stage) {
+      if (found.ok()) {
+        demands = std::move(tighter);
+        continue;
+      }
+      for (size_t stage = 0; stage < too_low.size(); ++stage) {
         if (!StageFits(*planned, stage)) too_low[stage] = *tighter.limit_bytes[stage];
       }
     }
