@@ -9,13 +9,13 @@
 
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
-#include "minka/driver/balance_stages.h"
-#include "minka/driver/fit_stages.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/driver/prepared_steps.h"
+#include "minka/planner/inter_op/balance_stages.h"
+#include "minka/planner/inter_op/fit_stages.h"
 #include "minka/planner/intra_op/describe.h"
 
 namespace minka {

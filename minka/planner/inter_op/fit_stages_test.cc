@@ -1,4 +1,4 @@
-#include "minka/driver/fit_stages.h"
+#include "minka/planner/inter_op/fit_stages.h"
 
 #include <algorithm>
 

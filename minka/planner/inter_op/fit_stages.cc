@@ -1,4 +1,4 @@
-#include "minka/driver/fit_stages.h"
+#include "minka/planner/inter_op/fit_stages.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "minka/base/status.h"
-#include "minka/driver/remat_search.h"
+#include "minka/planner/inter_op/remat_search.h"
 
 namespace minka {
 namespace {

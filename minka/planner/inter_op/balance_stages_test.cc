@@ -1,4 +1,4 @@
-#include "minka/driver/balance_stages.h"
+#include "minka/planner/inter_op/balance_stages.h"
 
 #include <numeric>
 

@@ -1,4 +1,4 @@
-#include "minka/driver/remat_search.h"
+#include "minka/planner/inter_op/remat_search.h"
 
 #include <algorithm>
 #include <map>
