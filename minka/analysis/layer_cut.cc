@@ -4,68 +4,10 @@
 #include <numeric>
 #include <tuple>
 
-#include "boost/graph/adjacency_list.hpp"
-#include "boost/graph/boykov_kolmogorov_max_flow.hpp"
+#include "minka/analysis/minimum_cut.h"
 
 namespace minka {
 namespace {
-
-using Traits = boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
-using Edge = Traits::edge_descriptor;
-using Vertex = Traits::vertex_descriptor;
-
-struct VertexState {
-  boost::default_color_type color = boost::white_color;
-  Edge predecessor;
-  int64_t distance = 0;
-  Vertex index = 0;
-};
-struct EdgeState {
-  int64_t capacity = 0, residual = 0;
-  Edge reverse;
-};
-using Graph =
-    boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, VertexState, EdgeState>;
-
-// A graph of which a minimum cut is asked: who stays with the source?
-class Cut {
- public:
-  Cut() : source_(AddVertex()), sink_(AddVertex()) {}
-
-  Vertex source() const { return source_; }
-  Vertex sink() const { return sink_; }
-
-  Vertex AddVertex() {
-    const Vertex vertex = boost::add_vertex(graph_);
-    graph_[vertex].index = vertex;
-    return vertex;
-  }
-
-  // Paid where `from` stays with the source and `to` does not.
-  void AddEdge(Vertex from, Vertex to, int64_t capacity) {
-    const Edge there = boost::add_edge(from, to, graph_).first;
-    const Edge back = boost::add_edge(to, from, graph_).first;
-    graph_[there] = {.capacity = capacity, .reverse = back};
-    graph_[back] = {.capacity = 0, .reverse = there};
-  }
-
-  void Solve() {
-    boost::boykov_kolmogorov_max_flow(
-        graph_, boost::get(&EdgeState::capacity, graph_), boost::get(&EdgeState::residual, graph_),
-        boost::get(&EdgeState::reverse, graph_), boost::get(&VertexState::predecessor, graph_),
-        boost::get(&VertexState::color, graph_), boost::get(&VertexState::distance, graph_),
-        boost::get(&VertexState::index, graph_), source_, sink_);
-  }
-
-  // Of all minimum cuts, the one with the fewest there.
-  bool IsWithSource(Vertex vertex) const {
-    return graph_[vertex].color == boost::color_traits<boost::default_color_type>::black();
-  }
-
- private:
-  Graph graph_;
-  Vertex source_, sink_;
-};
 
 class Solver {
  public:
@@ -103,7 +45,7 @@ class Solver {
     if (first == last || variables.empty()) return;
     const int threshold = first + (last - first + 1) / 2;
     std::vector<int> below, above;
-    const Cut cut = CutAt(threshold, variables);
+    const MinimumCut cut = CutAt(threshold, variables);
     for (const int variable : variables) {
       const bool is_above =
           highest_[variable] >= threshold &&
@@ -120,8 +62,8 @@ class Solver {
   }
 
   // Those that stand at or above the threshold are with the source.
-  Cut CutAt(int threshold, const std::vector<int>& variables) {
-    Cut cut;
+  MinimumCut CutAt(int threshold, const std::vector<int>& variables) {
+    MinimumCut cut;
     for (const int variable : variables) vertices_[variable] = cut.AddVertex();
     const auto vertex = [&](int variable) {
       if (lowest_[variable] >= threshold) return cut.source();
@@ -134,9 +76,9 @@ class Solver {
     for (const int i : Touched(variables, shared_of_)) {
       const LayerCutProblem::Shared& shared = problem_.shared[i];
       // With the source where any holder is, and where all holders are; paid where these differ.
-      const Vertex any = cut.AddVertex(), all = cut.AddVertex();
+      const MinimumCut::Vertex any = cut.AddVertex(), all = cut.AddVertex();
       cut.AddEdge(any, all, shared.bytes);
-      const auto hold = [&](Vertex holder) {
+      const auto hold = [&](MinimumCut::Vertex holder) {
         cut.AddEdge(holder, any, unlimited_);
         cut.AddEdge(all, holder, unlimited_);
       };
@@ -160,8 +102,8 @@ class Solver {
   }
 
   const LayerCutProblem& problem_;
-  std::vector<int> lowest_, highest_;  // by variable: as far as it is decided
-  std::vector<Vertex> vertices_;       // by variable, of the cut at hand
+  std::vector<int> lowest_, highest_;         // by variable: as far as it is decided
+  std::vector<MinimumCut::Vertex> vertices_;  // by variable, of the cut at hand
   std::vector<std::vector<int>> shared_of_, orders_of_;
   int64_t unlimited_;
 };

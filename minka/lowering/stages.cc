@@ -10,6 +10,7 @@
 #include "minka/base/status.h"
 #include "minka/ir/call_graph.h"
 #include "minka/ir/micro_loop.h"
+#include "minka/lowering/saved_values.h"
 #include "minka/lowering/stage_placement.h"
 #include "minka/lowering/sum_on_stages.h"
 
@@ -243,6 +244,18 @@ class StageWriter {
   std::vector<ProgramTask> tasks_;
 };
 
+// That arrive with every micro-batch.
+std::vector<int> ReceivedParameters(const StagedStep& staged, int stage) {
+  std::vector<int> numbers;
+  for (const Border& border : staged.borders) {
+    if (!border.per_micro_batch) continue;
+    for (const StagePort& to : border.to) {
+      if (to.stage == stage) numbers.push_back(to.number);
+    }
+  }
+  return numbers;
+}
+
 }  // namespace
 
 absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& options) {
@@ -265,6 +278,10 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
         "stage {} would have nothing to do: what its layers compute depends on no weights and is "
         "made wherever it is read",
         stage);
+  }
+  for (int stage = 0; stage < num_stages; ++stage) {
+    staged.stages[stage] =
+        SaveLess(std::move(staged.stages[stage]), ReceivedParameters(staged, stage));
   }
   return staged;
 }
