@@ -75,6 +75,7 @@ PipelineProgram MakeLists(ListKind kind, int num_meshes, int length) {
     }
     mesh.instructions.emplace_back(std::move(rest));
   }
+  SetTiles(out);
   return out;
 }
 

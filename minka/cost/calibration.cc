@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 6: collectives by dimension, products in caches, grouped convolutions.
-constexpr int kSchemaVersion = 6;
+// 7: what other processes took meanwhile.
+constexpr int kSchemaVersion = 7;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -247,8 +247,14 @@ double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, 
   return by_size.empty() ? 0 : Interpolate(by_size, static_cast<double>(group_size));
 }
 
-std::string DriftNote(const Calibration& calibration) {
-  constexpr double kMostDrift = 1.25;
+std::string DisturbanceNote(const Calibration& calibration) {
+  constexpr double kMostDrift = 1.25, kMostOthers = 0.2;
+  if (calibration.others_share > kMostOthers) {
+    return fmt::format(
+        "other processes took {:.0f} % of the time in which the cores were busy during the "
+        "profile, and predictions will be too long; `minka profile` measures anew",
+        100 * calibration.others_share);
+  }
   const double drift = calibration.drift;
   if (drift < kMostDrift && drift > 1 / kMostDrift) return "";
   return fmt::format(
@@ -273,6 +279,7 @@ std::string Calibration::ToJson() const {
                {"cache_bytes", cache_bytes},
                {"synchronise_us", synchronise_us},
                {"drift", drift},
+               {"others_share", others_share},
                {"dots", DotsToJson(dots)},
                {"cached_dots", DotsToJson(cached_dots)},
                {"convolutions", DotsToJson(convolutions)},
@@ -316,7 +323,8 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .cached_bytes_per_us = read.Positive("cached_bytes_per_us"),
                     .cache_bytes = read.Size("cache_bytes", /*least=*/0),
                     .synchronise_us = read.NotNegative("synchronise_us"),
-                    .drift = read.Positive("drift")};
+                    .drift = read.Positive("drift"),
+                    .others_share = read.NotNegative("others_share")};
     RETURN_IF_ERROR(read.status());
     ASSIGN_OR_RETURN(out.dots, ReadDots(json, "dots"));
     ASSIGN_OR_RETURN(out.cached_dots, ReadDots(json, "cached_dots"));

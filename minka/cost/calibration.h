@@ -78,6 +78,7 @@ struct Calibration {
   int64_t cache_bytes = 0;    // that all cores together read faster than memory; 0: not known
   double synchronise_us = 0;  // a collective between other work, beyond its own time
   double drift = 1;           // time of a program at the end over that at the beginning
+  double others_share = 0;    // of the cores' busy time meanwhile, that other processes took
   std::vector<DotPoint> dots;
   std::vector<DotPoint> cached_dots;   // whose operands and result are in the caches
   std::vector<DotPoint> convolutions;  // as the dots that they are, depthwise ones per feature
@@ -90,9 +91,9 @@ struct Calibration {
   std::string ToJson() const;
 };
 
-// What to say of a calibration during which the machine became slower or faster by more than a
-// quarter, because others used it; empty: nothing.
-std::string DriftNote(const Calibration& calibration);
+// What to say of a calibration during which others used the machine: they took more than a fifth of
+// the busy time, or it became slower or faster by more than a quarter; empty: nothing.
+std::string DisturbanceNote(const Calibration& calibration);
 
 // Microseconds of a dot: parts for the operation, for each of its batch, for its multiply-adds, and
 // for the elements of either operand, which are packed, and of the result.

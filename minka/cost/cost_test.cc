@@ -259,17 +259,20 @@ TEST(Calibration, RoundTripsAndRefusesNonsense) {
 
 TEST(Calibration, SaysThatTheMachineWasDisturbed) {
   Calibration calibration = SomeCalibration();
-  EXPECT_EQ(DriftNote(calibration), "");
+  EXPECT_EQ(DisturbanceNote(calibration), "");
   calibration.drift = 1.6;
-  EXPECT_THAT(DriftNote(calibration), HasSubstr("1.60 times as long"));
+  EXPECT_THAT(DisturbanceNote(calibration), HasSubstr("1.60 times as long"));
   calibration.drift = 0.5;
-  EXPECT_NE(DriftNote(calibration), "");
+  EXPECT_NE(DisturbanceNote(calibration), "");
+  calibration.drift = 1;
+  calibration.others_share = 0.41;
+  EXPECT_THAT(DisturbanceNote(calibration), HasSubstr("took 41 % of the time"));
 }
 
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 6; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 7; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

@@ -10,6 +10,7 @@
 #include "minka/ir/shape.h"
 #include "minka/program/signature.h"
 #include "minka/program/task.h"
+#include "minka/program/tile_messages.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/sharding.h"
 
@@ -31,10 +32,12 @@ struct RunInstruction {
 // Sends go on at once, whoever receives; every channel is used once in a step.
 struct SendInstruction {
   int slot = 0, channel = 0;
+  int tiles = 0;  // position in MeshProgram::tile_lists: what goes out
 };
-// Waits for what the channel brings and puts it into the slot's sharding.
+// Waits for what the channel brings.
 struct ReceiveInstruction {
   int slot = 0, channel = 0;
+  int tiles = 0;  // position in MeshProgram::tile_lists: what comes in
 };
 // Nothing reads the slots any more.
 struct FreeInstruction {
@@ -55,6 +58,7 @@ struct MeshProgram {
   std::vector<StageProgram> programs;
   std::vector<ArraySlot> slots;
   std::vector<int> numbers;  // slots that hold the number of a micro-batch, s32[], from 0 on
+  std::vector<TileList> tile_lists;
   std::vector<PipelineInstruction> instructions;
 };
 
@@ -80,6 +84,10 @@ struct PipelineProgram {
 // The mesh runs the module once per step, and nothing else.
 PipelineProgram ProgramOfOneMesh(Module module, const Mesh& mesh, MeshSignature signature);
 
+// Plans what every channel carries and writes it into the lists of both its ends, each mesh being
+// one process. Precondition: all but that is there.
+void SetTiles(PipelineProgram& program);
+
 // "run stage 1 backward of micro-batch 0", "send %3 x by channel 5".
 std::string InstructionName(const MeshProgram& mesh, size_t number);
 // The same with all slots that it names.
@@ -87,7 +95,7 @@ std::string InstructionText(const MeshProgram& mesh, size_t number);
 // One line per instruction of a mesh, as InstructionText.
 std::string InstructionsText(const MeshProgram& mesh);
 // What is sent from mesh to mesh in a step, one line per value: shardings at both ends, bytes, how
-// often.
+// often; below it one per tile, as of PlanCrossMesh.
 std::string TransfersText(const PipelineProgram& program);
 
 }  // namespace minka

@@ -149,6 +149,9 @@ OpRule RuleFor(const Module& module, const Computation& computation, Instruction
     case Opcode::kSort:
     case Opcode::kTopK:
       return SortRule(std::move(rule));
+    case Opcode::kCustomCall:
+    case Opcode::kOther:
+      return IsBatched(instruction) ? BatchedRule(std::move(rule)) : Unsupported(std::move(rule));
     case Opcode::kRngBitGenerator:
       return rule.Build();
     default:

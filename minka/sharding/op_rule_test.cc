@@ -1,11 +1,16 @@
 #include "minka/sharding/op_rule.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/hlo.pb.h"
 #include "minka/sharding/called_plan.h"
 
 namespace minka {
@@ -261,6 +266,64 @@ TEST(OpRule, BarrierSplitsEachOperandByItself) {
   EXPECT_EQ(ToString(OperandSharding(barrier.rule, strategy, 1), mesh), "[x]{partial: y}");
   EXPECT_EQ(ToString(ResultSharding(barrier.rule, strategy, 1), mesh), "[x]{partial: y}");
   EXPECT_EQ(EnumerateStrategies(LaneRule(barrier.rule, 1), mesh).size(), 8u);  // 3*3 less 6/(2*2)
+}
+
+OpRule RuleOfOpaque(Opcode opcode, const std::string& name,
+                    const std::vector<std::vector<int64_t>>& operands,
+                    const std::vector<std::vector<int64_t>>& results,
+                    const hlo::HloInstructionProto& fields = {}) {
+  return RuleOf([&](ComputationBuilder& b) {
+           Instruction instruction{
+               .opcode = opcode,
+               .attributes = OpaqueAttributes{.name = name},
+               .undecoded = std::make_shared<std::string>(fields.SerializeAsString())};
+           for (const auto& dims : operands) {
+             instruction.operands.push_back(
+                 b.Parameter({kF32, dims}, fmt::format("p{}", instruction.operands.size())));
+           }
+           for (const auto& dims : results) instruction.results.push_back({kF32, dims});
+           return b.Append(std::move(instruction));
+         })
+      .rule;
+}
+
+TEST(OpRule, MatricesAreSplitByTheirBatch) {
+  const OpRule cholesky = RuleOfOpaque(Opcode::kOther, "cholesky", {{4, 6, 8, 8}}, {{4, 6, 8, 8}});
+  EXPECT_TRUE(cholesky.supported);
+  EXPECT_THAT(cholesky.operand_dims, ElementsAre(ElementsAre(0, 1, kWholeDim, kWholeDim)));
+  hlo::HloInstructionProto left;
+  left.mutable_triangular_solve_options()->set_left_side(true);
+  const OpRule solve = RuleOfOpaque(Opcode::kOther, "triangular-solve",
+                                    {{4, 6, 8, 8}, {4, 6, 8, 3}}, {{4, 6, 8, 3}}, left);
+  EXPECT_THAT(solve.operand_dims,
+              ElementsAre(ElementsAre(0, 1, -1, -1), ElementsAre(0, 1, kWholeDim, 2)));
+  EXPECT_THAT(solve.result_dims, ElementsAre(ElementsAre(0, 1, kWholeDim, 2)));
+  EXPECT_THAT(solve.linear_groups, ElementsAre(ElementsAre(1)));
+  const OpRule from_right = RuleOfOpaque(Opcode::kOther, "triangular-solve",
+                                         {{4, 6, 8, 8}, {4, 6, 3, 8}}, {{4, 6, 3, 8}});
+  EXPECT_THAT(from_right.result_dims, ElementsAre(ElementsAre(0, 1, 2, kWholeDim)));
+}
+
+TEST(OpRule, FourierTransformKeepsWhatItTransformsWhole) {
+  hlo::HloInstructionProto fields;
+  fields.add_fft_length(8);
+  fields.add_fft_length(16);
+  const OpRule rule = RuleOfOpaque(Opcode::kOther, "fft", {{4, 6, 8, 16}}, {{4, 6, 8, 9}}, fields);
+  EXPECT_THAT(rule.operand_dims, ElementsAre(ElementsAre(0, 1, -1, -1)));
+  EXPECT_THAT(rule.result_dims, ElementsAre(ElementsAre(0, 1, -1, -1)));
+  EXPECT_THAT(rule.linear_groups, ElementsAre(ElementsAre(0)));
+}
+
+TEST(OpRule, CallsOnMatricesAreSplitByTheirBatch) {
+  const OpRule qr = RuleOfOpaque(Opcode::kCustomCall, "Qr", {{4, 8, 3}}, {{4, 8, 3}, {4, 3}});
+  EXPECT_TRUE(qr.supported);
+  EXPECT_THAT(qr.operand_dims, ElementsAre(ElementsAre(0, -1, -1)));
+  EXPECT_THAT(qr.result_dims, ElementsAre(ElementsAre(0, -1, -1), ElementsAre(0, -1)));
+  // Nothing is known of others, nor of what has not the batch.
+  EXPECT_FALSE(RuleOfOpaque(Opcode::kCustomCall, "Lu", {{4, 8, 3}}, {{4, 8, 3}, {4, 3}}).supported);
+  EXPECT_FALSE(RuleOfOpaque(Opcode::kOther, "Qr", {{4, 8, 3}}, {{4, 8, 3}, {4, 3}}).supported);
+  EXPECT_THAT(RuleOfOpaque(Opcode::kCustomCall, "Qr", {{4, 8, 3}}, {{4, 8, 3}, {3}}).factors,
+              IsEmpty());
 }
 
 // while (i < 3) { i = i + 1; x, y = f(x + y), x }

@@ -69,6 +69,13 @@ OpRule WhileRule(RuleBuilder rule, const Module& module);
 OpRule ConditionalRule(RuleBuilder rule, const Module& module);
 OpRule SortRule(RuleBuilder rule);  // also topk
 
+// Of operations that have no opcode here, is it one of those that do the same to each matrix, or
+// each array, of a batch? cholesky, triangular-solve and fft; and the custom calls that XLA writes
+// out by itself on every platform: Qr (a -> reflectors and their factors),
+// ProductOfElementaryHouseholderReflectors (those -> q), Eigh (a -> vectors, values).
+bool IsBatched(const Instruction& instruction);
+OpRule BatchedRule(RuleBuilder rule);
+
 // The opcode of a computation (x, y) -> opcode(x, y) on scalars; nullopt for anything else.
 std::optional<Opcode> BinaryReducer(const Module& module, ComputationId id);
 

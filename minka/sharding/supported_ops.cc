@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
+#include "minka/ir/hlo.pb.h"
 #include "minka/sharding/op_rule.h"
 
 namespace minka {
@@ -170,6 +172,40 @@ Value BuildTopK(ComputationBuilder& b) {
   top.operands = {Matrix(b)};
   top.attributes = TopKAttributes{2};
   return b.Append(std::move(top));
+}
+
+// HLO's operations that have no opcode here, and custom calls.
+Value BuildOpaque(ComputationBuilder& b, Opcode opcode, std::string name,
+                  const std::vector<std::vector<int64_t>>& operands,
+                  const std::vector<std::vector<int64_t>>& results,
+                  const hlo::HloInstructionProto& fields = {}) {
+  Instruction instruction{.opcode = opcode,
+                          .attributes = OpaqueAttributes{.name = std::move(name)},
+                          .undecoded = std::make_shared<std::string>(fields.SerializeAsString())};
+  for (const auto& dims : operands) instruction.operands.push_back(Array(b, kF32, dims));
+  for (const auto& dims : results) instruction.results.push_back({kF32, dims});
+  return b.Append(std::move(instruction));
+}
+
+Value BuildCholesky(ComputationBuilder& b) {
+  return BuildOpaque(b, Opcode::kOther, "cholesky", {{8, 16, 16}}, {{8, 16, 16}});
+}
+
+Value BuildTriangularSolve(ComputationBuilder& b) {
+  hlo::HloInstructionProto fields;
+  fields.mutable_triangular_solve_options()->set_left_side(true);
+  return BuildOpaque(b, Opcode::kOther, "triangular-solve", {{8, 16, 16}, {8, 16, 4}}, {{8, 16, 4}},
+                     fields);
+}
+
+Value BuildFft(ComputationBuilder& b) {
+  hlo::HloInstructionProto fields;
+  fields.add_fft_length(16);
+  return BuildOpaque(b, Opcode::kOther, "fft", {{8, 16}}, {{8, 9}}, fields);
+}
+
+Value BuildQr(ComputationBuilder& b) {
+  return BuildOpaque(b, Opcode::kCustomCall, "Qr", {{8, 16, 4}}, {{8, 16, 4}, {8, 4}});
 }
 
 Value BuildArgmax(ComputationBuilder& b) {
@@ -381,6 +417,11 @@ void AddReducingExamples(std::vector<Example>& examples) {
   examples.push_back({"reduce (argmax)", BuildArgmax});
   examples.push_back({"sort", BuildSort});
   examples.push_back({"topk", BuildTopK});
+  examples.push_back({"cholesky", BuildCholesky});
+  examples.push_back({"triangular-solve (from the left)", BuildTriangularSolve});
+  examples.push_back({"fft", BuildFft});
+  examples.push_back(
+      {"Qr, Eigh, ProductOfElementaryHouseholderReflectors (custom calls)", BuildQr});
   examples.push_back({"map", BuildMap});
   examples.push_back({"while (elementwise body)", BuildLoop});
   examples.push_back({"while (accumulating a gradient)", BuildAccumulatingLoop});

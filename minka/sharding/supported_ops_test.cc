@@ -20,8 +20,8 @@ TEST(SupportedOperations, RowsShowDimensionsPartialOperandsAndRemarks) {
               HasSubstr("| `dot` | `[batch,row,contraction] [batch,contraction,column] -> "
                         "[batch,row,column]` | 0, or 1 | contraction: leaves a sum owed |\n"));
   EXPECT_THAT(text, HasSubstr("| `add`, `complex`, `subtract` |"));
-  EXPECT_THAT(text,
-              HasSubstr("| `slice`, `reverse` | `[dim 0,whole] -> [dim 0,whole]` | 0 |  |\n"));
+  EXPECT_THAT(
+      text, HasSubstr("| `slice`, `reverse`, `fft` | `[dim 0,whole] -> [dim 0,whole]` | 0 |  |\n"));
   EXPECT_THAT(text, HasSubstr("indices shifted and masked"));
 }
 

@@ -23,6 +23,8 @@ class ArrayStorage {
   virtual ~ArrayStorage() = default;
   // Starts to fetch what devices of the (first) mesh hold; without waiting.
   virtual PendingParts Fetch(std::vector<int64_t> devices) const = 0;
+  // The worker that holds the (first) mesh; 0: this process, too.
+  virtual int worker() const { return 0; }
 
  protected:
   ArrayStorage() = default;

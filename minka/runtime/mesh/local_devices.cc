@@ -36,7 +36,7 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
   ASSIGN_OR_RETURN(const std::string path,
                    pjrt::FindPlugin({.kind = options.kind, .path = options.plugin_path}));
   pjrt::PrepareEnvironment(options.kind);
-  if (options.kind == pjrt::PluginKind::kCpu) MakeRoomForCollectives(options.num_devices);
+  if (options.kind == Platform::kCpu) MakeRoomForCollectives(options.num_devices);
   ASSIGN_OR_RETURN(const pjrt::Plugin plugin, pjrt::Plugin::Load(path));
   ASSIGN_OR_RETURN(pjrt::Client client,
                    pjrt::Client::Create(plugin, {.num_devices = options.num_devices}));

@@ -16,7 +16,7 @@ inline constexpr int kMaxLocalDevices = 64;
 struct LocalDevicesOptions {
   int num_devices = 8;
   std::string plugin_path;  // --plugin; empty: searched, see pjrt::PluginSearch
-  pjrt::PluginKind kind = pjrt::PluginKind::kCpu;
+  Platform kind = Platform::kCpu;
 };
 
 struct LocalDevices {

@@ -35,6 +35,17 @@ absl::StatusOr<DistributedArray> MeshExecutor::Put(int parameter, const Literal&
   return MakeLocalArray(std::move(layout), *std::move(array));
 }
 
+absl::StatusOr<std::vector<DistributedArray>> MeshExecutor::Restore(
+    CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) {
+  std::vector<DistributedArray> arrays;
+  for (const auto& [parameter, name] : tensors) {
+    ArrayLayout layout = ParameterLayout(parameter);
+    ASSIGN_OR_RETURN(MeshArray array, RestoreArray(client_, layout, checkpoint, name));
+    arrays.push_back(MakeLocalArray(std::move(layout), std::move(array)));
+  }
+  return arrays;
+}
+
 absl::StatusOr<std::vector<DistributedArray>> MeshExecutor::Run(
     std::span<DistributedArray* const> arguments) {
   MINKA_CHECK(arguments.size() == signature_.parameters.size(), "{} arguments for {} parameters",

@@ -32,6 +32,8 @@ class MeshExecutor : public StepExecutor {
   int num_results() const override { return static_cast<int>(signature_.results.size()); }
 
   absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) override;
+  absl::StatusOr<std::vector<DistributedArray>> Restore(
+      CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) override;
   absl::StatusOr<std::vector<DistributedArray>> Run(
       std::span<DistributedArray* const> arguments) override;
   absl::Status Wait() override { return absl::OkStatus(); }  // Run does

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -9,9 +10,28 @@
 #include "minka/ir/literal.h"
 #include "minka/runtime/mesh/distributed_array.h"
 #include "minka/runtime/mesh/run_times.h"
+#include "minka/runtime/mesh/stored_array.h"
 #include "minka/runtime/pjrt/executable.h"
 
 namespace minka {
+
+// What a device of an array's first mesh holds, under a name in a file.
+struct NamedTile {
+  std::string name;
+  const DistributedArray* array = nullptr;
+  int64_t device = 0;
+};
+
+// All of arrays that one worker holds (ArrayStorage::worker).
+struct FileOfTiles {
+  std::string path;
+  std::vector<NamedTile> tiles;
+};
+
+struct TensorOfParameter {
+  int parameter = 0;
+  std::string name;  // in the checkpoint
+};
 
 // Parameters and results are those of the step, by number; arrays stay on the devices.
 class StepExecutor {
@@ -27,6 +47,16 @@ class StepExecutor {
 
   // Copies a whole array to the devices as the parameter wants it; see PutArray.
   virtual absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) = 0;
+
+  // What was put goes on its way now, not only with the next run.
+  virtual void Flush() {}
+  // Who holds the arrays writes the files, each see StoreParts, all of them at once. Blocks. An
+  // error leaves arrays and workers as they were.
+  virtual absl::StatusOr<std::vector<StoredFile>> Store(std::span<const FileOfTiles> files);
+  // Who will hold the arrays reads them, see RestoreArray; each array in the place of its name.
+  // Blocks. An error leaves workers as they were.
+  virtual absl::StatusOr<std::vector<DistributedArray>> Restore(
+      CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) = 0;
 
   // Arguments by parameter; results by number. Arguments whose memory results take are consumed.
   // May return before the devices are done: who reads a result waits for it.

@@ -38,10 +38,11 @@ absl::StatusOr<std::vector<DistributedArray>> StepRunner::Launch(State& state,
   std::vector<DistributedArray> inputs(parameters_.size());
   std::vector<DistributedArray*> arguments;
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
-    if (!IsResident(parameters_[i])) {
+    const bool is_input = !IsResident(parameters_[i]) && state.arrays[i].empty();
+    if (is_input) {
       ASSIGN_OR_RETURN(inputs[i], executor_->Put(i, values[i]));
     }
-    arguments.push_back(IsResident(parameters_[i]) ? &state.arrays[i] : &inputs[i]);
+    arguments.push_back(is_input ? &inputs[i] : &state.arrays[i]);
   }
   const auto sent = std::chrono::steady_clock::now();
   absl::StatusOr<std::vector<DistributedArray>> results = executor_->Run(arguments);

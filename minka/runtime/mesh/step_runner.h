@@ -14,8 +14,9 @@
 
 namespace minka {
 
-// What stays on the devices between two runs: state and constants, by parameter number (empty:
-// batch inputs and keys); move-only. A run consumes it and gives the next one.
+// What stays on the devices between two runs: state and constants, by parameter number; move-only.
+// A run consumes it and gives the next one. Batch inputs and keys are empty, or put there already,
+// and then the next run reads them instead of the values that it is given.
 struct State {
   std::vector<DistributedArray> arrays;
   uint64_t seed = 0;      // of the keys of its steps

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <deque>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -15,22 +16,38 @@ namespace {
 // What was sent and is not received yet, by channel.
 class Mailbox : public MeshChannels {
  public:
-  explicit Mailbox(size_t num_channels) : values_(num_channels) {}
+  explicit Mailbox(size_t num_channels) : channels_(num_channels) {}
 
-  absl::Status Send(int channel, const Literal& value) override {
-    values_[channel] = value;
+  absl::Status Send(int channel, std::span<const char> bytes,
+                    std::shared_ptr<const void> owner) override {
+    channels_[channel].sent.push_back({bytes, std::move(owner)});
     return absl::OkStatus();
   }
-  absl::Status Expect(int, const Shape&) override { return absl::OkStatus(); }
-  absl::StatusOr<Literal> Receive(int channel) override {
-    Literal value = *std::move(values_[channel]);
-    values_[channel].reset();
-    return value;
+  absl::Status Expect(int channel, std::span<char> destination) override {
+    channels_[channel].expected.push_back(destination);
+    return absl::OkStatus();
   }
-  bool Has(int channel) const { return values_[channel].has_value(); }
+  absl::Status Wait(int channel) override {
+    std::deque<Message>& sent = channels_[channel].sent;
+    std::deque<std::span<char>>& expected = channels_[channel].expected;
+    std::ranges::copy(sent.front().bytes, expected.front().begin());
+    sent.pop_front();
+    expected.pop_front();
+    return absl::OkStatus();
+  }
+  bool Has(int channel) const { return !channels_[channel].sent.empty(); }
 
  private:
-  std::vector<std::optional<Literal>> values_;
+  struct Message {
+    std::span<const char> bytes;
+    std::shared_ptr<const void> owner;
+  };
+  struct OnTheWay {
+    std::deque<Message> sent;
+    std::deque<std::span<char>> expected;
+  };
+
+  std::vector<OnTheWay> channels_;
 };
 
 }  // namespace
@@ -60,6 +77,20 @@ absl::StatusOr<DistributedArray> LocalPipelineExecutor::Put(int parameter, const
     storage->places.push_back(std::make_shared<MeshArray>(*std::move(array)));
   }
   return DistributedArray(ParameterLayout(parameter), std::move(storage));
+}
+
+absl::StatusOr<std::vector<DistributedArray>> LocalPipelineExecutor::Restore(
+    CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) {
+  std::vector<DistributedArray> arrays;
+  for (const auto& [parameter, name] : tensors) {
+    auto storage = std::make_shared<LocalStorage>();
+    for (const MeshSlot& at : program().parameters[parameter]) {
+      ASSIGN_OR_RETURN(MeshArray array, RestoreArray(client_, LayoutOf(at), checkpoint, name));
+      storage->places.push_back(std::make_shared<MeshArray>(std::move(array)));
+    }
+    arrays.emplace_back(ParameterLayout(parameter), std::move(storage));
+  }
+  return arrays;
 }
 
 absl::StatusOr<std::vector<DistributedArray>> LocalPipelineExecutor::Run(

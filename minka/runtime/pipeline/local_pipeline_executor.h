@@ -24,6 +24,8 @@ class LocalPipelineExecutor : public PipelineExecutor {
                                                                        PipelineProgram program);
 
   absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) override;
+  absl::StatusOr<std::vector<DistributedArray>> Restore(
+      CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) override;
   absl::StatusOr<std::vector<DistributedArray>> Run(
       std::span<DistributedArray* const> arguments) override;
   absl::Status Wait() override { return absl::OkStatus(); }  // Run does

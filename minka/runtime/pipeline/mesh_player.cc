@@ -1,6 +1,8 @@
 #include "minka/runtime/pipeline/mesh_player.h"
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -31,11 +33,42 @@ Literal NumberLiteral(int32_t number) {
 
 MeshPlayer::MeshPlayer(pjrt::Client client, MeshProgram program, int first_device)
     : client_(std::move(client)), program_(std::move(program)), first_device_(first_device) {
+  PrepareTransfers();
+}
+
+void MeshPlayer::PrepareTransfers() {
+  std::map<std::pair<int, int>, int> numbers;  // by slot and tile list
+  const auto number_of = [&](int slot, int tiles) {
+    const auto [found, is_new] =
+        numbers.try_emplace({slot, tiles}, static_cast<int>(tiles_.size()));
+    if (is_new) tiles_.emplace_back(LayoutOf(slot), program_.tile_lists[tiles]);
+    return found->second;
+  };
+  tiles_of_.resize(program_.instructions.size());
+  sendings_.resize(program_.instructions.size(), TilePlayer::Sending::kInPlace);
   for (size_t i = 0; i < program_.instructions.size(); ++i) {
-    if (std::holds_alternative<ReceiveInstruction>(program_.instructions[i])) {
+    const PipelineInstruction& instruction = program_.instructions[i];
+    if (const auto* send = std::get_if<SendInstruction>(&instruction)) {
+      tiles_of_[i] = number_of(send->slot, send->tiles);
+      if (IsTakenAfter(i, send->slot)) sendings_[i] = TilePlayer::Sending::kCopied;
+    } else if (const auto* receive = std::get_if<ReceiveInstruction>(&instruction)) {
+      tiles_of_[i] = number_of(receive->slot, receive->tiles);
       receives_.push_back(i);
     }
   }
+}
+
+bool MeshPlayer::IsTakenAfter(size_t instruction, int slot) const {
+  for (size_t i = instruction + 1; i < program_.instructions.size(); ++i) {
+    if (const auto* run = std::get_if<RunInstruction>(&program_.instructions[i])) {
+      for (const Alias& alias : program_.programs[run->program].module.aliases) {
+        if (run->arguments[alias.parameter] == slot) return true;
+      }
+    } else if (const auto* free = std::get_if<FreeInstruction>(&program_.instructions[i])) {
+      if (std::ranges::find(free->slots, slot) != free->slots.end()) return false;
+    }
+  }
+  return false;
 }
 
 absl::StatusOr<MeshPlayer> MeshPlayer::Create(const pjrt::Client& client, MeshProgram program,
@@ -75,15 +108,17 @@ void MeshPlayer::Begin(std::span<const SlotArray> arguments, bool is_traced) {
 
 void MeshPlayer::End() {
   slots_.clear();
-  num_expected_ = num_received_ = 0;
+  incoming_.clear();
+  num_expected_ = 0;
 }
 
 absl::Status MeshPlayer::ExpectAhead(size_t instruction, MeshChannels& channels) {
-  while (num_expected_ < receives_.size() && num_expected_ < num_received_ + kReceivesAhead) {
+  while (num_expected_ < receives_.size() && incoming_.size() < kReceivesAhead) {
     const size_t at = receives_[num_expected_++];
     MINKA_CHECK(at >= instruction, "a receive is behind instruction {}", instruction);
-    const auto& receive = std::get<ReceiveInstruction>(program_.instructions[at]);
-    RETURN_IF_ERROR(channels.Expect(receive.channel, program_.slots[receive.slot].shape));
+    const int channel = std::get<ReceiveInstruction>(program_.instructions[at]).channel;
+    ASSIGN_OR_RETURN(incoming_.emplace_back(),
+                     tiles_[tiles_of_[at]].Expect(channel, *pool_, channels));
   }
   return absl::OkStatus();
 }
@@ -91,24 +126,27 @@ absl::Status MeshPlayer::ExpectAhead(size_t instruction, MeshChannels& channels)
 absl::Status MeshPlayer::Execute(size_t instruction, MeshChannels& channels) {
   const double begin_us = is_traced_ ? SteadyMicroseconds() : 0;
   RETURN_IF_ERROR(ExpectAhead(instruction, channels));
-  RETURN_IF_ERROR(Play(program_.instructions[instruction], channels));
+  RETURN_IF_ERROR(Play(instruction, channels));
   if (is_traced_) {
     trace_.push_back({static_cast<int>(instruction), begin_us, SteadyMicroseconds()});
   }
   return absl::OkStatus();
 }
 
-absl::Status MeshPlayer::Play(const PipelineInstruction& what, MeshChannels& channels) {
+absl::Status MeshPlayer::Play(size_t instruction, MeshChannels& channels) {
+  const PipelineInstruction& what = program_.instructions[instruction];
   if (const auto* run = std::get_if<RunInstruction>(&what)) return RunProgram(*run);
   if (const auto* send = std::get_if<SendInstruction>(&what)) {
     ASSIGN_OR_RETURN(const MeshArray* const array, ArrayIn(send->slot));
-    ASSIGN_OR_RETURN(const Literal value, GetArray(LayoutOf(send->slot), *array));
-    return channels.Send(send->channel, value);
+    return tiles_[tiles_of_[instruction]].Send(*array, sendings_[instruction], send->channel,
+                                               *pool_, channels);
   }
   if (const auto* receive = std::get_if<ReceiveInstruction>(&what)) {
-    ASSIGN_OR_RETURN(const Literal value, channels.Receive(receive->channel));
-    ++num_received_;
-    ASSIGN_OR_RETURN(MeshArray array, PutArray(client_, LayoutOf(receive->slot), value));
+    TilePlayer::Incoming incoming = std::move(incoming_.front());
+    ASSIGN_OR_RETURN(MeshArray array,
+                     tiles_[tiles_of_[instruction]].Receive(std::move(incoming), receive->channel,
+                                                            client_, channels));
+    incoming_.erase(incoming_.begin());
     slots_[receive->slot] = {.array = std::make_shared<MeshArray>(std::move(array)),
                              .is_made_here = true};
     return absl::OkStatus();

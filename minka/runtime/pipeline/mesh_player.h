@@ -7,30 +7,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "minka/ir/literal.h"
 #include "minka/program/pipeline_program.h"
 #include "minka/runtime/mesh/mesh_array.h"
+#include "minka/runtime/pipeline/block_pool.h"
+#include "minka/runtime/pipeline/mesh_channels.h"
+#include "minka/runtime/pipeline/tile_transfer.h"
 #include "minka/runtime/pjrt/client.h"
 #include "minka/runtime/pjrt/executable.h"
 
 namespace minka {
-
-// The ways of a mesh's arrays to and from other meshes. They travel whole, through the host.
-class MeshChannels {
- public:
-  virtual ~MeshChannels() = default;
-  // Goes on at once, whether or not it is received.
-  virtual absl::Status Send(int channel, const Literal& value) = 0;
-  // A Receive of the channel follows soon: memory for it may be taken.
-  virtual absl::Status Expect(int channel, const Shape& shape) = 0;
-  // Waits for it. Precondition: it was expected.
-  virtual absl::StatusOr<Literal> Receive(int channel) = 0;
-
- protected:
-  MeshChannels() = default;
-  MeshChannels(const MeshChannels&) = default;
-  MeshChannels& operator=(const MeshChannels&) = default;
-};
 
 // When an instruction ran, by this machine's steady clock.
 struct InstructionTime {
@@ -55,11 +40,12 @@ class MeshPlayer {
   // A traced step notes when its instructions run.
   void Begin(std::span<const SlotArray> arguments, bool is_traced);
   // Waits until the devices are done with it. FailedPrecondition: a slot that it reads is empty.
+  // The same channels for all instructions of a step; after an error they go before this or End.
   absl::Status Execute(size_t instruction, MeshChannels& channels);
   // What lies in the slot now. An argument that is handed through is the same array; of one that
   // the step made, every call but the first copies. FailedPrecondition: the slot is empty.
   absl::StatusOr<std::shared_ptr<MeshArray>> Result(int slot);
-  // Empties all slots.
+  // Empties all slots. What was sent may still be on its way.
   void End();
 
   // Of the step that is, or was, traced.
@@ -78,8 +64,11 @@ class MeshPlayer {
   };
 
   MeshPlayer(pjrt::Client client, MeshProgram program, int first_device);
+  void PrepareTransfers();
+  // Does a launch take the slot's memory before it is freed or filled again?
+  bool IsTakenAfter(size_t instruction, int slot) const;
   absl::StatusOr<MeshArray*> ArrayIn(int slot);
-  absl::Status Play(const PipelineInstruction& instruction, MeshChannels& channels);
+  absl::Status Play(size_t instruction, MeshChannels& channels);
   absl::Status RunProgram(const RunInstruction& run);
   // Receives that come among the next instructions are expected early, so that their bytes travel
   // meanwhile.
@@ -90,9 +79,13 @@ class MeshPlayer {
   int first_device_ = 0;
   std::vector<pjrt::Executable> executables_;
   std::vector<std::shared_ptr<MeshArray>> numbers_;  // see MeshProgram::numbers
-  std::vector<size_t> receives_;                     // positions in the list
-  size_t num_expected_ = 0;                          // of those, in this step
-  size_t num_received_ = 0;
+  std::shared_ptr<BlockPool> pool_ = BlockPool::Create();
+  std::vector<TilePlayer> tiles_;               // one per tile list and layout that it is used with
+  std::vector<int> tiles_of_;                   // by instruction: of sends and receives, in tiles_
+  std::vector<TilePlayer::Sending> sendings_;   // by instruction
+  std::vector<size_t> receives_;                // positions in the list
+  std::vector<TilePlayer::Incoming> incoming_;  // those that were expected and not received yet
+  size_t num_expected_ = 0;                     // of receives_, in this step
   std::vector<ContentsOfSlot> slots_;
   bool is_traced_ = false;
   std::vector<InstructionTime> trace_;

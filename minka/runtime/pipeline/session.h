@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "minka/base/platform.h"
 #include "minka/program/pipeline_program.h"
 #include "minka/runtime/mesh/local_devices.h"
 #include "minka/runtime/pipeline/local_pipeline_executor.h"
@@ -21,6 +22,7 @@ class Session {
   virtual absl::StatusOr<std::unique_ptr<PipelineExecutor>> Load(PipelineProgram program) = 0;
   // Of the devices' platform, see LocalDevices::version.
   virtual std::string version() const = 0;
+  virtual Platform platform() const = 0;
   // From any thread: ends what its workers do, and them, so that whoever waits for them is told
   // "Cancelled" soon; it is of no use any more. What runs in this process goes on.
   virtual void Cancel() {}
@@ -39,6 +41,7 @@ class LocalSession : public Session {
     return LocalPipelineExecutor::Create(devices_.client, std::move(program));
   }
   std::string version() const override { return devices_.version(); }
+  Platform platform() const override { return devices_.client.kind(); }
 
  private:
   LocalDevices devices_;

@@ -1,12 +1,13 @@
 #include "minka/runtime/pjrt/buffer.h"
 
 #include <algorithm>
-#include <numeric>
+#include <mutex>
 #include <span>
 #include <utility>
 
 #include "minka/base/status.h"
 #include "minka/runtime/pjrt/client_state.h"
+#include "minka/runtime/pjrt/row_major_layout.h"
 
 namespace minka::pjrt {
 namespace {
@@ -18,19 +19,53 @@ int64_t SizeOnDevice(const PJRT_Api* api, PJRT_Buffer* buffer, const Shape& shap
   return static_cast<int64_t>(args.on_device_size_in_bytes);
 }
 
-// Last dimension first: row-major.
-std::vector<int64_t> RowMajor(int rank) {
-  std::vector<int64_t> minor_to_major(rank);
-  std::iota(minor_to_major.rbegin(), minor_to_major.rend(), 0);
-  return minor_to_major;
-}
-
 }  // namespace
+
+// Thread-safe.
+class Buffer::Handle {
+ public:
+  Handle(std::shared_ptr<ClientState> client, PJRT_Buffer* buffer)
+      : client_(std::move(client)), buffer_(buffer) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() {
+    auto args = Arguments<PJRT_Buffer_Destroy_Args>();
+    args.buffer = buffer_;
+    CallIgnoringError(client_->api, &PJRT_Api::PJRT_Buffer_Destroy, args);
+  }
+
+  PJRT_Buffer* get() const { return buffer_; }
+
+  absl::Status BeginLoan() {
+    const std::lock_guard lock(mutex_);
+    if (num_loans_ == 0) {
+      auto args = Arguments<PJRT_Buffer_IncreaseExternalReferenceCount_Args>();
+      args.buffer = buffer_;
+      RETURN_IF_ERROR(
+          Call(client_->api, &PJRT_Api::PJRT_Buffer_IncreaseExternalReferenceCount, args));
+    }
+    ++num_loans_;
+    return absl::OkStatus();
+  }
+  void EndLoan() {
+    const std::lock_guard lock(mutex_);
+    if (--num_loans_ > 0) return;
+    auto args = Arguments<PJRT_Buffer_DecreaseExternalReferenceCount_Args>();
+    args.buffer = buffer_;
+    CallIgnoringError(client_->api, &PJRT_Api::PJRT_Buffer_DecreaseExternalReferenceCount, args);
+  }
+
+ private:
+  const std::shared_ptr<ClientState> client_;
+  PJRT_Buffer* const buffer_;
+  std::mutex mutex_;   // plugins count external references without one
+  int num_loans_ = 0;  // guarded by mutex_
+};
 
 Buffer::Buffer(std::shared_ptr<ClientState> client, PJRT_Buffer* buffer, int device,
                std::shared_ptr<const Shape> shape, Metering metering)
     : client_(std::move(client)),
-      buffer_(buffer),
+      handle_(std::make_shared<Handle>(client_, buffer)),
       device_(device),
       size_bytes_(SizeOnDevice(client_->api, buffer, *shape)),
       shape_(std::move(shape)) {
@@ -39,7 +74,7 @@ Buffer::Buffer(std::shared_ptr<ClientState> client, PJRT_Buffer* buffer, int dev
 
 Buffer::Buffer(Buffer&& other) noexcept
     : client_(std::move(other.client_)),
-      buffer_(std::exchange(other.buffer_, nullptr)),
+      handle_(std::move(other.handle_)),
       device_(other.device_),
       state_(std::exchange(other.state_, BufferState::kDeleted)),
       size_bytes_(std::exchange(other.size_bytes_, 0)),
@@ -49,7 +84,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this == &other) return *this;
   Release();
   client_ = std::move(other.client_);
-  buffer_ = std::exchange(other.buffer_, nullptr);
+  handle_ = std::move(other.handle_);
   device_ = other.device_;
   state_ = std::exchange(other.state_, BufferState::kDeleted);
   size_bytes_ = std::exchange(other.size_bytes_, 0);
@@ -60,14 +95,14 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 Buffer::~Buffer() { Release(); }
 
 void Buffer::Release() {
-  if (buffer_ == nullptr) return;
+  if (handle_ == nullptr) return;
   if (state_ == BufferState::kAlive) client_->meter->RemoveBuffer(device_, size_bytes_);
-  auto args = Arguments<PJRT_Buffer_Destroy_Args>();
-  args.buffer = std::exchange(buffer_, nullptr);
-  CallIgnoringError(client_->api, &PJRT_Api::PJRT_Buffer_Destroy, args);
+  handle_.reset();
   state_ = BufferState::kDeleted;
   size_bytes_ = 0;
 }
+
+PJRT_Buffer* Buffer::handle() const { return handle_ == nullptr ? nullptr : handle_->get(); }
 
 void Buffer::Delete() {
   if (state_ == BufferState::kAlive) Release();
@@ -98,16 +133,10 @@ absl::StatusOr<Event> Buffer::CopyToHost(std::span<char> destination) const {
                            shape_->num_bytes(), destination.size());
   // With null the plugin only reports the size; an empty array has nothing to copy.
   if (destination.empty()) return Ready();
-  const std::vector<int64_t> minor_to_major = RowMajor(shape_->rank());
-  PJRT_Buffer_MemoryLayout layout = {};
-  layout.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE;
-  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
-  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-  layout.tiled.minor_to_major = minor_to_major.data();
-  layout.tiled.minor_to_major_size = minor_to_major.size();
+  RowMajorLayout layout(shape_->rank());
   auto args = Arguments<PJRT_Buffer_ToHostBuffer_Args>();
-  args.src = buffer_;
-  args.host_layout = &layout;
+  args.src = handle();
+  args.host_layout = layout.get();
   args.dst = destination.data();
   args.dst_size = destination.size();
   RETURN_IF_ERROR(Call(client_->api, &PJRT_Api::PJRT_Buffer_ToHostBuffer, args));
@@ -117,18 +146,18 @@ absl::StatusOr<Event> Buffer::CopyToHost(std::span<char> destination) const {
 // The contents where this process can read them as ToHost gives them; null: nowhere. They must be
 // computed.
 const char* Buffer::HostContents() const {
-  if (client_->kind != PluginKind::kCpu || size_bytes_ != shape_->num_bytes()) return nullptr;
+  if (client_->kind != Platform::kCpu || size_bytes_ != shape_->num_bytes()) return nullptr;
   auto layout = Arguments<PJRT_Buffer_GetMemoryLayout_Args>();
-  layout.buffer = buffer_;
+  layout.buffer = handle();
   if (!Call(client_->api, &PJRT_Api::PJRT_Buffer_GetMemoryLayout, layout).ok()) return nullptr;
   const PJRT_Buffer_MemoryLayout_Tiled& tiled = layout.layout.tiled;
   const bool is_row_major =
       layout.layout.type == PJRT_Buffer_MemoryLayout_Type_Tiled && tiled.num_tiles == 0 &&
       std::ranges::equal(std::span(tiled.minor_to_major, tiled.minor_to_major_size),
-                         RowMajor(shape_->rank()));
+                         RowMajorLayout(shape_->rank()).minor_to_major());
   if (!is_row_major) return nullptr;
   auto args = Arguments<PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args>();
-  args.buffer = buffer_;
+  args.buffer = handle();
   if (!Call(client_->api, &PJRT_Api::PJRT_Buffer_OpaqueDeviceMemoryDataPointer, args).ok()) {
     return nullptr;
   }
@@ -149,10 +178,25 @@ absl::StatusOr<std::string> Buffer::ToHost() const {
   return bytes;
 }
 
+absl::StatusOr<LentContents> Buffer::Lend() const {
+  ASSIGN_OR_RETURN(const Event ready, Ready());
+  RETURN_IF_ERROR(ready.Await());
+  if (const char* const contents = HostContents()) {
+    RETURN_IF_ERROR(handle_->BeginLoan());
+    return LentContents{.bytes = {contents, static_cast<size_t>(shape_->num_bytes())},
+                        .owner = std::shared_ptr<const void>(
+                            contents, [handle = handle_](const void*) { handle->EndLoan(); })};
+  }
+  ASSIGN_OR_RETURN(std::string copy, ToHost());
+  auto owner = std::make_shared<const std::string>(std::move(copy));
+  const std::span<const char> bytes = *owner;
+  return LentContents{.bytes = bytes, .owner = std::move(owner)};
+}
+
 absl::StatusOr<Event> Buffer::Ready() const {
   RETURN_IF_ERROR(CheckAlive());
   auto args = Arguments<PJRT_Buffer_ReadyEvent_Args>();
-  args.buffer = buffer_;
+  args.buffer = handle();
   RETURN_IF_ERROR(Call(client_->api, &PJRT_Api::PJRT_Buffer_ReadyEvent, args));
   return Event(client_->api, args.event);
 }

@@ -30,6 +30,12 @@ enum class Metering {
   kByLaunch,  // the launch that makes it, together with its temporary bytes
 };
 
+// A buffer's contents in memory of this process, dense and row-major as in Client::CopyFromHost.
+struct LentContents {
+  std::span<const char> bytes;
+  std::shared_ptr<const void> owner;  // keeps them as they are, whatever happens to the buffer
+};
+
 // Owns a PJRT buffer; move-only. A moved-from buffer is deleted and has no shape. Its contents may
 // still be computed when it exists: whatever uses it waits by itself. Reading is thread-safe;
 // Delete, donation and moves need the caller's order.
@@ -56,6 +62,11 @@ class Buffer {
   // live until the event.
   absl::StatusOr<Event> CopyToHost(std::span<char> destination) const;
 
+  // The contents without a copy where this process can read them on the device, else as ToHost.
+  // Until the owner is dropped, on any thread, the plugin keeps their memory: a launch that the
+  // buffer is donated to copies it. Blocks until they are computed.
+  absl::StatusOr<LentContents> Lend() const;
+
   // Completes when the contents are computed.
   absl::StatusOr<Event> Ready() const;
 
@@ -65,17 +76,19 @@ class Buffer {
 
   // For launches: the plugin's buffer, and the note that a launch has consumed it (the meter was
   // told by the launch).
-  PJRT_Buffer* handle() const { return buffer_; }
+  PJRT_Buffer* handle() const;
   const ClientState* client() const { return client_.get(); }
   void MarkDonated();
 
  private:
+  class Handle;  // the plugin's buffer, also of those it is lent to
+
   absl::Status CheckAlive() const;
   const char* HostContents() const;
   void Release();
 
   std::shared_ptr<ClientState> client_;
-  PJRT_Buffer* buffer_ = nullptr;
+  std::shared_ptr<Handle> handle_;
   int device_ = 0;
   BufferState state_ = BufferState::kAlive;
   int64_t size_bytes_ = 0;

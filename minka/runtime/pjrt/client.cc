@@ -1,12 +1,14 @@
 #include "minka/runtime/pjrt/client.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "minka/base/status.h"
 #include "minka/runtime/pjrt/client_state.h"
 #include "minka/runtime/pjrt/element_type.h"
 #include "minka/runtime/pjrt/platform.h"
+#include "minka/runtime/pjrt/row_major_layout.h"
 
 namespace minka::pjrt {
 namespace {
@@ -88,8 +90,7 @@ absl::StatusOr<Client> Client::Create(const Plugin& plugin, const ClientOptions&
   const PJRT_Api* api = plugin.api();
   auto created = CreateClient(api, PlatformClientOptions(plugin.kind(), options.num_devices));
   if (!created.ok())
-    return WithContext(created.status(),
-                       fmt::format("no {} devices", PluginKindName(plugin.kind())));
+    return WithContext(created.status(), fmt::format("no {} devices", PlatformName(plugin.kind())));
   auto state = std::make_shared<ClientState>(api, *created);
   state->kind = plugin.kind();
   ASSIGN_OR_RETURN(state->platform, PlatformName(api, state->client));
@@ -107,7 +108,7 @@ absl::StatusOr<Client> Client::Create(const Plugin& plugin, const ClientOptions&
 }
 
 const std::string& Client::platform() const { return state_->platform; }
-PluginKind Client::kind() const { return state_->kind; }
+Platform Client::kind() const { return state_->kind; }
 const std::vector<Device>& Client::devices() const { return state_->devices; }
 MemoryMeter& Client::meter() const { return *state_->meter; }
 
@@ -130,6 +131,36 @@ absl::StatusOr<Buffer> Client::CopyFromHost(int device, const Shape& shape,
   RETURN_IF_ERROR(Call(state_->api, &PJRT_Api::PJRT_Client_BufferFromHostBuffer, args));
   // The plugin has its copy already; the event only has to be released.
   const Event done_with_host_buffer(state_->api, args.done_with_host_buffer);
+  return Buffer(state_, args.buffer, device, std::make_shared<const Shape>(shape),
+                Metering::kByBuffer);
+}
+
+absl::StatusOr<Buffer> Client::Adopt(int device, const Shape& shape,
+                                     std::shared_ptr<char> memory) const {
+  // Of types narrower than a byte the plugin packs several into one.
+  const bool is_packed = ElementBits(shape.type) < 8 * ElementBytes(shape.type);
+  if (state_->kind != Platform::kCpu || is_packed) {
+    const std::string_view bytes(memory.get(), static_cast<size_t>(shape.num_bytes()));
+    return CopyFromHost(device, shape, bytes);
+  }
+  if (device < 0 || device >= num_devices())
+    return InvalidArgument("device {} of a client with {} devices", device, num_devices());
+  RowMajorLayout layout(shape.rank());
+  auto args = Arguments<PJRT_Client_CreateViewOfDeviceBuffer_Args>();
+  args.client = state_->client;
+  args.device_buffer_ptr = memory.get();
+  args.dims = shape.dims.data();
+  args.num_dims = shape.dims.size();
+  ASSIGN_OR_RETURN(args.element_type, ToPjrtType(shape.type));
+  args.layout = layout.get();
+  args.device = state_->handles[device];
+  auto held = std::make_unique<std::shared_ptr<char>>(std::move(memory));
+  args.on_delete_callback = [](void* /*memory*/, void* held) {
+    delete static_cast<std::shared_ptr<char>*>(held);
+  };
+  args.on_delete_callback_arg = held.get();
+  RETURN_IF_ERROR(Call(state_->api, &PJRT_Api::PJRT_Client_CreateViewOfDeviceBuffer, args));
+  [[maybe_unused]] const auto* const of_callback = held.release();
   return Buffer(state_, args.buffer, device, std::make_shared<const Shape>(shape),
                 Metering::kByBuffer);
 }

@@ -1,6 +1,6 @@
 // A connection to the devices of one plugin, and the arrays on them.
 //
-//   ASSIGN_OR_RETURN(const std::string path, FindPlugin({.kind = PluginKind::kCpu}));
+//   ASSIGN_OR_RETURN(const std::string path, FindPlugin({.kind = Platform::kCpu}));
 //   ASSIGN_OR_RETURN(const Plugin plugin, Plugin::Load(path));
 //   ASSIGN_OR_RETURN(Client client, Client::Create(plugin, {.num_devices = 8}));
 //   ASSIGN_OR_RETURN(Buffer x, client.CopyFromHost(0, {ElementType::kF32, {2, 2}}, bytes));
@@ -52,7 +52,7 @@ class Client {
   static absl::StatusOr<Client> Create(const Plugin& plugin, const ClientOptions& options);
 
   const std::string& platform() const;  // "cpu", "cuda"
-  PluginKind kind() const;
+  Platform kind() const;
   const std::vector<Device>& devices() const;
   int num_devices() const { return static_cast<int>(devices().size()); }
 
@@ -60,6 +60,11 @@ class Client {
   // Multi-byte elements are little endian; predicates and types narrower than a byte take one byte
   // each, of which on the way back only the type's low bits count.
   absl::StatusOr<Buffer> CopyFromHost(int device, const Shape& shape, std::string_view bytes) const;
+  // The same of what `memory` holds, without a copy where devices use this process's memory; it
+  // must be aligned to kAlignment, is the device's from now on, and is let go, on any thread, once
+  // the device needs it no more.
+  absl::StatusOr<Buffer> Adopt(int device, const Shape& shape, std::shared_ptr<char> memory) const;
+  static constexpr size_t kAlignment = 64;
 
   // The sum over live buffers and its largest value, kept by minka (exact on CPU, see MemoryMeter).
   MemoryMeter& meter() const;

@@ -18,7 +18,7 @@ struct ClientState {
 
   const PJRT_Api* const api;
   PJRT_Client* const client;
-  PluginKind kind = PluginKind::kCpu;
+  Platform kind = Platform::kCpu;
   std::string platform;
   std::vector<PJRT_Device*> handles;  // parallel to devices
   std::vector<Device> devices;

@@ -1,7 +1,10 @@
 #include "minka/runtime/pjrt/executable.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -48,7 +51,7 @@ std::vector<float> Floats(const Buffer& buffer) {
 class OnCpu : public ::testing::Test {
  protected:
   static Client MakeClient(int num_devices) {
-    PrepareEnvironment(PluginKind::kCpu);
+    PrepareEnvironment(Platform::kCpu);
     const auto plugin = Plugin::Load(*FindPlugin({}));
     return *Client::Create(*plugin, {.num_devices = num_devices});
   }
@@ -134,6 +137,78 @@ TEST_F(OnCpu, ADonatedArgumentIsGoneAfterwards) {
             "the buffer f32[4] on device 5 was donated to a launch");
   EXPECT_EQ(Message(accumulate.Execute(arguments_).status()),
             "'accumulate', replica 0: argument 0: the buffer was donated to an earlier launch");
+}
+
+TEST_F(OnCpu, LentContentsStayWhateverHappensToTheBuffer) {
+  Buffer x = Put(0, {1, 2});
+  const auto lent = x.Lend(), again = x.Lend();
+  ASSERT_TRUE(lent.ok()) << lent.status();
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(lent->bytes.data(), again->bytes.data());  // no copies
+  const int64_t live_bytes = client_.meter().live_bytes(0);
+  x.Delete();
+  EXPECT_EQ(client_.meter().live_bytes(0), live_bytes - 8);
+  EXPECT_EQ(Message(x.Lend().status()), "the buffer was deleted");
+  EXPECT_EQ(std::string(lent->bytes.begin(), lent->bytes.end()), Bytes<float>({1, 2}));
+}
+
+TEST_F(OnCpu, ALaunchDoesNotWriteToWhatIsLent) {
+  const Executable accumulate = Compile("accumulate", {.num_replicas = 8});
+  PutAccumulateArguments(8);
+  const auto lent = states_[3].Lend();
+  ASSERT_TRUE(lent.ok()) << lent.status();
+  const auto launch = accumulate.Execute(arguments_);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  ASSERT_TRUE(launch->Await().ok());
+  EXPECT_THAT(Floats(launch->results[3][0]), ElementsAre(38, 48, 58, 68));
+  EXPECT_EQ(std::string(lent->bytes.begin(), lent->bytes.end()), Bytes<float>({10, 20, 30, 40}));
+}
+
+// Memory aligned as a device wants it, and whether it is still needed.
+std::shared_ptr<char> AlignedMemory(const std::string& bytes, bool& is_needed) {
+  char* const memory = static_cast<char*>(std::aligned_alloc(Client::kAlignment, 256));
+  std::ranges::copy(bytes, memory);
+  is_needed = true;
+  return {memory, [&is_needed](char* no_longer_needed) {
+            std::free(no_longer_needed);
+            is_needed = false;
+          }};
+}
+
+TEST_F(OnCpu, AdoptedMemoryIsTheDevicesUntilItsBufferGoes) {
+  bool is_needed = false;
+  std::shared_ptr<char> memory = AlignedMemory(Bytes<float>({1, 2}), is_needed);
+  const char* const address = memory.get();
+  auto buffer = client_.Adopt(5, {ElementType::kF32, {2}}, std::move(memory));
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  EXPECT_EQ(buffer->device(), 5);
+  EXPECT_THAT(Floats(*buffer), ElementsAre(1, 2));
+  EXPECT_EQ(buffer->Lend()->bytes.data(), address);  // no copies
+  EXPECT_EQ(client_.meter().live_bytes(5), 8);
+  EXPECT_TRUE(is_needed);
+  buffer->Delete();
+  EXPECT_FALSE(is_needed);
+  EXPECT_EQ(client_.meter().live_bytes(5), 0);
+  memory = AlignedMemory("", is_needed);
+  EXPECT_EQ(Message(client_.Adopt(8, {ElementType::kF32, {2}}, std::move(memory)).status()),
+            "device 8 of a client with 8 devices");
+  EXPECT_FALSE(is_needed);
+}
+
+TEST_F(OnCpu, AdoptedMemoryCanBeDonated) {
+  const Executable accumulate = Compile("accumulate", {.num_replicas = 8});
+  PutAccumulateArguments(8);
+  bool is_needed = false;
+  states_[2] = *client_.Adopt(2, {ElementType::kF32, {4}},
+                              AlignedMemory(Bytes<float>({1, 2, 3, 4}), is_needed));
+  {
+    const auto launch = accumulate.Execute(arguments_);
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    ASSERT_TRUE(launch->Await().ok());
+    EXPECT_THAT(Floats(launch->results[2][0]), ElementsAre(29, 30, 31, 32));
+  }
+  states_.clear();
+  EXPECT_FALSE(is_needed);
 }
 
 TEST_F(OnCpu, WhatOneReplicaWouldRefuseIsRefusedBeforeAnyReplicaStarts) {

@@ -24,11 +24,11 @@ struct PackageFile {
   std::string wheel;
 };
 
-PackageFile PackageFileOf(PluginKind kind) {
+PackageFile PackageFileOf(Platform kind) {
   switch (kind) {
-    case PluginKind::kCpu:
+    case Platform::kCpu:
       return {"xla_plugins", "xla_cpu_pjrt", "xla_cpu_pjrt.so", "xla-cpu-pjrt"};
-    case PluginKind::kCuda:
+    case Platform::kCuda:
       return {"jax_plugins", "xla_cuda", "xla_cuda_plugin.so", "jax-cuda13-pjrt"};
   }
   return {};
@@ -109,12 +109,12 @@ absl::StatusOr<std::string> FindPlugin(const PluginSearch& search) {
       "  {}/lib/python3*/site-packages/{}: no such file\n"
       "  {} in the module path of {}: no such file\n"
       "Run 'make deps', or 'pip install {}', or name the file with --plugin.",
-      PluginKindName(search.kind), venv, inside, inside, search.python, package.wheel);
+      PlatformName(search.kind), venv, inside, inside, search.python, package.wheel);
 }
 
-void PrepareEnvironment(PluginKind kind) {
+void PrepareEnvironment(Platform kind) {
   setenv("TF_CPP_MIN_LOG_LEVEL", "2", /*overwrite=*/0);
-  if (kind != PluginKind::kCpu) return;
+  if (kind != Platform::kCpu) return;
   const char* set = std::getenv("XLA_FLAGS");
   std::string flags = set == nullptr ? "" : set;
   for (const char* limit : {"--xla_cpu_collective_call_warn_stuck_timeout_seconds=60",

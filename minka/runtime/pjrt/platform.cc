@@ -15,26 +15,26 @@ std::vector<int64_t> FirstDevices(int num_devices) {
 
 }  // namespace
 
-std::map<std::string, ClientOption> PlatformClientOptions(PluginKind kind, int num_devices) {
+std::map<std::string, ClientOption> PlatformClientOptions(Platform kind, int num_devices) {
   if (num_devices == 0) return {};
   switch (kind) {
-    case PluginKind::kCpu:
+    case Platform::kCpu:
       return {{"cpu_device_count", static_cast<int64_t>(num_devices)}};
-    case PluginKind::kCuda:
+    case Platform::kCuda:
       return {{"visible_devices", FirstDevices(num_devices)}};
   }
   return {};
 }
 
-Overrides RequiredOverrides(PluginKind kind) {
+Overrides RequiredOverrides(Platform kind) {
   // The reshape mover makes constants fold wrongly, and XNNPACK's dots go wrong where a step writes
   // new weights over the old (docs/design/0004).
   switch (kind) {
-    case PluginKind::kCpu:
+    case Platform::kCpu:
       return {{kDisabledPasses, "cse_barrier_expander,reshape-mover,cpu-all-reduce-combiner"},
               {"xla_cpu_enable_concurrency_optimized_scheduler", false},
               {"xla_cpu_use_xnnpack", false}};
-    case PluginKind::kCuda:
+    case Platform::kCuda:
       // The GPU compiler combines collectives up to these bytes; the plan has combined them
       // already.
       return {{kDisabledPasses, "cse_barrier_expander,reshape-mover"},

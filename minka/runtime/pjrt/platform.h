@@ -18,12 +18,12 @@ using Overrides = std::map<std::string, OverrideValue>;
 
 // Options of Client_Create, by name. A plugin refuses names that it does not know.
 using ClientOption = std::variant<int64_t, std::vector<int64_t>>;
-std::map<std::string, ClientOption> PlatformClientOptions(PluginKind kind, int num_devices);
+std::map<std::string, ClientOption> PlatformClientOptions(Platform kind, int num_devices);
 
 // What keeps XLA from planning again: recomputed operations and repeated gathers behind an
 // opt-barrier stay, all-reduces are not combined beyond the plan, and the schedule does not trade
 // memory for concurrency. And what was seen to compute wrongly: docs/design/0004.
-Overrides RequiredOverrides(PluginKind kind);
+Overrides RequiredOverrides(Platform kind);
 
 // `extra` on top of `required`; lists of pass names (xla_disable_hlo_passes) are joined.
 Overrides MergeOverrides(Overrides required, const Overrides& extra);

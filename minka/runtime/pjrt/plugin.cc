@@ -56,8 +56,6 @@ absl::Status CheckVersion(const PJRT_Api* api, const std::string& path) {
 
 }  // namespace
 
-std::string PluginKindName(PluginKind kind) { return kind == PluginKind::kCpu ? "cpu" : "cuda"; }
-
 absl::StatusOr<Plugin> Plugin::Load(const std::string& path) {
   Plugin plugin;
   plugin.path_ = path;
@@ -78,8 +76,8 @@ absl::StatusOr<Plugin> Plugin::Load(const std::string& path) {
 
 int Plugin::api_minor_version() const { return api_->pjrt_api_version.minor_version; }
 
-PluginKind Plugin::kind() const {
-  return attributes_.contains("cuda_version") ? PluginKind::kCuda : PluginKind::kCpu;
+Platform Plugin::kind() const {
+  return attributes_.contains("cuda_version") ? Platform::kCuda : Platform::kCpu;
 }
 
 }  // namespace minka::pjrt

@@ -6,19 +6,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "minka/base/platform.h"
 
 struct PJRT_Api;
 
 namespace minka::pjrt {
 
-enum class PluginKind { kCpu, kCuda };
-
-// "cpu", "cuda".
-std::string PluginKindName(PluginKind kind);
-
 // Where to look for a plugin. The defaults are what the programs use.
 struct PluginSearch {
-  PluginKind kind = PluginKind::kCpu;
+  Platform kind = Platform::kCpu;
   std::string path;                // --plugin; empty: not given
   std::string venv;                // virtual environment; empty: the one of the build tree
   std::string python = "python3";  // its xla_plugins and jax_plugins are looked at last
@@ -34,7 +30,7 @@ absl::StatusOr<std::string> FindPlugin(const PluginSearch& search);
 // member of a collective may be ten minutes late before XLA aborts the process (its default of 60 s
 // is too short for big steps of virtual devices), and XLA's information messages are off. Changes
 // the process's environment: call it first thing in main.
-void PrepareEnvironment(PluginKind kind);
+void PrepareEnvironment(Platform kind);
 
 // A loaded plugin. Plugins stay loaded until the process ends, because they own threads; so this is
 // a plain value.
@@ -48,7 +44,7 @@ class Plugin {
   const std::string& path() const { return path_; }
   int api_minor_version() const;
 
-  PluginKind kind() const;
+  Platform kind() const;
 
   // Name to value as text, e.g. "xla_version", "stablehlo_current_version" ("1.13.3"),
   // "cuda_version".

@@ -40,8 +40,8 @@ class PluginFiles : public ::testing::Test {
 };
 
 TEST_F(PluginFiles, TheErrorListsEveryPlaceTried) {
-  const auto found = FindPlugin(
-      {.kind = PluginKind::kCuda, .venv = "/nowhere/venv", .python = "/nowhere/python3"});
+  const auto found =
+      FindPlugin({.kind = Platform::kCuda, .venv = "/nowhere/venv", .python = "/nowhere/python3"});
   EXPECT_EQ(Message(found.status()),
             "no PJRT plugin for cuda; tried\n"
             "  --plugin: not given\n"
@@ -69,7 +69,7 @@ TEST_F(PluginFiles, OfSeveralCudaPackagesTheNewestIsTaken) {
   Touch("lib/python3.11/site-packages/jax_plugins/xla_cuda12/xla_cuda_plugin.so");
   const std::string newest =
       Touch("lib/python3.11/site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so");
-  EXPECT_EQ(*FindPlugin({.kind = PluginKind::kCuda, .venv = root_}), newest);
+  EXPECT_EQ(*FindPlugin({.kind = Platform::kCuda, .venv = root_}), newest);
 }
 
 TEST_F(PluginFiles, PythonsModulePathIsSearchedLast) {
@@ -106,7 +106,7 @@ TEST(Plugin, TheCpuPluginOfTheBuildLoadsTwiceAndTellsItsVersion) {
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
   EXPECT_EQ(first->api(), second->api());
   EXPECT_GE(first->api_minor_version(), 81);
-  EXPECT_EQ(first->kind(), PluginKind::kCpu);
+  EXPECT_EQ(first->kind(), Platform::kCpu);
   EXPECT_THAT(first->attributes().at("stablehlo_current_version"), HasSubstr("1."));
 }
 
@@ -124,7 +124,7 @@ TEST(Client, GivesTheDevicesAskedFor) {
 
 TEST(PrepareEnvironment, KeepsWhatTheUserHasSet) {
   setenv("XLA_FLAGS", "--xla_cpu_collective_call_warn_stuck_timeout_seconds=3", 1);
-  PrepareEnvironment(PluginKind::kCpu);
+  PrepareEnvironment(Platform::kCpu);
   EXPECT_STREQ(getenv("XLA_FLAGS"),
                "--xla_cpu_collective_call_warn_stuck_timeout_seconds=3 "
                "--xla_cpu_collective_call_terminate_timeout_seconds=540");

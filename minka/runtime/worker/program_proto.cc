@@ -14,6 +14,7 @@
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/hlo_shape.h"
 #include "minka/ir/text_cursor.h"
+#include "minka/runtime/worker/tile_proto.h"
 #include "minka/runtime/worker/wire.h"
 
 namespace minka {
@@ -34,9 +35,11 @@ worker::Instruction InstructionToProto(const PipelineInstruction& instruction) {
   } else if (const auto* send = std::get_if<SendInstruction>(&instruction)) {
     proto.mutable_send()->set_slot(send->slot);
     proto.mutable_send()->set_channel(send->channel);
+    proto.mutable_send()->set_tiles(send->tiles);
   } else if (const auto* receive = std::get_if<ReceiveInstruction>(&instruction)) {
     proto.mutable_receive()->set_slot(receive->slot);
     proto.mutable_receive()->set_channel(receive->channel);
+    proto.mutable_receive()->set_tiles(receive->tiles);
   } else {
     const std::vector<int>& slots = std::get<FreeInstruction>(instruction).slots;
     proto.mutable_free()->mutable_slots()->Assign(slots.begin(), slots.end());
@@ -113,6 +116,7 @@ class ProgramReader {
     RETURN_IF_ERROR(ReadSlots());
     RETURN_IF_ERROR(ReadNumbers());
     RETURN_IF_ERROR(ReadChannels());
+    RETURN_IF_ERROR(ReadTileLists());
     RETURN_IF_ERROR(ReadInstructions());
     RETURN_IF_ERROR(CheckThatAllIsUsed());
     RETURN_IF_ERROR(FollowSlots());
@@ -124,7 +128,9 @@ class ProgramReader {
 
   struct ChannelUse {
     bool is_sent = false, is_received = false;
-    std::optional<Shape> on_its_way;  // as far as the list has been followed
+    // As far as the list has been followed.
+    std::optional<Shape> on_its_way;
+    int sent_tiles = 0;
   };
 
   MeshProgram& program() { return out_.program; }
@@ -216,6 +222,16 @@ class ProgramReader {
         return InvalidArgument("channel {} is listed twice", channel.number());
       }
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTileLists() {
+    for (int number = 0; number < proto_.tile_lists_size(); ++number) {
+      absl::StatusOr<TileList> list = TileListFromProto(proto_.tile_lists(number));
+      if (!list.ok()) return WithContext(list.status(), fmt::format("tile list {}", number));
+      program().tile_lists.push_back(*std::move(list));
+    }
+    is_list_used_.resize(program().tile_lists.size());
     return absl::OkStatus();
   }
 
@@ -317,7 +333,10 @@ class ProgramReader {
       return InvalidArgument("channel {} is used twice", proto.channel());
     }
     out_.uses[proto.slot()].is_needed = true;
-    program().instructions.emplace_back(SendInstruction{proto.slot(), proto.channel()});
+    RETURN_IF_ERROR(CheckSentTiles(program().slots[proto.slot()], program().mesh,
+                                   program().tile_lists[proto.tiles()]));
+    program().instructions.emplace_back(
+        SendInstruction{proto.slot(), proto.channel(), proto.tiles()});
     return absl::OkStatus();
   }
 
@@ -327,12 +346,20 @@ class ProgramReader {
       return InvalidArgument("channel {} is used twice", proto.channel());
     }
     Fill(proto.slot());
-    program().instructions.emplace_back(ReceiveInstruction{proto.slot(), proto.channel()});
+    RETURN_IF_ERROR(CheckReceivedTiles(program().slots[proto.slot()], program().mesh,
+                                       program().tile_lists[proto.tiles()]));
+    program().instructions.emplace_back(
+        ReceiveInstruction{proto.slot(), proto.channel(), proto.tiles()});
     return absl::OkStatus();
   }
 
-  absl::Status CheckTransfer(const worker::Transfer& proto) const {
+  absl::Status CheckTransfer(const worker::Transfer& proto) {
     RETURN_IF_ERROR(CheckSlot(proto.slot()));
+    if (proto.tiles() < 0 || proto.tiles() >= proto_.tile_lists_size()) {
+      return InvalidArgument("tile list {} of {} does not exist", proto.tiles(),
+                             proto_.tile_lists_size());
+    }
+    is_list_used_[proto.tiles()] = true;
     if (!IsWhole(proto.slot())) {
       return InvalidArgument("{} holds sums that are still owed", SlotName(proto.slot()));
     }
@@ -356,6 +383,9 @@ class ProgramReader {
   absl::Status CheckThatAllIsUsed() const {
     for (int number = 0; number < proto_.programs_size(); ++number) {
       if (!has_run_[number]) return InvalidArgument("{} is never run", NameOfProgram(number));
+    }
+    for (size_t number = 0; number < is_list_used_.size(); ++number) {
+      if (!is_list_used_[number]) return InvalidArgument("tile list {} is never used", number);
     }
     for (const auto& [number, peer] : out_.peers) {
       const auto found = channels_.find(number);
@@ -436,6 +466,7 @@ class ProgramReader {
   }
   absl::Status Follow(const SendInstruction& send) {
     channels_[send.channel].on_its_way = program().slots[send.slot].shape;
+    channels_[send.channel].sent_tiles = send.tiles;
     return CheckFull(send.slot);
   }
   absl::Status Follow(const ReceiveInstruction& receive) {
@@ -447,6 +478,12 @@ class ProgramReader {
     if (const Shape& shape = program().slots[receive.slot].shape; shape != *sent) {
       return InvalidArgument("{} is {}, but channel {} brings {}", SlotName(receive.slot),
                              ToString(shape), receive.channel, ToString(*sent));
+    }
+    const int sent_tiles = channels_[receive.channel].sent_tiles;
+    if (!HaveSameBoxes(program().tile_lists[sent_tiles], program().tile_lists[receive.tiles])) {
+      return InvalidArgument(
+          "channel {} brings the boxes of tile list {}, expected are those of {}", receive.channel,
+          sent_tiles, receive.tiles);
     }
     return FollowFill(receive.slot);
   }
@@ -468,6 +505,7 @@ class ProgramReader {
   std::vector<bool> is_number_;         // by slot
   std::vector<Contents> contents_;      // by slot, as far as the list has been followed
   std::vector<bool> has_run_;           // by program
+  std::vector<bool> is_list_used_;      // by tile list
   std::map<int, ChannelUse> channels_;  // by number
 };
 
@@ -501,6 +539,9 @@ worker::MeshProgram MeshProgramToProto(const MeshProgram& program,
   proto.mutable_numbers()->Assign(program.numbers.begin(), program.numbers.end());
   for (const PipelineInstruction& instruction : program.instructions) {
     *proto.add_instructions() = InstructionToProto(instruction);
+  }
+  for (const TileList& list : program.tile_lists) {
+    *proto.add_tile_lists() = TileListToProto(list);
   }
   for (const auto& [number, peer] : peers) {
     worker::Channel& out = *proto.add_channels();

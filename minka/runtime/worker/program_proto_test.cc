@@ -53,6 +53,10 @@ TEST(ProgramProto, UsesSayWhatAStepBringsAndLeaves) {
   EXPECT_EQ(left, "new_w spare number ");
 }
 
+worker::Tile& TileAt(worker::MeshProgram& proto, int list, int tile) {
+  return *proto.mutable_tile_lists(list)->mutable_messages(0)->mutable_tiles(tile);
+}
+
 // A mesh that sends to itself waits for ever unless it sends first.
 TEST(ProgramProto, ChannelsBackToTheWorkerAreSentBeforeTheyAreReceived) {
   worker::MeshProgram proto = MeshProgramToProto(SmallMeshProgram(), {{4, 0}});
@@ -62,13 +66,23 @@ TEST(ProgramProto, ChannelsBackToTheWorkerAreSentBeforeTheyAreReceived) {
   proto.mutable_instructions(0)->mutable_receive()->set_slot(4);
   proto.mutable_instructions()->SwapElements(0, 3);
   proto.mutable_instructions(0)->mutable_send()->set_slot(0);
+  proto.mutable_instructions(0)->mutable_send()->set_tiles(0);
+  proto.mutable_instructions(3)->mutable_receive()->set_tiles(1);
+  worker::TileList& received_tiles = *proto.mutable_tile_lists(1);
+  TileAt(proto, 1, 0).add_devices(0);
+  EXPECT_EQ(ErrorOf(proto),
+            "mesh program: instruction 3: channel 4 brings the boxes of tile list 0, expected are "
+            "those of 1");
+  received_tiles = proto.tile_lists(0);
+  TileAt(proto, 1, 0).add_devices(1);
+  TileAt(proto, 1, 1).add_devices(0);
   const auto received = MeshProgramFromProto(proto, SmallSession());
   ASSERT_TRUE(received.ok()) << Message(received.status());
   EXPECT_TRUE(received->uses[0].is_needed);
-  proto.mutable_slots(4)->set_shape("f32[2,4]");
+  proto.mutable_slots(4)->set_shape("s32[4,4]");
   EXPECT_EQ(
       ErrorOf(proto),
-      "mesh program: instruction 3: slot 4 (spare) is f32[2,4], but channel 4 brings f32[4,4]");
+      "mesh program: instruction 3: slot 4 (spare) is s32[4,4], but channel 4 brings f32[4,4]");
 }
 
 struct Broken {
@@ -215,6 +229,53 @@ std::vector<Broken> BrokenChannels() {
   };
 }
 
+std::vector<Broken> BrokenTiles() {
+  return {
+      {"tile list 0: no messages", [](auto& proto) { proto.mutable_tile_lists(0)->Clear(); }},
+      {"tile list 0: a message without tiles",
+       [](auto& proto) { proto.mutable_tile_lists(0)->add_messages(); }},
+      {"tile list 0: a box with 2 beginnings and 3 ends",
+       [](auto& proto) { TileAt(proto, 0, 1).add_end(1); }},
+      {"tile list 0: the box [-1:4,0:4] is none",
+       [](auto& proto) { TileAt(proto, 0, 1).set_begin(0, -1); }},
+      {"tile list 0: the box [5:4,0:4] is none",
+       [](auto& proto) { TileAt(proto, 0, 1).set_begin(0, 5); }},
+      {"tile list 0: the box [2:4,0:4] has no device",
+       [](auto& proto) { TileAt(proto, 0, 1).clear_devices(); }},
+      {"tile list 0: the box [2:4,0:4] has devices that are none, or the same",
+       [](auto& proto) { TileAt(proto, 0, 1).add_devices(1); }},
+      {"tile list 2 is never used",
+       [](auto& proto) { *proto.add_tile_lists() = proto.tile_lists(0); }},
+      {"instruction 3: send: tile list 2 of 2 does not exist",
+       [](auto& proto) { proto.mutable_instructions(3)->mutable_send()->set_tiles(2); }},
+      {"instruction 3: send: the box [0:4,0:4] has 2 senders",
+       [](auto& proto) { TileAt(proto, 1, 0).add_devices(0); }},
+      {"instruction 3: send: the box [0:4,0:4] is for device 2 of 2",
+       [](auto& proto) { TileAt(proto, 1, 0).set_devices(0, 2); }},
+      {"instruction 3: send: the box [0:4,0:5] is not in [0:4,0:4], which device 1 holds",
+       [](auto& proto) { TileAt(proto, 1, 0).set_end(1, 5); }},
+      {"instruction 3: send: sends more than f32[4,4] has",
+       [](auto& proto) {
+         *proto.mutable_tile_lists(1)->add_messages() = proto.tile_lists(1).messages(0);
+       }},
+      {"instruction 0: receive: the box [2:4] is none of f32[4,4]",
+       [](auto& proto) {
+         TileAt(proto, 0, 1).mutable_begin()->RemoveLast();
+         TileAt(proto, 0, 1).mutable_end()->RemoveLast();
+       }},
+      {"instruction 0: receive: the box [0:2,0:4] is not in [2:4,0:4], which device 1 holds",
+       [](auto& proto) { TileAt(proto, 0, 0).set_devices(0, 1); }},
+      {"instruction 0: receive: device 0 gets elements of [0:2,0:4] and [1:2,0:4] twice",
+       [](auto& proto) {
+         worker::Tile& tile = *proto.mutable_tile_lists(0)->mutable_messages(0)->add_tiles();
+         tile = TileAt(proto, 0, 0);
+         tile.set_begin(0, 1);
+       }},
+      {"instruction 0: receive: device 1 gets 4 elements of the 8 of [2:4,0:4]",
+       [](auto& proto) { TileAt(proto, 0, 1).set_begin(0, 3); }},
+  };
+}
+
 std::vector<Broken> BrokenRuns() {
   return {
       {"instruction 5: it is none of run, send, receive and free",
@@ -269,6 +330,8 @@ std::vector<Broken> BrokenRuns() {
          RunAt(proto, 2).add_arguments(5);
          proto.mutable_slots(3)->set_shape("s32[]");
          proto.mutable_slots(3)->set_sharding("[]");
+         TileAt(proto, 1, 0).clear_begin();
+         TileAt(proto, 1, 0).clear_end();
        }},
       {"instruction 2: run: program 1 (stage 1 apply 2): two results go into slot 3 (new_w)",
        [](auto& proto) {
@@ -307,6 +370,7 @@ TEST(ProgramProto, SeedsOfTheFuzzerAreAccepted) {
 TEST(ProgramProto, MeshesAndProgramsAreChecked) { ExpectRefused(BrokenMeshesAndPrograms()); }
 TEST(ProgramProto, SlotsAreChecked) { ExpectRefused(BrokenSlots()); }
 TEST(ProgramProto, ChannelsAreChecked) { ExpectRefused(BrokenChannels()); }
+TEST(ProgramProto, TilesAreChecked) { ExpectRefused(BrokenTiles()); }
 TEST(ProgramProto, InstructionsAreChecked) { ExpectRefused(BrokenRuns()); }
 
 }  // namespace

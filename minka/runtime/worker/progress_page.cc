@@ -50,6 +50,10 @@ std::string ToString(const WorkerProgress& progress) {
                          progress.instruction, progress.program);
     case WorkerActivity::kFetching:
       return "while it gave arrays";
+    case WorkerActivity::kStoring:
+      return "while it wrote its part of a checkpoint";
+    case WorkerActivity::kRestoring:
+      return "while it read its part of a checkpoint";
   }
   // The worker wrote what it pleased.
   return "at something unknown";

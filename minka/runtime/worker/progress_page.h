@@ -18,7 +18,9 @@ enum class WorkerActivity : uint32_t {
   kLoading,     // compiles a program
   kPutting,     // takes arrays from the driver
   kStepping,
-  kFetching,  // gives arrays to the driver
+  kFetching,   // gives arrays to the driver
+  kStoring,    // writes arrays to a file
+  kRestoring,  // reads arrays from files
 };
 
 struct WorkerProgress {

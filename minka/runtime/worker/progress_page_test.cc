@@ -30,7 +30,7 @@ TEST(ProgressPage, OneEndReadsWhatTheOtherNotes) {
 TEST(ProgressPage, EveryActivityHasItsWords) {
   ProgressPage page = ProgressPage::Create().value();
   std::string texts;
-  for (uint32_t activity = 0; activity <= 8; ++activity) {
+  for (uint32_t activity = 0; activity <= 10; ++activity) {
     page.Note(static_cast<WorkerActivity>(activity), 1);
     texts += ToString(page.Read()) + "\n";
   }
@@ -43,6 +43,8 @@ TEST(ProgressPage, EveryActivityHasItsWords) {
             "while it took arrays\n"
             "at step 0, instruction 0 of program 1\n"
             "while it gave arrays\n"
+            "while it wrote its part of a checkpoint\n"
+            "while it read its part of a checkpoint\n"
             "at something unknown\n");
 }
 

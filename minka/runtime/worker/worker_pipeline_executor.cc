@@ -1,6 +1,9 @@
 #include "minka/runtime/worker/worker_pipeline_executor.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
 #include <utility>
 
 #include "minka/base/check.h"
@@ -31,6 +34,8 @@ struct WorkerStorage : ArrayStorage {
       workers->Tell(place.worker, std::move(request));
     }
   }
+
+  int worker() const override { return places.front().worker; }
 
   PendingParts Fetch(std::vector<int64_t> devices) const override {
     worker::Request request;
@@ -170,6 +175,85 @@ absl::StatusOr<DistributedArray> WorkerPipelineExecutor::Put(int parameter, cons
   }
   RETURN_IF_ERROR(workers_->status());
   return DistributedArray(std::move(layout), std::move(storage));
+}
+
+absl::Status WorkerPipelineExecutor::FailureOf(int worker, bool has_failed,
+                                               const worker::Failed& failed) const {
+  if (!has_failed) return absl::OkStatus();
+  return MakeError(static_cast<absl::StatusCode>(failed.code()),
+                   fmt::format("{}: {}", workers_->name(worker), failed.message()));
+}
+
+absl::StatusOr<std::vector<StoredFile>> WorkerPipelineExecutor::Store(
+    std::span<const FileOfTiles> files) {
+  std::vector<std::shared_ptr<WorkerAnswer>> answers;
+  std::vector<int> writers;
+  for (const FileOfTiles& file : files) {
+    worker::Request request;
+    worker::Store& store = *request.mutable_store();
+    store.set_path(file.path);
+    for (const NamedTile& tile : file.tiles) {
+      const WorkerStorage::Place& place = StorageOf(*tile.array, *workers_).places.front();
+      worker::StorePart& part = *store.add_parts();
+      part.set_name(tile.name);
+      part.set_array(place.array);
+      part.set_device(static_cast<int>(tile.device));
+    }
+    writers.push_back(file.tiles.front().array->storage().worker());
+    answers.push_back(workers_->Ask(writers.back(), std::move(request)));
+  }
+  workers_->Flush();
+  // All are waited for: nobody writes any more when this returns.
+  std::vector<StoredFile> files_written;
+  absl::Status status;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answers[i]));
+    const worker::Stored& stored = replies.front().stored();
+    status.Update(FailureOf(writers[i], stored.has_failed(), stored.failed()));
+    files_written.push_back({.num_bytes = stored.num_bytes(),
+                             .hashes = {stored.hashes().begin(), stored.hashes().end()}});
+    if (status.ok() && files_written.back().hashes.size() != files[i].tiles.size()) {
+      return InternalError("a worker wrote {} tiles of {}", stored.hashes_size(),
+                           files[i].tiles.size());
+    }
+  }
+  if (!status.ok()) return status;
+  return files_written;
+}
+
+absl::StatusOr<std::vector<DistributedArray>> WorkerPipelineExecutor::Restore(
+    CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) {
+  std::map<int, worker::Request> requests;  // by worker
+  std::vector<DistributedArray> arrays;
+  for (const auto& [parameter, name] : tensors) {
+    auto storage = std::make_shared<WorkerStorage>(workers_);
+    for (const MeshSlot& at : program().parameters[parameter]) {
+      storage->places.push_back({at.mesh, workers_->NewNumber()});
+      worker::RestoreArray& array = *requests[at.mesh].mutable_restore()->add_arrays();
+      array.set_name(name);
+      array.set_array(storage->places.back().array);
+      array.set_program(number_);
+      array.set_slot(at.slot);
+    }
+    arrays.emplace_back(ParameterLayout(parameter), std::move(storage));
+  }
+  std::error_code error;
+  const std::string path = std::filesystem::absolute(checkpoint.path(), error).string();
+  std::map<int, std::shared_ptr<WorkerAnswer>> answers;
+  for (auto& [worker, request] : requests) {
+    request.mutable_restore()->set_path(path);
+    request.mutable_restore()->set_hash(checkpoint.hash());
+    answers[worker] = workers_->Ask(worker, std::move(request));
+  }
+  workers_->Flush();
+  absl::Status status;
+  for (const auto& [worker, answer] : answers) {
+    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers_->Wait(*answer));
+    const worker::Restored& restored = replies.front().restored();
+    status.Update(FailureOf(worker, restored.has_failed(), restored.failed()));
+  }
+  if (!status.ok()) return status;
+  return arrays;
 }
 
 absl::StatusOr<std::vector<DistributedArray>> WorkerPipelineExecutor::Run(

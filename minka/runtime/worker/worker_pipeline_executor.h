@@ -27,6 +27,10 @@ class WorkerPipelineExecutor : public PipelineExecutor {
   ~WorkerPipelineExecutor() override;
 
   absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) override;
+  void Flush() override { workers_->Flush(); }
+  absl::StatusOr<std::vector<StoredFile>> Store(std::span<const FileOfTiles> files) override;
+  absl::StatusOr<std::vector<DistributedArray>> Restore(
+      CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) override;
   absl::StatusOr<std::vector<DistributedArray>> Run(
       std::span<DistributedArray* const> arguments) override;
   absl::Status Wait() override;
@@ -49,6 +53,8 @@ class WorkerPipelineExecutor : public PipelineExecutor {
   WorkerPipelineExecutor(std::shared_ptr<Workers> workers, PipelineProgram program);
   absl::Status Load();
   absl::Status WaitForOldest();
+  // What an answer says that went wrong with files.
+  absl::Status FailureOf(int worker, bool has_failed, const worker::Failed& failed) const;
   void AddTrace(const worker::Stepped& stepped, Clock::time_point arrived);
   // By mesh.
   absl::StatusOr<std::vector<worker::Measured>> Measure(bool reset);
@@ -69,6 +75,7 @@ class WorkersSession : public Session {
     return WorkerPipelineExecutor::Create(workers_, std::move(program));
   }
   std::string version() const override { return workers_->version(); }
+  Platform platform() const override { return workers_->platform(); }
   void Cancel() override { workers_->Cancel(); }
   Workers& workers() { return *workers_; }
 

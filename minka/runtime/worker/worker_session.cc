@@ -1,6 +1,7 @@
 #include "minka/runtime/worker/worker_session.h"
 
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,32 +22,26 @@ class WorkerChannels : public MeshChannels {
   WorkerChannels(Transport& transport, uint64_t program, const std::map<int, int>& peers)
       : transport_(transport), program_(program), peers_(peers) {}
 
-  absl::Status Send(int channel, const Literal& value) override {
-    return transport_.Send(peers_.at(channel), TagOf(channel), *value.bytes, value.bytes);
+  absl::Status Send(int channel, std::span<const char> bytes,
+                    std::shared_ptr<const void> owner) override {
+    return transport_.Send(peers_.at(channel), TagOf(channel), bytes, std::move(owner));
   }
 
-  absl::Status Expect(int channel, const Shape& shape) override {
-    Expected expected{
-        .shape = shape,
-        .bytes = std::make_shared<std::string>(static_cast<size_t>(shape.num_bytes()), '\0')};
-    ASSIGN_OR_RETURN(expected.pending,
-                     transport_.Receive(peers_.at(channel), TagOf(channel), *expected.bytes));
-    expected_.emplace(channel, std::move(expected));
+  absl::Status Expect(int channel, std::span<char> destination) override {
+    ASSIGN_OR_RETURN(expected_[channel].pending.emplace_back(),
+                     transport_.Receive(peers_.at(channel), TagOf(channel), destination));
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Literal> Receive(int channel) override {
-    auto expected = expected_.extract(channel);
-    MINKA_CHECK(!expected.empty(), "channel {} was not expected", channel);
-    RETURN_IF_ERROR(expected.mapped().pending->Wait());
-    return Literal{expected.mapped().shape, std::move(expected.mapped().bytes)};
+  absl::Status Wait(int channel) override {
+    Expected& expected = expected_[channel];
+    return expected.pending[expected.num_waited_for++]->Wait();
   }
 
  private:
   struct Expected {
-    Shape shape;
-    std::shared_ptr<std::string> bytes;
-    std::unique_ptr<PendingReceive> pending;  // writes to `bytes`: goes first
+    std::vector<std::unique_ptr<PendingReceive>> pending;
+    size_t num_waited_for = 0;
   };
 
   uint64_t TagOf(int channel) const {
@@ -58,6 +53,11 @@ class WorkerChannels : public MeshChannels {
   const std::map<int, int>& peers_;
   std::map<int, Expected> expected_;  // by channel
 };
+
+void NoteFailure(const absl::Status& status, worker::Failed& failed) {
+  failed.set_code(static_cast<int>(status.code()));
+  failed.set_message(Message(status));
+}
 
 bool Has(const std::vector<SlotUse>& uses, int slot, bool SlotUse::* use) {
   return slot >= 0 && static_cast<size_t>(slot) < uses.size() && uses[slot].*use;
@@ -99,6 +99,12 @@ absl::Status WorkerSession::Handle(const worker::Request& request) {
     case worker::Request::kGet:
       progress_.Note(WorkerActivity::kFetching);
       return Get(request.get());
+    case worker::Request::kStore:
+      progress_.Note(WorkerActivity::kStoring);
+      return Store(request.store());
+    case worker::Request::kRestore:
+      progress_.Note(WorkerActivity::kRestoring);
+      return Restore(request.restore());
     case worker::Request::kFree:
       for (const uint64_t array : request.free().arrays()) arrays_.erase(array);
       return absl::OkStatus();
@@ -146,6 +152,7 @@ absl::Status WorkerSession::Open(const worker::Open& open) {
   worker::Reply reply;
   reply.mutable_opened()->set_address(address);
   reply.mutable_opened()->set_version(devices_->version());
+  reply.mutable_opened()->set_platform(std::string(PlatformName(devices_->client.kind())));
   return Send(reply);
 }
 
@@ -188,23 +195,32 @@ absl::StatusOr<std::shared_ptr<MeshArray>> WorkerSession::FindArray(uint64_t num
   return found->second;
 }
 
-absl::Status WorkerSession::Put(const worker::Put& put) {
-  ASSIGN_OR_RETURN(const LoadedProgram* const program, FindProgram(put.program()));
-  const std::vector<ArraySlot>& slots = program->player.program().slots;
-  if (!Has(program->received.uses, put.slot(), &SlotUse::is_given)) {
-    return InvalidArgument("program {} takes no argument in slot {}", put.program(), put.slot());
+absl::StatusOr<const pjrt::Buffer*> WorkerSession::FindPart(uint64_t number, int device) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<MeshArray> array, FindArray(number));
+  if (device >= 0 && static_cast<size_t>(device) < array->parts.size()) {
+    return &array->parts[device];
   }
-  const ArraySlot& slot = slots[put.slot()];
-  const auto size = static_cast<size_t>(slot.shape.num_bytes());
+  return InvalidArgument("array {} has no part on device {}", number, device);
+}
+
+absl::StatusOr<ArrayLayout> WorkerSession::LayoutOfArgument(uint64_t number, int slot) {
+  ASSIGN_OR_RETURN(const LoadedProgram* const program, FindProgram(number));
+  if (Has(program->received.uses, slot, &SlotUse::is_given)) return program->player.LayoutOf(slot);
+  return InvalidArgument("program {} takes no argument in slot {}", number, slot);
+}
+
+absl::Status WorkerSession::Put(const worker::Put& put) {
+  ASSIGN_OR_RETURN(const ArrayLayout layout, LayoutOfArgument(put.program(), put.slot()));
+  const auto size = static_cast<size_t>(layout.shape.num_bytes());
   pieces_ += put.bytes();
   if (pieces_.size() > size || (put.is_last() && pieces_.size() < size)) {
-    return InvalidArgument("{} bytes come for {}, which is {}", pieces_.size(), slot.name,
-                           ToString(slot.shape));
+    return InvalidArgument("{} bytes come for slot {}, which is {}", pieces_.size(), put.slot(),
+                           ToString(layout.shape));
   }
   if (!put.is_last()) return absl::OkStatus();
-  const Literal value{slot.shape, std::make_shared<const std::string>(std::exchange(pieces_, {}))};
-  ASSIGN_OR_RETURN(MeshArray array,
-                   PutArray(devices_->client, program->player.LayoutOf(put.slot()), value));
+  const Literal value{layout.shape,
+                      std::make_shared<const std::string>(std::exchange(pieces_, {}))};
+  ASSIGN_OR_RETURN(MeshArray array, PutArray(devices_->client, layout, value));
   arrays_[put.array()] = std::make_shared<MeshArray>(std::move(array));
   return absl::OkStatus();
 }
@@ -264,13 +280,58 @@ absl::Status WorkerSession::Step(const worker::Step& step) {
 }
 
 absl::Status WorkerSession::Get(const worker::Get& get) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<MeshArray> array, FindArray(get.array()));
   for (const int device : get.devices()) {
-    if (device < 0 || static_cast<size_t>(device) >= array->parts.size()) {
-      return InvalidArgument("array {} has no part on device {}", get.array(), device);
-    }
-    ASSIGN_OR_RETURN(const std::string bytes, array->parts[device].ToHost());
+    ASSIGN_OR_RETURN(const pjrt::Buffer* const part, FindPart(get.array(), device));
+    ASSIGN_OR_RETURN(const std::string bytes, part->ToHost());
     RETURN_IF_ERROR(SendParts(bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSession::Store(const worker::Store& store) {
+  worker::Reply reply;
+  worker::Stored& out = *reply.mutable_stored();
+  const absl::StatusOr<StoredFile> stored = WriteParts(store);
+  if (stored.ok()) {
+    out.set_num_bytes(stored->num_bytes);
+    out.mutable_hashes()->Assign(stored->hashes.begin(), stored->hashes.end());
+  } else {
+    NoteFailure(stored.status(), *out.mutable_failed());
+  }
+  return Send(reply);
+}
+
+absl::StatusOr<StoredFile> WorkerSession::WriteParts(const worker::Store& store) {
+  std::vector<NamedPart> parts;
+  for (const worker::StorePart& part : store.parts()) {
+    ASSIGN_OR_RETURN(const pjrt::Buffer* const buffer, FindPart(part.array(), part.device()));
+    parts.push_back({part.name(), buffer});
+  }
+  return StoreParts(store.path(), parts);
+}
+
+absl::Status WorkerSession::Restore(const worker::Restore& restore) {
+  worker::Reply reply;
+  const absl::Status status = ReadArrays(restore);
+  worker::Restored& out = *reply.mutable_restored();
+  if (!status.ok()) NoteFailure(status, *out.mutable_failed());
+  return Send(reply);
+}
+
+absl::Status WorkerSession::ReadArrays(const worker::Restore& restore) {
+  ASSIGN_OR_RETURN(CheckpointReader checkpoint, CheckpointReader::Open(restore.path()));
+  if (checkpoint.hash() != restore.hash()) {
+    return FailedPrecondition(
+        "{} is another checkpoint here than the driver sees; its folder must be one that the "
+        "driver "
+        "and all workers share",
+        restore.path());
+  }
+  for (const worker::RestoreArray& array : restore.arrays()) {
+    ASSIGN_OR_RETURN(const ArrayLayout layout, LayoutOfArgument(array.program(), array.slot()));
+    ASSIGN_OR_RETURN(MeshArray restored,
+                     RestoreArray(devices_->client, layout, checkpoint, array.name()));
+    arrays_[array.array()] = std::make_shared<MeshArray>(std::move(restored));
   }
   return absl::OkStatus();
 }

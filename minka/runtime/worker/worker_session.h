@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "minka/runtime/mesh/local_devices.h"
+#include "minka/runtime/mesh/stored_array.h"
 #include "minka/runtime/pipeline/mesh_player.h"
 #include "minka/runtime/transport/ucx_transport.h"
 #include "minka/runtime/worker/program_proto.h"
@@ -46,6 +47,10 @@ class WorkerSession {
   absl::Status Put(const worker::Put& put);
   absl::Status Step(const worker::Step& step);
   absl::Status Get(const worker::Get& get);
+  absl::Status Store(const worker::Store& store);
+  absl::StatusOr<StoredFile> WriteParts(const worker::Store& store);
+  absl::Status Restore(const worker::Restore& restore);
+  absl::Status ReadArrays(const worker::Restore& restore);
   absl::Status Measure(const worker::Measure& measure);
   absl::Status SendOptimized(const worker::Optimized& optimized);
 
@@ -53,6 +58,9 @@ class WorkerSession {
   absl::Status SendParts(const std::string& bytes);
   absl::StatusOr<LoadedProgram*> FindProgram(uint64_t number);
   absl::StatusOr<std::shared_ptr<MeshArray>> FindArray(uint64_t number);
+  absl::StatusOr<const pjrt::Buffer*> FindPart(uint64_t array, int device);
+  // Where an argument of the program lies.
+  absl::StatusOr<ArrayLayout> LayoutOfArgument(uint64_t program, int slot);
 
   const std::string interface_;
   ProgressPage& progress_;

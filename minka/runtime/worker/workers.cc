@@ -190,8 +190,15 @@ absl::Status Workers::Open(const std::string& plugin) {
   worker::Request connect;
   for (int i = 0; i < size(); ++i) {
     ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, Wait(*answers[i]));
-    connect.mutable_connect()->add_addresses(replies.front().opened().address());
-    if (i == 0) version_ = replies.front().opened().version();
+    const worker::Opened& opened = replies.front().opened();
+    connect.mutable_connect()->add_addresses(opened.address());
+    if (i > 0) continue;
+    version_ = opened.version();
+    const std::optional<Platform> platform = PlatformNamed(opened.platform());
+    if (!platform) {
+      return InvalidArgument("{} has devices of a platform \"{}\"", name(i), opened.platform());
+    }
+    platform_ = *platform;
   }
   for (int i = 0; i < size(); ++i) Tell(i, connect);
   return absl::OkStatus();
@@ -215,6 +222,8 @@ Workers::~Workers() {
   // Processes end, and report no more deaths, before what their reports use.
   for (const std::unique_ptr<Worker>& worker : workers_) worker->process.reset();
 }
+
+const std::string& Workers::name(int worker) const { return workers_[worker]->name; }
 
 bool Workers::IsChild(int worker) const { return workers_[worker]->process != nullptr; }
 

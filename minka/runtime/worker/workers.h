@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "minka/base/platform.h"
 #include "minka/runtime/worker/progress_page.h"
 #include "minka/runtime/worker/worker.pb.h"
 
@@ -67,6 +68,9 @@ class Workers {
   int size() const { return static_cast<int>(workers_.size()); }
   // Of their devices' platform, see LocalDevices::version.
   const std::string& version() const { return version_; }
+  Platform platform() const { return platform_; }
+  // For messages: "worker 0", "worker 1 at 10.0.0.2:7000".
+  const std::string& name(int worker) const;
   // Does it run on this machine, as a child?
   bool IsChild(int worker) const;
   // Of the child, for tests.
@@ -114,6 +118,7 @@ class Workers {
 
   std::vector<std::unique_ptr<Worker>> workers_;
   std::string version_;
+  Platform platform_ = Platform::kCpu;
   std::atomic<uint64_t> next_number_ = 1;
 
   mutable std::mutex mutex_;

@@ -51,11 +51,14 @@ ENTRY main {
       {"y", shape, rows},      {"new_w", shape, whole},
       {"spare", shape, whole}, {"number", {ElementType::kS32, {}}, Sharding::Replicated(0)}};
   program.numbers = {5};
+  program.tile_lists = {
+      {{{{{.box = {{0, 0}, {2, 4}}, .devices = {0}}, {.box = {{2, 0}, {4, 4}}, .devices = {1}}}}}},
+      {{{{{.box = {{0, 0}, {4, 4}}, .devices = {1}}}}}}};
   program.instructions = {
-      ReceiveInstruction{.slot = 0, .channel = 4},
+      ReceiveInstruction{.slot = 0, .channel = 4, .tiles = 0},
       RunInstruction{.program = 0, .micro_batch = 0, .arguments = {0, 1, 5}, .results = {2}},
       RunInstruction{.program = 1, .micro_batch = -1, .arguments = {2, 1}, .results = {3}},
-      SendInstruction{.slot = 3, .channel = 7},
+      SendInstruction{.slot = 3, .channel = 7, .tiles = 1},
       FreeInstruction{{0, 2}},
   };
   return program;

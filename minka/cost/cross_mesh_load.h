@@ -1,0 +1,51 @@
+// What it takes to bring arrays from one mesh of a cluster to another.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "minka/cluster/cluster.h"
+#include "minka/ir/shape.h"
+#include "minka/sharding/cross_mesh.h"
+#include "minka/sharding/mesh.h"
+#include "minka/sharding/sharding.h"
+
+namespace minka {
+
+// The bytes that every link between and within hosts carries while arrays go from one mesh to
+// another, all at once, tile by tile (PlanCrossMesh). A mesh lies on devices of the cluster one
+// behind the other.
+class CrossMeshLoad {
+ public:
+  CrossMeshLoad(const Cluster& cluster, const Mesh& from, int64_t from_first_device, const Mesh& to,
+                int64_t to_first_device);
+
+  // Another array on the way.
+  void Add(const Shape& shape, const Sharding& from, const Sharding& to);
+  // Until all of them are there: the latency of a message and the time of the busiest link. 0 where
+  // nothing is on the way.
+  double Us() const;
+  // What all tiles on the way have together, each once, however many devices of a host copy it.
+  int64_t tile_bytes() const { return tile_bytes_; }
+
+ private:
+  // What goes in or out of a device or a host.
+  struct Bytes {
+    double within_host = 0, between_hosts = 0;
+  };
+
+  void Carry(const TileTransfer& transfer, double bytes);
+  double DeviceUs(const Bytes& bytes) const;
+
+  const Cluster& cluster_;
+  ArrayOnMesh from_, to_;  // shardings: those of the array that was added last
+  CrossMeshOptions options_;
+  std::vector<Bytes> sent_;                // by device of the first mesh
+  std::vector<Bytes> relayed_, received_;  // by device of the second
+  std::map<int, double> left_, entered_;   // by host, from and to other hosts
+  int64_t tile_bytes_ = 0;
+  bool is_used_ = false;
+};
+
+}  // namespace minka
