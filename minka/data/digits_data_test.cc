@@ -79,7 +79,9 @@ TEST(Digits, NoiseAndSignalAddUpToTheImage) {
     for (size_t pixel = 64 * i; pixel < 64 * (i + 1); ++pixel) {
       const double signal = images[pixel] - std::sqrt(1 - wave * wave) * targets[pixel];
       // A pixel is a multiple of an eighth.
-      if (wave > 0.1) EXPECT_NEAR(std::remainder(8 * signal / wave, 1), 0, 1e-3);
+      if (wave > 0.1) {
+        EXPECT_NEAR(std::remainder(8 * signal / wave, 1), 0, 1e-3);
+      }
     }
   }
   const std::vector<float> condition = Floats(batch[2]);

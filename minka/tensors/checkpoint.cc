@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kFileBytes = int64_t{1} << 30;
 constexpr const char* kManifestName = "manifest.json";
 constexpr std::string_view kPrefix = "step_";
 // Of folders that are no checkpoint, or no longer one.
@@ -88,18 +87,33 @@ absl::Status MakeFolder(const std::string& folder) {
   return error ? Failed("make the folder", folder, error) : absl::OkStatus();
 }
 
-absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& checkpoint) {
+struct ReadManifestResult {
+  CheckpointManifest manifest;
+  std::string hash;  // of its text
+};
+
+absl::StatusOr<ReadManifestResult> ReadManifest(const std::string& checkpoint) {
   const std::string path = (fs::path(checkpoint) / kManifestName).string();
   ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
   auto manifest = ParseManifest(json);
   if (!manifest.ok()) return WithContext(manifest.status(), path);
-  return manifest;
+  return ReadManifestResult{*std::move(manifest), HashText(StableHash(json))};
+}
+
+absl::Status CheckIsThere(const std::string& folder, const CheckpointFile& file) {
+  const std::string path = (fs::path(folder) / file.name).string();
+  std::error_code error;
+  if (fs::file_size(path, error) == static_cast<uint64_t>(file.num_bytes)) return absl::OkStatus();
+  return FailedPrecondition(
+      "{} has not come here with the {} bytes that were written: a checkpoint's folder must be one "
+      "that the driver and all workers share",
+      path, file.num_bytes);
 }
 
 // One whose manifest cannot be read is of no run.
 bool IsOfRun(const std::string& checkpoint, const std::string& run) {
-  const auto manifest = ReadManifest(checkpoint);
-  return manifest.ok() && manifest->run == run;
+  const auto read = ReadManifest(checkpoint);
+  return read.ok() && read->manifest.run == run;
 }
 
 absl::Status Prune(const std::string& folder, const CheckpointManifest& newest, int keep) {
@@ -126,9 +140,7 @@ CheckpointWriter::CheckpointWriter(std::string folder, std::string partial,
 CheckpointWriter::CheckpointWriter(CheckpointWriter&& other) noexcept
     : folder_(std::move(other.folder_)),
       partial_(std::exchange(other.partial_, std::string())),
-      manifest_(std::move(other.manifest_)),
-      tensors_(std::move(other.tensors_)),
-      num_bytes_(other.num_bytes_) {}
+      manifest_(std::move(other.manifest_)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   std::error_code ignored;
@@ -139,41 +151,22 @@ absl::StatusOr<CheckpointWriter> CheckpointWriter::Create(const std::string& fol
                                                           CheckpointManifest about) {
   RETURN_IF_ERROR(MakeFolder(folder));
   RETURN_IF_ERROR(RemoveLeftOvers(folder));
+  // Other processes write there, too.
+  std::error_code error;
+  const fs::path absolute = fs::absolute(folder, error);
+  if (error) return Failed("find", folder, error);
   const std::string partial =
-      (fs::path(folder) / fmt::format("{}{}", kPartialPrefix, CheckpointName(about.step))).string();
+      (absolute / fmt::format("{}{}", kPartialPrefix, CheckpointName(about.step))).string();
   RETURN_IF_ERROR(MakeFolder(partial));
-  about.files.clear();
-  about.tensors.clear();
   return CheckpointWriter(folder, partial, std::move(about));
 }
 
-absl::Status CheckpointWriter::Add(const std::string& name, HostTensor tensor) {
-  if (num_bytes_ > 0 && num_bytes_ + tensor.shape.num_bytes() > kFileBytes) {
-    RETURN_IF_ERROR(WriteTensorFile());
-  }
-  num_bytes_ += tensor.shape.num_bytes();
-  manifest_.tensors.push_back(
-      {.name = name, .shape = tensor.shape, .file = static_cast<int>(manifest_.files.size())});
-  tensors_.tensors[name] = std::move(tensor);
-  return absl::OkStatus();
-}
-
-absl::Status CheckpointWriter::WriteTensorFile() {
-  const std::string name = fmt::format("state_{:05}.safetensors", manifest_.files.size());
-  const std::string path = (fs::path(partial_) / name).string();
-  RETURN_IF_ERROR(WriteTensors(path, tensors_));
-  RETURN_IF_ERROR(SyncToDisk(path));
-  ASSIGN_OR_RETURN(const std::string contents, ReadFile(path));
-  manifest_.files.push_back({.name = name,
-                             .num_bytes = static_cast<int64_t>(contents.size()),
-                             .hash = HashText(StableHash(contents))});
-  tensors_ = {};
-  num_bytes_ = 0;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> CheckpointWriter::Commit(int keep) {
-  RETURN_IF_ERROR(WriteTensorFile());
+absl::StatusOr<std::string> CheckpointWriter::Commit(std::vector<CheckpointFile> files,
+                                                     std::vector<CheckpointTensor> tensors,
+                                                     int keep) {
+  for (const CheckpointFile& file : files) RETURN_IF_ERROR(CheckIsThere(partial_, file));
+  manifest_.files = std::move(files);
+  manifest_.tensors = std::move(tensors);
   const std::string manifest = (fs::path(partial_) / kManifestName).string();
   RETURN_IF_ERROR(WriteFile(manifest, ManifestToJson(manifest_)));
   RETURN_IF_ERROR(SyncToDisk(manifest));
@@ -190,8 +183,10 @@ absl::StatusOr<std::string> CheckpointWriter::Commit(int keep) {
   return path;
 }
 
-CheckpointReader::CheckpointReader(std::string path, CheckpointManifest manifest)
-    : path_(std::move(path)), manifest_(std::move(manifest)) {}
+CheckpointReader::CheckpointReader(std::string path, CheckpointManifest manifest, std::string hash)
+    : path_(std::move(path)), manifest_(std::move(manifest)), hash_(std::move(hash)) {
+  for (size_t i = 0; i < manifest_.tensors.size(); ++i) numbers_[manifest_.tensors[i].name] = i;
+}
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path) {
   std::error_code ignored;
@@ -204,33 +199,62 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path)
     }
     checkpoint = all.back().path;
   }
-  ASSIGN_OR_RETURN(CheckpointManifest manifest, ReadManifest(checkpoint));
-  return CheckpointReader(checkpoint, std::move(manifest));
+  ASSIGN_OR_RETURN(ReadManifestResult read, ReadManifest(checkpoint));
+  return CheckpointReader(checkpoint, std::move(read.manifest), std::move(read.hash));
 }
 
-absl::StatusOr<TensorFile> CheckpointReader::ReadTensorFile(int file) const {
-  const CheckpointFile& expected = manifest_.files[file];
-  const std::string path = (fs::path(path_) / expected.name).string();
-  ASSIGN_OR_RETURN(const std::string contents, ReadFile(path));
-  if (static_cast<int64_t>(contents.size()) != expected.num_bytes) {
-    return InvalidArgument("{} has {} bytes, its checkpoint's manifest says {}: it is damaged",
-                           path, contents.size(), expected.num_bytes);
+const CheckpointTensor* CheckpointReader::Find(const std::string& name) const {
+  const auto found = numbers_.find(name);
+  return found == numbers_.end() ? nullptr : &manifest_.tensors[found->second];
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointReader::Read(const CheckpointTensor& tensor,
+                                                                const std::vector<Box>& boxes) {
+  const int64_t element_bytes = ElementBytes(tensor.shape.type);
+  std::vector<std::string> parts;
+  for (const Box& box : boxes) {
+    parts.emplace_back(static_cast<size_t>(box.num_elements() * element_bytes), '\0');
   }
-  if (HashText(StableHash(contents)) != expected.hash) {
-    return InvalidArgument("{} is damaged: its contents are not what the manifest has the hash of",
-                           path);
-  }
-  auto tensors = ParseTensors(contents);
-  if (!tensors.ok()) return WithContext(tensors.status(), path);
-  for (const CheckpointTensor& tensor : manifest_.tensors) {
-    if (tensor.file != file) continue;
-    const auto found = tensors->tensors.find(tensor.name);
-    if (found == tensors->tensors.end() || found->second.shape != tensor.shape) {
-      return InvalidArgument("{} has no tensor '{}' of shape {}, as the manifest says", path,
-                             tensor.name, ToString(tensor.shape));
+  for (int tile = 0; tile < static_cast<int>(tensor.tiles.size()); ++tile) {
+    const Box from = TileBox(tensor, tile);
+    const auto overlaps = [&](const Box& box) { return Overlap(from, box).has_value(); };
+    if (std::ranges::none_of(boxes, overlaps)) continue;
+    ASSIGN_OR_RETURN(const std::string bytes, ReadTile(tensor, tile));
+    for (size_t i = 0; i < boxes.size(); ++i) {
+      const std::optional<Box> common = Overlap(from, boxes[i]);
+      if (!common) continue;
+      CopyBox(*common, element_bytes, {bytes.data(), &from}, {parts[i].data(), &boxes[i]});
     }
   }
-  return tensors;
+  return parts;
+}
+
+absl::StatusOr<std::string> CheckpointReader::ReadTile(const CheckpointTensor& tensor, int tile) {
+  const int number = tensor.tiles[tile].file;
+  const CheckpointFile& expected = manifest_.files[number];
+  const std::string path = (fs::path(path_) / expected.name).string();
+  auto open = files_.find(number);
+  if (open == files_.end()) {
+    std::error_code error;
+    const uint64_t num_bytes = fs::file_size(path, error);
+    if (!error && num_bytes != static_cast<uint64_t>(expected.num_bytes)) {
+      return InvalidArgument("{} has {} bytes, its checkpoint's manifest says {}: it is damaged",
+                             path, num_bytes, expected.num_bytes);
+    }
+    ASSIGN_OR_RETURN(TensorReader file, TensorReader::Open(path));
+    open = files_.emplace(number, std::move(file)).first;
+  }
+  const TensorReader& file = open->second;
+  const std::string name = TileName(tensor, tile);
+  const Shape* const shape = file.Find(name);
+  if (shape == nullptr || *shape != TileShape(tensor)) {
+    return InvalidArgument("{} has no tensor '{}' of shape {}, as the manifest says", path, name,
+                           ToString(TileShape(tensor)));
+  }
+  ASSIGN_OR_RETURN(std::string bytes, file.Read(name));
+  if (HashText(StableHash(bytes)) == tensor.tiles[tile].hash) return bytes;
+  return InvalidArgument("{} is damaged: its '{}' is not what the manifest has the hash of", path,
+                         name);
 }
 
 absl::Status CheckCanSave(const std::string& folder) {

@@ -1,13 +1,14 @@
 // Checkpoints on disk: FOLDER/step_00000100/ with manifest.json and safetensors files of whole
-// tensors, so that any mesh and any other tool can read them.
+// tensors or of their tiles, so that any mesh and any other tool can read them.
 //
-// A checkpoint is written beside its place and renamed when all of it is on the disk: what has the
-// name of a checkpoint is complete, whenever the process or the machine dies. What an interrupted
-// save leaves behind has a name that begins with a dot; the next save to the folder removes it.
-// One process saves to a folder at a time.
+// A checkpoint is written beside its place, by as many processes as hold parts of it, and renamed
+// when all of it is on the disk: what has the name of a checkpoint is complete, whenever a process
+// or a machine dies. What an interrupted save leaves behind has a name that begins with a dot; the
+// next save to the folder removes it. One process saves to a folder at a time.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,23 +29,23 @@ class CheckpointWriter {
   // Removes what was written unless it was committed.
   ~CheckpointWriter();
 
-  // Tensors are held until a file is full (1 GiB).
-  absl::Status Add(const std::string& name, HostTensor tensor);
+  // Where its files are to be written before Commit; absolute.
+  const std::string& path() const { return partial_; }
   // Gives the checkpoint its name; returns its folder. A checkpoint of the same step is replaced.
   // Then the run's oldest checkpoints in the folder are removed, so that at most `keep` remain of
   // those up to this one; precondition: keep > 0. Other runs' stay, and those with more steps.
-  absl::StatusOr<std::string> Commit(int keep);
+  // FailedPrecondition for a file that is not there as it was written.
+  absl::StatusOr<std::string> Commit(std::vector<CheckpointFile> files,
+                                     std::vector<CheckpointTensor> tensors, int keep);
 
  private:
   CheckpointWriter(std::string folder, std::string partial, CheckpointManifest manifest);
-  absl::Status WriteTensorFile();
 
   std::string folder_, partial_;
   CheckpointManifest manifest_;
-  TensorFile tensors_;
-  int64_t num_bytes_ = 0;
 };
 
+// Not thread-safe.
 class CheckpointReader {
  public:
   // `path`: a checkpoint, or a folder of checkpoints, of which the newest is taken. NotFound if
@@ -53,15 +54,24 @@ class CheckpointReader {
 
   const std::string& path() const { return path_; }
   const CheckpointManifest& manifest() const { return manifest_; }
-  // The tensors of a file, once size, hash and contents are what the manifest says; errors name the
-  // file.
-  absl::StatusOr<TensorFile> ReadTensorFile(int file) const;
+  // Equal for checkpoints that are equal.
+  const std::string& hash() const { return hash_; }
+  // Null: there is no such tensor.
+  const CheckpointTensor* Find(const std::string& name) const;
+  // What lies in the boxes, of the tiles that overlap with them each read once, and only those;
+  // errors name the file whose size or contents are not what the manifest says.
+  absl::StatusOr<std::vector<std::string>> Read(const CheckpointTensor& tensor,
+                                                const std::vector<Box>& boxes);
 
  private:
-  CheckpointReader(std::string path, CheckpointManifest manifest);
+  CheckpointReader(std::string path, CheckpointManifest manifest, std::string hash);
+  absl::StatusOr<std::string> ReadTile(const CheckpointTensor& tensor, int tile);
 
   std::string path_;
   CheckpointManifest manifest_;
+  std::string hash_;
+  std::map<std::string, size_t> numbers_;  // of tensors, by name
+  std::map<int, TensorReader> files_;      // those opened, by number
 };
 
 // Makes the folder where needed, and a file in it that it removes again: Unavailable names the

@@ -1,6 +1,7 @@
 #include "minka/tensors/checkpoint_manifest.h"
 
 #include <charconv>
+#include <climits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -16,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "minka-checkpoint";
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion = 2;
 constexpr const char* kChecksum = "checksum";
 
 // Texts with bytes that are not UTF-8 (a file's name, say) are printed with a replacement.
@@ -102,13 +103,57 @@ absl::StatusOr<std::vector<CheckpointFile>> ReadFiles(const Json& document) {
     CheckpointFile file;
     ASSIGN_OR_RETURN(file.name, Text(entry, "name", where));
     ASSIGN_OR_RETURN(file.num_bytes, Number(entry, "bytes", where));
-    ASSIGN_OR_RETURN(file.hash, Text(entry, "hash", where));
     if (!IsPlainName(file.name) || !names.insert(file.name).second) {
       return InvalidArgument("{}: '{}' is no name of a file, or that of another", where, file.name);
     }
     files.push_back(std::move(file));
   }
   return files;
+}
+
+absl::StatusOr<std::vector<int64_t>> ReadGrid(const Json& entry, const Shape& shape,
+                                              std::string_view where) {
+  ASSIGN_OR_RETURN(const Json* list, Field(entry, "grid", Json::value_t::array, where));
+  std::vector<int64_t> grid;
+  for (const Json& parts : *list) {
+    const bool is_number =
+        parts.is_number_unsigned() && parts.get<uint64_t>() > 0 && parts.get<uint64_t>() <= INT_MAX;
+    if (!is_number) return InvalidArgument("{}: {} is no number of tiles", where, parts.dump());
+    grid.push_back(parts.get<int64_t>());
+  }
+  bool divides = grid.size() == shape.dims.size();
+  for (size_t dim = 0; divides && dim < grid.size(); ++dim) {
+    divides = shape.dims[dim] % grid[dim] == 0;
+  }
+  if (divides) return grid;
+  return InvalidArgument("{}: the grid {} does not divide {}", where, list->dump(),
+                         ToString(shape));
+}
+
+absl::StatusOr<std::vector<CheckpointTile>> ReadTiles(const Json& entry,
+                                                      const std::vector<int64_t>& grid,
+                                                      size_t num_files, std::string_view where) {
+  ASSIGN_OR_RETURN(const Json* list, Field(entry, "tiles", Json::value_t::array, where));
+  size_t missing = list->size();
+  bool is_grid = true;
+  for (const int64_t parts : grid) {
+    is_grid = is_grid && missing % static_cast<size_t>(parts) == 0;
+    missing /= static_cast<size_t>(parts);
+  }
+  if (!is_grid || missing != 1) {
+    return InvalidArgument("{}: {} tiles do not make up its grid", where, list->size());
+  }
+  std::vector<CheckpointTile> tiles;
+  for (const Json& json : *list) {
+    if (!json.is_object()) return InvalidArgument("{}: a tile is not an object", where);
+    ASSIGN_OR_RETURN(const int64_t file, Number(json, "file", where));
+    if (file >= static_cast<int64_t>(num_files)) {
+      return InvalidArgument("{} is in file {} of {}", where, file, num_files);
+    }
+    ASSIGN_OR_RETURN(std::string hash, Text(json, "hash", where));
+    tiles.push_back({.file = static_cast<int>(file), .hash = std::move(hash)});
+  }
+  return tiles;
 }
 
 absl::StatusOr<std::vector<CheckpointTensor>> ReadTensorList(const Json& document,
@@ -124,15 +169,12 @@ absl::StatusOr<std::vector<CheckpointTensor>> ReadTensorList(const Json& documen
     ASSIGN_OR_RETURN(tensor.name, Text(entry, "name", where));
     where = fmt::format("tensor '{}'", tensor.name);
     ASSIGN_OR_RETURN(const std::string shape_text, Text(entry, "shape", where));
-    ASSIGN_OR_RETURN(const int64_t file, Number(entry, "file", where));
     std::optional<Shape> shape = ReadShape(shape_text);
     if (!shape) return InvalidArgument("{}: '{}' is no shape", where, shape_text);
-    if (file >= static_cast<int64_t>(num_files)) {
-      return InvalidArgument("{} is in file {} of {}", where, file, num_files);
-    }
-    if (!names.insert(tensor.name).second) return InvalidArgument("{} is listed twice", where);
     tensor.shape = *std::move(shape);
-    tensor.file = static_cast<int>(file);
+    ASSIGN_OR_RETURN(tensor.grid, ReadGrid(entry, tensor.shape, where));
+    ASSIGN_OR_RETURN(tensor.tiles, ReadTiles(entry, tensor.grid, num_files, where));
+    if (!names.insert(tensor.name).second) return InvalidArgument("{} is listed twice", where);
     tensors.push_back(std::move(tensor));
   }
   return tensors;
@@ -156,6 +198,36 @@ absl::Status CheckChecksum(Json document) {
 
 }  // namespace
 
+Shape TileShape(const CheckpointTensor& tensor) {
+  Shape tile = tensor.shape;
+  for (int dim = 0; dim < tile.rank(); ++dim) tile.dims[dim] /= tensor.grid[dim];
+  return tile;
+}
+
+Box TileBox(const CheckpointTensor& tensor, int tile) {
+  Box box = BoxOf(TileShape(tensor));
+  int64_t rest = tile;
+  for (int dim = box.rank() - 1; dim >= 0; rest /= tensor.grid[dim--]) {
+    const int64_t size = box.size(dim);
+    box.begin[dim] = rest % tensor.grid[dim] * size;
+    box.end[dim] = box.begin[dim] + size;
+  }
+  return box;
+}
+
+int TileNumber(const CheckpointTensor& tensor, const Box& box) {
+  int64_t number = 0;
+  for (int dim = 0; dim < box.rank(); ++dim) {
+    const int64_t size = box.size(dim);
+    number = number * tensor.grid[dim] + (size > 0 ? box.begin[dim] / size : 0);
+  }
+  return static_cast<int>(number);
+}
+
+std::string TileName(const CheckpointTensor& tensor, int tile) {
+  return tensor.tiles.size() == 1 ? tensor.name : fmt::format("{}[{}]", tensor.name, tile);
+}
+
 std::string ManifestToJson(const CheckpointManifest& manifest) {
   Json json = {{"format", kFormat},
                {"schema_version", static_cast<uint64_t>(kSchemaVersion)},
@@ -168,14 +240,19 @@ std::string ManifestToJson(const CheckpointManifest& manifest) {
                {"files", Json::array()},
                {"tensors", Json::array()}};
   for (const CheckpointFile& file : manifest.files) {
-    json["files"].push_back({{"name", file.name},
-                             {"bytes", static_cast<uint64_t>(file.num_bytes)},
-                             {"hash", file.hash}});
+    json["files"].push_back(
+        {{"name", file.name}, {"bytes", static_cast<uint64_t>(file.num_bytes)}});
   }
   for (const CheckpointTensor& tensor : manifest.tensors) {
-    json["tensors"].push_back({{"name", tensor.name},
-                               {"shape", ToString(tensor.shape)},
-                               {"file", static_cast<uint64_t>(tensor.file)}});
+    Json tiles = Json::array();
+    for (const CheckpointTile& tile : tensor.tiles) {
+      tiles.push_back({{"file", static_cast<uint64_t>(tile.file)}, {"hash", tile.hash}});
+    }
+    json["tensors"].push_back(
+        {{"name", tensor.name},
+         {"shape", ToString(tensor.shape)},
+         {"grid", std::vector<uint64_t>(tensor.grid.begin(), tensor.grid.end())},
+         {"tiles", std::move(tiles)}});
   }
   // Read back, so that replaced bytes are part of what is summed up.
   json = Json::parse(Printed(json));
@@ -194,9 +271,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view json) {
   if (error != std::errc() || end != seed.data() + seed.size()) {
     return InvalidArgument("the seed '{}' is no number below 2^64", seed);
   }
-  if (document.contains("run")) {
-    ASSIGN_OR_RETURN(manifest.run, Text(document, "run", "the manifest"));
-  }
+  ASSIGN_OR_RETURN(manifest.run, Text(document, "run", "the manifest"));
   ASSIGN_OR_RETURN(manifest.model, Text(document, "model", "the manifest"));
   ASSIGN_OR_RETURN(manifest.options, Texts(document, "options"));
   ASSIGN_OR_RETURN(manifest.data, Texts(document, "data"));

@@ -1,10 +1,12 @@
 #include "minka/tensors/checkpoint.h"
 
 #include <filesystem>
+#include <map>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
+#include "minka/base/hash.h"
 #include "minka/base/status.h"
 #include "tests/support/temporary_folder.h"
 
@@ -26,6 +28,8 @@ CheckpointManifest About(int64_t step, const std::string& run = "first") {
           .data = {{"source", "verses"}}};
 }
 
+const Shape kW{ElementType::kU8, {2}};
+
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointTest() { fs::remove_all(folder_); }  // of an earlier repetition
@@ -34,9 +38,18 @@ class CheckpointTest : public ::testing::Test {
   std::string Save(int64_t step, int keep = 9, const std::string& run = "first") const {
     auto writer = CheckpointWriter::Create(folder_.string(), About(step, run));
     EXPECT_TRUE(writer.ok()) << writer.status();
-    EXPECT_TRUE(writer->Add("w", {{ElementType::kU8, {2}}, "ab"}).ok());
-    EXPECT_TRUE(writer->Add("empty", {{ElementType::kF32, {0, 3}}, ""}).ok());
-    const auto path = writer->Commit(keep);
+    const std::string file = writer->path() + "/state_00000.safetensors";
+    const auto num_bytes =
+        WriteTensorsInTurn(file, {{"w", kW}, {"empty", {ElementType::kF32, {0, 3}}}},
+                           [](const std::string& name) -> absl::StatusOr<std::string> {
+                             return name == "w" ? "ab" : "";
+                           });
+    EXPECT_TRUE(num_bytes.ok()) << num_bytes.status();
+    const auto path = writer->Commit(
+        {{"state_00000.safetensors", *num_bytes}},
+        {{"w", kW, {1}, {{0, HashText(StableHash("ab"))}}},
+         {"empty", {ElementType::kF32, {0, 3}}, {1, 1}, {{0, HashText(StableHash(""))}}}},
+        keep);
     EXPECT_TRUE(path.ok()) << path.status();
     return *path;
   }
@@ -50,9 +63,9 @@ class CheckpointTest : public ::testing::Test {
   }
 
   std::string Refusal() const {
-    const auto reader = CheckpointReader::Open(folder_.string());
+    auto reader = CheckpointReader::Open(folder_.string());
     if (!reader.ok()) return Message(reader.status());
-    return Message(reader->ReadTensorFile(0).status());
+    return Message(reader->Read(*reader->Find("w"), {{{1}, {2}}}).status());
   }
 
   const fs::path folder_ =
@@ -63,17 +76,19 @@ TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
   const std::string path = Save(100);
   EXPECT_EQ(path, (folder_ / "step_00000100").string());
   for (const std::string& opened : {path, folder_.string()}) {
-    const auto reader = CheckpointReader::Open(opened);
+    auto reader = CheckpointReader::Open(opened);
     ASSERT_TRUE(reader.ok()) << reader.status();
     EXPECT_EQ(reader->path(), path);
     EXPECT_EQ(reader->manifest().seed, UINT64_MAX);
     EXPECT_EQ(reader->manifest().step, 100);
     EXPECT_EQ(reader->manifest().run, "first");
     EXPECT_EQ(reader->manifest().options, About(0).options);
-    const auto tensors = reader->ReadTensorFile(0);
-    ASSERT_TRUE(tensors.ok()) << tensors.status();
-    EXPECT_EQ(tensors->tensors.at("w").bytes, "ab");
-    EXPECT_EQ(ToString(tensors->tensors.at("empty").shape), "f32[0,3]");
+    const auto parts = reader->Read(*reader->Find("w"), {{{0}, {2}}, {{1}, {2}}});
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    EXPECT_THAT(*parts, ElementsAre("ab", "b"));
+    const CheckpointTensor& empty = *reader->Find("empty");
+    EXPECT_THAT(*reader->Read(empty, {{{0, 0}, {0, 3}}}), ElementsAre(""));
+    EXPECT_EQ(reader->Find("x"), nullptr);
   }
 }
 
@@ -146,8 +161,7 @@ TEST_F(CheckpointTest, DamagedFilesAreRefusedByName) {
   std::string changed = contents;
   changed.back() ^= 1;
   ASSERT_TRUE(WriteFile(file, changed).ok());
-  EXPECT_EQ(Refusal(),
-            file + " is damaged: its contents are not what the manifest has the hash of");
+  EXPECT_EQ(Refusal(), file + " is damaged: its 'w' is not what the manifest has the hash of");
   fs::remove(file);
   EXPECT_EQ(Refusal(), "cannot open " + file + ": No such file or directory");
   fs::remove_all(step);
@@ -171,17 +185,65 @@ TEST_F(CheckpointTest, DamagedManifestsAreRefusedByName) {
             manifest + ": the checksum does not fit: the manifest was damaged or edited");
 }
 
+TEST_F(CheckpointTest, OnlyTilesThatAreAskedForAreRead) {
+  const Shape tile{ElementType::kU8, {1, 2}};
+  const CheckpointTensor tensor{.name = "w",
+                                .shape = {ElementType::kU8, {2, 4}},
+                                .grid = {2, 2},
+                                .tiles = {{0, HashText(StableHash("ab"))},
+                                          {1, HashText(StableHash("cd"))},
+                                          {0, HashText(StableHash("ef"))},
+                                          {1, HashText(StableHash("gh"))}}};
+  {
+    auto writer = CheckpointWriter::Create(folder_.string(), About(1));
+    ASSERT_TRUE(writer.ok());
+    std::vector<CheckpointFile> files;
+    const std::map<std::string, std::string> contents[] = {{{"w[0]", "ab"}, {"w[2]", "ef"}},
+                                                           {{"w[1]", "cd"}, {"w[3]", "gh"}}};
+    for (const auto& bytes : contents) {
+      std::map<std::string, Shape> shapes;
+      for (const auto& [name, of_tile] : bytes) shapes[name] = tile;
+      files.push_back({fmt::format("{}.safetensors", files.size()), 0});
+      const auto written = WriteTensorsInTurn(
+          writer->path() + "/" + files.back().name, shapes,
+          [&](const std::string& name) -> absl::StatusOr<std::string> { return bytes.at(name); });
+      ASSERT_TRUE(written.ok()) << written.status();
+      files.back().num_bytes = *written;
+    }
+    ASSERT_TRUE(writer->Commit(files, {tensor}, 1).ok());
+  }
+  auto reader = CheckpointReader::Open(folder_.string());
+  ASSERT_TRUE(reader.ok());
+  const CheckpointTensor& stored = *reader->Find("w");
+  EXPECT_EQ(stored, tensor);
+  const auto parts = reader->Read(stored, {{{0, 0}, {2, 4}}, {{0, 1}, {2, 3}}});
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_THAT(*parts, ElementsAre("abcdefgh", "bcfg"));
+  fs::remove(folder_ / "step_00000001" / "1.safetensors");
+  auto again = CheckpointReader::Open(folder_.string());
+  EXPECT_THAT(*again->Read(stored, {{{0, 0}, {2, 2}}}), ElementsAre("abef"));
+  EXPECT_THAT(Message(again->Read(stored, {{{0, 1}, {2, 3}}}).status()),
+              HasSubstr("1.safetensors: No such file or directory"));
+}
+
+TEST_F(CheckpointTest, FilesThatDidNotComeHereAreRefused) {
+  auto writer = CheckpointWriter::Create(folder_.string(), About(1));
+  ASSERT_TRUE(writer.ok());
+  const std::string file = writer->path() + "/state.safetensors";
+  EXPECT_EQ(Message(writer->Commit({{"state.safetensors", 9}}, {}, 1).status()),
+            file +
+                " has not come here with the 9 bytes that were written: a checkpoint's folder "
+                "must be one that the driver and all workers share");
+}
+
 TEST(CheckpointManifest, RefusesWhatDoesNotFit) {
   CheckpointManifest manifest = About(3);
-  manifest.files = {{"state.safetensors", 10, "0123"}};
-  manifest.tensors = {{"w", {ElementType::kBF16, {4, 5}}, 0}, {"s", {ElementType::kS32, {}}, 0}};
+  manifest.files = {{"state.safetensors", 10}};
+  manifest.tensors = {{"w", {ElementType::kBF16, {4, 5}}, {2, 1}, {{0, "01"}, {0, "23"}}},
+                      {"s", {ElementType::kS32, {}}, {}, {{0, "45"}}}};
   const std::string json = ManifestToJson(manifest);
   ASSERT_TRUE(ParseManifest(json).ok()) << ParseManifest(json).status();
   EXPECT_EQ(*ParseManifest(json), manifest);
-  // Earlier versions wrote no run, under a checksum without it.
-  const auto of_earlier_version =
-      ReadFile(MINKA_TESTDATA "/checkpoint_manifest_fuzzer_corpus/two_tensors");
-  EXPECT_EQ(ParseManifest(*of_earlier_version)->run, "");
   const auto refusal = [&](const std::string& from, const std::string& to) {
     std::string changed = json;
     const size_t at = changed.find(from);
@@ -189,8 +251,8 @@ TEST(CheckpointManifest, RefusesWhatDoesNotFit) {
     return Message(ParseManifest(changed.replace(at, from.size(), to)).status());
   };
   EXPECT_EQ(refusal("minka-checkpoint", "other"), "the format is 'other', not 'minka-checkpoint'");
-  EXPECT_EQ(refusal("\"schema_version\": 1", "\"schema_version\": 2"),
-            "schema_version 2 is not 1, which this minka reads");
+  EXPECT_EQ(refusal("\"schema_version\": 2", "\"schema_version\": 1"),
+            "schema_version 1 is not 2, which this minka reads");
   EXPECT_EQ(refusal("\"step\": 3", "\"step\": -3"), "the manifest has no number 'step'");
   EXPECT_EQ(refusal("\"step\": 3", "\"step\": 18446744073709551615"),
             "the manifest: 'step' is too large");
@@ -204,6 +266,12 @@ TEST(CheckpointManifest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal("bf16[4,5]", "bf16[4294967296,4294967296]"),
             "tensor 'w': 'bf16[4294967296,4294967296]' is no shape");
   EXPECT_EQ(refusal("\"file\": 0", "\"file\": 1"), "tensor 'w' is in file 1 of 1");
+  EXPECT_EQ(refusal("bf16[4,5]", "bf16[5,4]"),
+            "tensor 'w': the grid [2,1] does not divide bf16[5,4]");
+  EXPECT_EQ(refusal("bf16[4,5]", "bf16[4]"), "tensor 'w': the grid [2,1] does not divide bf16[4]");
+  EXPECT_EQ(refusal("    2,\n    1", "    2,\n    0"), "tensor 'w': 0 is no number of tiles");
+  EXPECT_EQ(refusal("    2,\n    1", "    2,\n    5"),
+            "tensor 'w': 2 tiles do not make up its grid");
   EXPECT_EQ(refusal("\"s\"", "\"w\""), "tensor 'w' is listed twice");
   EXPECT_EQ(refusal("\"checksum\"", "\"check\""), "the manifest has no text 'checksum'");
 }

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -73,11 +75,8 @@ std::optional<int> TypeOrder(ElementType type) {
   return static_cast<int>(found - std::begin(kTypeCodes));
 }
 
-struct Entry {
+struct Entry : StoredTensor {
   std::string name;
-  Shape shape;
-  uint64_t begin = 0;  // of its bytes, from the end of the header
-  uint64_t end = 0;
 };
 
 struct Header {
@@ -112,7 +111,8 @@ absl::StatusOr<Entry> ParseEntry(const std::string& name, const Json& json) {
   if (!json.is_object()) return InvalidArgument("its description is not an object");
   const auto code = json.find("dtype");
   if (code == json.end() || !code->is_string()) return InvalidArgument("no text 'dtype'");
-  Entry entry{.name = name};
+  Entry entry;
+  entry.name = name;
   ASSIGN_OR_RETURN(entry.shape.type, TypeOfCode(code->get<std::string>()));
   ASSIGN_OR_RETURN(const std::vector<uint64_t> dims, Numbers(json, "shape"));
   entry.shape.dims.assign(dims.begin(), dims.end());
@@ -178,11 +178,11 @@ absl::Status CheckRanges(std::vector<Entry>& entries, uint64_t data_bytes) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPredicates(const Entry& entry, std::string_view bytes) {
+absl::Status CheckPredicates(const std::string& name, std::string_view bytes) {
   const auto bad = std::ranges::find_if(bytes, [](char byte) { return byte != 0 && byte != 1; });
   if (bad == bytes.end()) return absl::OkStatus();
-  return InvalidArgument("tensor '{}': element {} is {}, BOOL is 0 or 1", entry.name,
-                         bad - bytes.begin(), static_cast<int>(static_cast<uint8_t>(*bad)));
+  return InvalidArgument("tensor '{}': element {} is {}, BOOL is 0 or 1", name, bad - bytes.begin(),
+                         static_cast<int>(static_cast<uint8_t>(*bad)));
 }
 
 uint64_t HeaderLength(std::string_view contents) {
@@ -231,69 +231,109 @@ class MappedFile {
 
 struct Stored {
   const std::string* name;
-  const HostTensor* tensor;
+  const Shape* shape;
   int type_order;
 };
 
-absl::StatusOr<std::vector<Stored>> StorageOrder(const TensorFile& file) {
+absl::StatusOr<std::vector<Stored>> StorageOrder(const std::map<std::string, Shape>& shapes) {
   std::vector<Stored> stored;
-  for (const auto& [name, tensor] : file.tensors) {
-    const std::optional<int> order = TypeOrder(tensor.shape.type);
+  for (const auto& [name, shape] : shapes) {
+    const std::optional<int> order = TypeOrder(shape.type);
     if (!order)
       return InvalidArgument("tensor '{}': safetensors files have no type {}", name,
-                             TypeName(tensor.shape.type));
+                             TypeName(shape.type));
     if (name == kMetadataKey) return InvalidArgument("'{}' cannot be a tensor's name", name);
-    if (static_cast<int64_t>(tensor.bytes.size()) != tensor.shape.num_bytes())
-      return InvalidArgument("tensor '{}': {} takes {} bytes, not {}", name, ToString(tensor.shape),
-                             tensor.shape.num_bytes(), tensor.bytes.size());
-    stored.push_back({&name, &tensor, *order});
+    stored.push_back({&name, &shape, *order});
   }
   // Stable: the map has them by name already.
   std::ranges::stable_sort(stored, std::greater(), &Stored::type_order);
   return stored;
 }
 
-absl::StatusOr<std::string> HeaderText(const TensorFile& file, const std::vector<Stored>& stored) {
+absl::Status CheckSize(const Stored& tensor, const std::string& bytes) {
+  if (static_cast<int64_t>(bytes.size()) == tensor.shape->num_bytes()) return absl::OkStatus();
+  return InvalidArgument("tensor '{}': {} takes {} bytes, not {}", *tensor.name,
+                         ToString(*tensor.shape), tensor.shape->num_bytes(), bytes.size());
+}
+
+// With its length before it.
+absl::StatusOr<std::string> HeaderText(const std::vector<Stored>& stored,
+                                       const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
-  if (!file.metadata.empty()) header[kMetadataKey] = file.metadata;
+  if (!metadata.empty()) header[kMetadataKey] = metadata;
   uint64_t offset = 0;
   for (const Stored& entry : stored) {
-    const uint64_t end = offset + entry.tensor->bytes.size();
+    const uint64_t end = offset + static_cast<uint64_t>(entry.shape->num_bytes());
     header[*entry.name] = {{"dtype", std::string(kTypeCodes[entry.type_order].code)},
-                           {"shape", entry.tensor->shape.dims},
+                           {"shape", entry.shape->dims},
                            {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text;
+  std::string text(kLengthBytes, '\0');
   try {
-    text = header.dump();
+    text += header.dump();
   } catch (const Json::type_error& error) {
     return InvalidArgument("a tensor's name or metadata is not UTF-8: {}", error.what());
   }
   // The data begins aligned.
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
+  for (uint64_t i = 0; i < kLengthBytes; ++i)
+    text[i] = static_cast<char>((text.size() - kLengthBytes) >> (8 * i) & 0xff);
   return text;
+}
+
+absl::StatusOr<uint64_t> CheckedHeaderLength(std::string_view contents, uint64_t num_bytes) {
+  if (num_bytes < kLengthBytes)
+    return InvalidArgument("{} bytes are no safetensors file", num_bytes);
+  const uint64_t header_bytes = HeaderLength(contents);
+  if (header_bytes > kMaxHeaderBytes)
+    return InvalidArgument("a header of {} bytes; the format allows {}", header_bytes,
+                           kMaxHeaderBytes);
+  if (header_bytes > num_bytes - kLengthBytes)
+    return InvalidArgument("a header of {} bytes in a file of {}: it is cut short", header_bytes,
+                           num_bytes);
+  return header_bytes;
+}
+
+// So many bytes of a file from an offset on.
+absl::StatusOr<std::string> ReadRange(const std::string& path, uint64_t begin, uint64_t num_bytes) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(num_bytes, '\0');
+  file.seekg(static_cast<std::streamoff>(begin));
+  if (file.read(bytes.data(), static_cast<std::streamsize>(num_bytes))) return bytes;
+  return Unavailable("cannot read {}: {}", path,
+                     file.eof() ? "it became shorter" : std::strerror(errno));
+}
+
+absl::Status WriteInTurn(
+    const std::string& path, std::FILE* file, std::string_view header,
+    const std::vector<Stored>& stored,
+    const std::function<absl::StatusOr<std::string>(const std::string& name)>& bytes) {
+  const auto write = [&](std::string_view piece) {
+    return std::fwrite(piece.data(), 1, piece.size(), file) == piece.size();
+  };
+  bool is_written = write(header);
+  for (const Stored& tensor : stored) {
+    if (!is_written) break;
+    ASSIGN_OR_RETURN(const std::string contents, bytes(*tensor.name));
+    RETURN_IF_ERROR(CheckSize(tensor, contents));
+    is_written = write(contents);
+  }
+  if (is_written && std::fflush(file) == 0) return absl::OkStatus();
+  return Unavailable("cannot write {}: {}", path, std::strerror(errno));
 }
 
 }  // namespace
 
 absl::StatusOr<TensorFile> ParseTensors(std::string_view contents) {
-  if (contents.size() < kLengthBytes)
-    return InvalidArgument("{} bytes are no safetensors file", contents.size());
-  const uint64_t header_bytes = HeaderLength(contents);
-  if (header_bytes > kMaxHeaderBytes)
-    return InvalidArgument("a header of {} bytes; the format allows {}", header_bytes,
-                           kMaxHeaderBytes);
-  if (header_bytes > contents.size() - kLengthBytes)
-    return InvalidArgument("a header of {} bytes in a file of {}: it is cut short", header_bytes,
-                           contents.size());
+  ASSIGN_OR_RETURN(const uint64_t header_bytes, CheckedHeaderLength(contents, contents.size()));
   ASSIGN_OR_RETURN(Header header, ParseHeader(contents.substr(kLengthBytes, header_bytes)));
   const std::string_view data = contents.substr(kLengthBytes + header_bytes);
   RETURN_IF_ERROR(CheckRanges(header.entries, data.size()));
   TensorFile file{.metadata = std::move(header.metadata)};
   for (Entry& entry : header.entries) {
     const std::string_view bytes = data.substr(entry.begin, entry.end - entry.begin);
-    if (entry.shape.type == ElementType::kPred) RETURN_IF_ERROR(CheckPredicates(entry, bytes));
+    if (entry.shape.type == ElementType::kPred) RETURN_IF_ERROR(CheckPredicates(entry.name, bytes));
     file.tensors[entry.name] = {.shape = std::move(entry.shape), .bytes = std::string(bytes)};
   }
   return file;
@@ -313,14 +353,74 @@ absl::StatusOr<TensorFile> ReadTensors(const std::string& path) {
 }
 
 absl::Status WriteTensors(const std::string& path, const TensorFile& file) {
-  ASSIGN_OR_RETURN(const std::vector<Stored> stored, StorageOrder(file));
-  ASSIGN_OR_RETURN(const std::string header, HeaderText(file, stored));
-  std::string length(kLengthBytes, '\0');
-  for (uint64_t i = 0; i < kLengthBytes; ++i)
-    length[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
-  std::vector<std::string_view> pieces = {length, header};
-  for (const Stored& entry : stored) pieces.push_back(entry.tensor->bytes);
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, tensor] : file.tensors) shapes[name] = tensor.shape;
+  ASSIGN_OR_RETURN(const std::vector<Stored> stored, StorageOrder(shapes));
+  ASSIGN_OR_RETURN(const std::string header, HeaderText(stored, file.metadata));
+  std::vector<std::string_view> pieces = {header};
+  for (const Stored& entry : stored) {
+    pieces.push_back(file.tensors.at(*entry.name).bytes);
+    RETURN_IF_ERROR(CheckSize(entry, file.tensors.at(*entry.name).bytes));
+  }
   return WriteFile(path, pieces);
+}
+
+absl::StatusOr<int64_t> WriteTensorsInTurn(
+    const std::string& path, const std::map<std::string, Shape>& shapes,
+    const std::function<absl::StatusOr<std::string>(const std::string& name)>& bytes) {
+  ASSIGN_OR_RETURN(const std::vector<Stored> stored, StorageOrder(shapes));
+  ASSIGN_OR_RETURN(const std::string header, HeaderText(stored, {}));
+  std::FILE* const file = std::fopen(path.c_str(), "wbxe");
+  if (file == nullptr) return Unavailable("cannot write {}: {}", path, std::strerror(errno));
+  absl::Status status = WriteInTurn(path, file, header, stored, bytes);
+  if (status.ok() && ::fsync(::fileno(file)) != 0) {
+    status = Unavailable("cannot bring {} to the disk: {}", path, std::strerror(errno));
+  }
+  if (std::fclose(file) != 0) {
+    status.Update(Unavailable("cannot write {}: {}", path, std::strerror(errno)));
+  }
+  if (!status.ok()) {
+    std::remove(path.c_str());
+    return status;
+  }
+  auto num_bytes = static_cast<int64_t>(header.size());
+  for (const Stored& tensor : stored) num_bytes += tensor.shape->num_bytes();
+  return num_bytes;
+}
+
+absl::StatusOr<TensorReader> TensorReader::Open(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    return InvalidArgument("{} is a directory, not a file", path);
+  const uint64_t num_bytes = std::filesystem::file_size(path, error);
+  if (error) return NotFound("cannot open {}: {}", path, error.message());
+  TensorReader reader;
+  reader.path_ = path;
+  ASSIGN_OR_RETURN(const std::string length, ReadRange(path, 0, std::min(num_bytes, kLengthBytes)));
+  const absl::StatusOr<uint64_t> header_bytes = CheckedHeaderLength(length, num_bytes);
+  if (!header_bytes.ok()) return WithContext(header_bytes.status(), path);
+  ASSIGN_OR_RETURN(const std::string text, ReadRange(path, kLengthBytes, *header_bytes));
+  absl::StatusOr<Header> header = ParseHeader(text);
+  if (!header.ok()) return WithContext(header.status(), path);
+  reader.data_begin_ = kLengthBytes + *header_bytes;
+  RETURN_IF_ERROR(WithContext(CheckRanges(header->entries, num_bytes - reader.data_begin_), path));
+  for (Entry& entry : header->entries) reader.tensors_[entry.name] = std::move(entry);
+  return reader;
+}
+
+const Shape* TensorReader::Find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second.shape;
+}
+
+absl::StatusOr<std::string> TensorReader::Read(const std::string& name) const {
+  const StoredTensor& tensor = tensors_.at(name);
+  ASSIGN_OR_RETURN(std::string bytes,
+                   ReadRange(path_, data_begin_ + tensor.begin, tensor.end - tensor.begin));
+  if (tensor.shape.type == ElementType::kPred) {
+    RETURN_IF_ERROR(WithContext(CheckPredicates(name, bytes), path_));
+  }
+  return bytes;
 }
 
 }  // namespace minka

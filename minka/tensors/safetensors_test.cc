@@ -159,5 +159,51 @@ TEST(ParseTensors, RefusesPredicatesThatAreNeitherTrueNorFalse) {
       "tensor 'm': element 2 is 255, BOOL is 0 or 1");
 }
 
+TEST_F(TemporaryFile, TensorsAreWrittenInTurnAndReadOneByOne) {
+  const auto file = ReadTensors(kNumpyFile);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, tensor] : file->tensors) shapes[name] = tensor.shape;
+  const auto bytes = [&](const std::string& name) -> absl::StatusOr<std::string> {
+    return file->tensors.at(name).bytes;
+  };
+  const auto num_bytes = WriteTensorsInTurn(path_, shapes, bytes);
+  ASSERT_TRUE(num_bytes.ok()) << num_bytes.status();
+  EXPECT_EQ(*num_bytes, static_cast<int64_t>(std::filesystem::file_size(path_)));
+  EXPECT_EQ(Message(WriteTensorsInTurn(path_, shapes, bytes).status()),
+            "cannot write " + path_ + ": File exists");
+  const auto reader = TensorReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const auto& [name, shape] : shapes) {
+    ASSERT_NE(reader->Find(name), nullptr) << name;
+    EXPECT_EQ(*reader->Find(name), shape);
+    EXPECT_EQ(*reader->Read(name), file->tensors.at(name).bytes) << name;
+  }
+  EXPECT_EQ(reader->Find("nothing"), nullptr);
+}
+
+TEST_F(TemporaryFile, WhatCannotBeWrittenInTurnLeavesNoFile) {
+  const std::map<std::string, Shape> shapes = {{"w", {ElementType::kU8, {4}}}};
+  const auto with = [&](absl::StatusOr<std::string> bytes) {
+    return Message(
+        WriteTensorsInTurn(path_, shapes, [&](const std::string&) { return bytes; }).status());
+  };
+  EXPECT_EQ(with("abc"), "tensor 'w': u8[4] takes 4 bytes, not 3");
+  EXPECT_EQ(with(absl::UnavailableError("gone")), "gone");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(TemporaryFile, HeadersThatLieAreRefusedBeforeATensorIsRead) {
+  const auto refusal = [&](const std::string& contents) {
+    EXPECT_TRUE(WriteFile(path_, contents).ok());
+    return Message(TensorReader::Open(path_).status());
+  };
+  const std::string header = R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})";
+  EXPECT_EQ(refusal(FileOf(header, "abcd")), "");
+  EXPECT_THAT(refusal(FileOf(header, "abc")), HasSubstr(path_ + ": tensor 'w' ends at byte 4"));
+  EXPECT_THAT(refusal("abc"), HasSubstr(path_ + ": 3 bytes are no safetensors file"));
+  EXPECT_THAT(refusal(Length(99)), HasSubstr("it is cut short"));
+}
+
 }  // namespace
 }  // namespace minka
