@@ -4,12 +4,15 @@
 #include <numeric>
 #include <set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "minka/analysis/layer_cut.h"
+#include "minka/analysis/layer_starts.h"
 #include "minka/analysis/layers.h"
 #include "minka/analysis/part_into_layers.h"
 #include "minka/analysis/phases.h"
+#include "minka/base/status.h"
 #include "minka/ir/call_graph.h"
 
 namespace minka {
@@ -209,12 +212,7 @@ class LayerSpreader {
   std::vector<int> layers_;
 };
 
-}  // namespace
-
-Step WithStructure(Step step, int num_layers) {
-  const std::vector<Phase> phases = ClassifyPhases(step);
-  const Layers forward =
-      num_layers > 0 ? PartIntoLayers(step, phases, num_layers) : FindLayers(step, phases);
+Step WithLayers(Step step, const std::vector<Phase>& phases, const Layers& forward) {
   const std::vector<int> layers = forward.count > 0 ? LayerSpreader(step, phases, forward).Run()
                                                     : std::vector<int>(phases.size(), kNone);
   Computation& entry = step.module.entry_computation();
@@ -223,6 +221,27 @@ Step WithStructure(Step step, int num_layers) {
   }
   step.num_layers = forward.count;
   return step;
+}
+
+}  // namespace
+
+Step WithStructure(Step step) {
+  const std::vector<Phase> phases = ClassifyPhases(step);
+  const Layers layers = FindLayers(step, phases);
+  return WithLayers(std::move(step), phases, layers);
+}
+
+absl::StatusOr<Step> WithStructure(Step step, const LayerChoice& choice) {
+  const std::vector<Phase> phases = ClassifyPhases(step);
+  Layers layers;
+  if (const auto* const automatic = std::get_if<AutoLayers>(&choice)) {
+    layers = PartIntoLayers(step, phases, automatic->num_layers);
+  } else if (const auto* const manual = std::get_if<ManualLayers>(&choice)) {
+    ASSIGN_OR_RETURN(layers, LayersFrom(step, phases, manual->starts));
+  } else {
+    layers = FindLayers(step, phases);
+  }
+  return WithLayers(std::move(step), phases, layers);
 }
 
 }  // namespace minka

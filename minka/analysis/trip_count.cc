@@ -27,7 +27,7 @@ std::optional<int64_t> AsConstant(const Computation& computation, Value value) {
   if (!IsInteger(shape.type) || shape.num_elements() != 1) return std::nullopt;
   switch (instruction.opcode) {
     case Opcode::kConstant:
-      return static_cast<int64_t>(ScalarValue(instruction.As<ConstantAttributes>().literal));
+      return IntegerValue(instruction.As<ConstantAttributes>().literal);
     case Opcode::kBroadcast:
     case Opcode::kConvert:
     case Opcode::kCopy:

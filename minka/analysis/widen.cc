@@ -4,6 +4,7 @@
 
 #include "minka/ir/call_graph.h"
 #include "minka/ir/names.h"
+#include "minka/ir/rewriter.h"
 
 namespace minka {
 
@@ -50,18 +51,13 @@ class ComputationWidener {
  public:
   // Called computations are those of the source module plus `callee_offset`.
   ComputationWidener(const Computation& source, ComputationId callee_offset)
-      : source_(source), callee_offset_(callee_offset), values_(source.instructions.size()) {
-    target_.name = source.name;
-    for (const Instruction& instruction : source.instructions) names_.Reserve(instruction.name);
-  }
+      : source_(source), callee_offset_(callee_offset), rewriter_(source) {}
 
   Computation Run() && {
     for (InstructionId id = 0; id < source_.num_instructions(); ++id) Translate(id);
-    for (const InstructionId id : source_.parameters) {
-      target_.parameters.push_back(values_[id][0].instruction);
-    }
-    for (const Value result : source_.results) target_.results.push_back(Wide(result));
-    return std::move(target_);
+    std::vector<Value> results;
+    for (const Value result : source_.results) results.push_back(Wide(result));
+    return std::move(rewriter_).Finish(std::move(results));
   }
 
  private:
@@ -86,15 +82,16 @@ class ComputationWidener {
     }
   }
 
-  const Shape& ShapeOf(Value target) const { return target_.shape(target); }
-  Value Mapped(Value value) const { return values_[value.instruction][value.result]; }
+  const Shape& ShapeOf(Value target) const { return rewriter_.copy().shape(target); }
 
   Value Wide(Value value) {
-    const Value mapped = Mapped(value);
+    const Value mapped = rewriter_.Now(value);
     return ConvertedTo(mapped, WidenedType(ShapeOf(mapped).type));
   }
 
-  Value Original(Value value) { return ConvertedTo(Mapped(value), source_.shape(value).type); }
+  Value Original(Value value) {
+    return ConvertedTo(rewriter_.Now(value), source_.shape(value).type);
+  }
 
   Value ConvertedTo(Value value, ElementType type) {
     if (ShapeOf(value).type == type) return value;
@@ -102,29 +99,21 @@ class ComputationWidener {
     if (is_new) {
       Shape shape = ShapeOf(value);
       shape.type = type;
-      Instruction convert = {.opcode = Opcode::kConvert, .operands = {value}, .results = {shape}};
-      convert.name = names_.Take("convert");
-      found->second = Add(std::move(convert));
+      found->second = rewriter_.AppendOne({.opcode = Opcode::kConvert,
+                                           .name = rewriter_.NewName("convert"),
+                                           .operands = {value},
+                                           .results = {shape}});
     }
     return found->second;
   }
 
-  Value Add(Instruction instruction) {
-    target_.instructions.push_back(std::move(instruction));
-    return {target_.num_instructions() - 1, 0};
-  }
-
   void Append(InstructionId id, Instruction instruction) {
-    const size_t num_results = instruction.results.size();
-    const Value first = Add(std::move(instruction));
-    for (size_t i = 0; i < num_results; ++i) {
-      values_[id].push_back({first.instruction, static_cast<int32_t>(i)});
-    }
+    rewriter_.Map(id, rewriter_.Append(std::move(instruction)));
   }
 
   bool AllNarrow(const Instruction& instruction) const {
     return std::ranges::all_of(instruction.operands, [&](Value operand) {
-      return ShapeOf(Mapped(operand)).type == source_.shape(operand).type;
+      return ShapeOf(rewriter_.Now(operand)).type == source_.shape(operand).type;
     });
   }
 
@@ -155,7 +144,7 @@ class ComputationWidener {
     const Instruction& instruction = source_.instructions[id];
     const Value operand = Wide(instruction.operands[0]);
     if (ShapeOf(operand).type == WidenedType(instruction.shape().type)) {
-      values_[id] = {operand};
+      rewriter_.Map(id, {operand});
       return;
     }
     Instruction convert = instruction;
@@ -168,7 +157,7 @@ class ComputationWidener {
   void TranslateBarrier(InstructionId id) {
     Instruction barrier = source_.instructions[id];
     for (size_t i = 0; i < barrier.operands.size(); ++i) {
-      barrier.operands[i] = Mapped(barrier.operands[i]);
+      barrier.operands[i] = rewriter_.Now(barrier.operands[i]);
       barrier.results[i] = ShapeOf(barrier.operands[i]);
     }
     Append(id, std::move(barrier));
@@ -176,9 +165,7 @@ class ComputationWidener {
 
   const Computation& source_;
   const ComputationId callee_offset_;
-  Computation target_;
-  UniqueNames names_;
-  std::vector<std::vector<Value>> values_;  // by instruction and result of the source
+  Rewriter rewriter_;
   std::map<std::pair<Value, ElementType>, Value> converted_;
 };
 

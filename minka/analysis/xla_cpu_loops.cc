@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "minka/ir/rewriter.h"
+
 namespace minka {
 namespace {
 
@@ -103,94 +105,68 @@ class LoopMoves {
   }
 
   Computation NewBody() const {
-    Computation out{.name = body_.name};
-    std::vector<std::vector<Value>> now(body_.num_instructions());
-    const auto append = [&](Instruction instruction) {
-      out.instructions.push_back(std::move(instruction));
-      return Value{out.num_instructions() - 1, 0};
-    };
-    const auto add_parameter = [&](const Shape& shape, const std::string& name) {
-      const Value value = append({.opcode = Opcode::kParameter, .name = name, .results = {shape}});
-      out.instructions.back().attributes =
-          ParameterAttributes{static_cast<int64_t>(out.parameters.size())};
-      out.parameters.push_back(value.instruction);
-      return value;
-    };
+    Rewriter rewriter(body_);
+    int64_t number = 0;
     for (size_t i = 0; i < body_.parameters.size(); ++i) {
       const InstructionId id = body_.parameters[i];
       if (is_kept_[i]) {
-        now[id] = {add_parameter(body_.instructions[id].shape(), body_.instructions[id].name)};
+        rewriter.Map({id, 0}, AddParameter(rewriter, body_.instructions[id], number++));
       } else if (is_constant_[i]) {
         Instruction constant = outer_.instruction(loop_.operands[i]);
         if (constant.opcode == Opcode::kBroadcast) {
-          Instruction scalar = outer_.instruction(constant.operands[0]);
-          constant.operands = {append(std::move(scalar))};
+          constant.operands = {rewriter.AppendOne(outer_.instruction(constant.operands[0]))};
         }
-        now[id] = {append(std::move(constant))};
+        rewriter.Map({id, 0}, rewriter.AppendOne(std::move(constant)));
       }
     }
-    std::vector<Value> results;
+    std::vector<Value> moved;
     for (const InstructionId id : carried_) {
-      now[id] = {add_parameter(body_.instructions[id].shape(), body_.instructions[id].name)};
-      results.push_back(now[id][0]);
+      moved.push_back(AddParameter(rewriter, body_.instructions[id], number++));
+      rewriter.Map({id, 0}, moved.back());
     }
     for (InstructionId id = 0; id < body_.num_instructions(); ++id) {
-      if (body_.instructions[id].opcode == Opcode::kParameter || !now[id].empty()) continue;
-      if (place_[id] == Place::kInFront) continue;
-      Instruction instruction = body_.instructions[id];
-      bool is_dead = false;
-      for (Value& operand : instruction.operands) {
-        if (now[operand.instruction].empty()) {
-          is_dead = true;
-          break;
-        }
-        operand = now[operand.instruction][operand.result];
-      }
-      if (is_dead) continue;  // read in front of the loop alone
-      const size_t num_results = instruction.results.size();
-      const Value first = append(std::move(instruction));
-      for (size_t i = 0; i < num_results; ++i) {
-        now[id].push_back({first.instruction, static_cast<int32_t>(i)});
-      }
+      const Instruction& instruction = body_.instructions[id];
+      if (instruction.opcode == Opcode::kParameter || rewriter.IsMapped(id)) continue;
+      const bool is_read_in_front_alone =
+          place_[id] == Place::kInFront ||
+          std::ranges::any_of(instruction.operands, [&](Value operand) {
+            return !rewriter.IsMapped(operand.instruction);
+          });
+      if (!is_read_in_front_alone) rewriter.Copy(id);
     }
+    std::vector<Value> results;
     for (size_t i = 0; i < body_.results.size(); ++i) {
-      if (!is_kept_[i]) continue;
-      const Value result = body_.results[i];
-      out.results.push_back(now[result.instruction][result.result]);
+      if (is_kept_[i]) results.push_back(rewriter.Now(body_.results[i]));
     }
-    out.results.insert(out.results.end(), results.begin(), results.end());
-    return out;
+    results.insert(results.end(), moved.begin(), moved.end());
+    return std::move(rewriter).Finish(std::move(results));
   }
 
   Computation NewCondition() const {
-    Computation out{.name = condition_.name};
-    std::vector<InstructionId> now(condition_.num_instructions(), -1);
+    Rewriter rewriter(condition_);
+    int64_t number = 0;
     for (size_t i = 0; i < condition_.parameters.size(); ++i) {
+      const InstructionId id = condition_.parameters[i];
       if (!is_kept_[i]) continue;
-      now[condition_.parameters[i]] = out.num_instructions();
-      out.parameters.push_back(out.num_instructions());
-      out.instructions.push_back(condition_.instructions[condition_.parameters[i]]);
+      rewriter.Map({id, 0}, AddParameter(rewriter, condition_.instructions[id], number++));
     }
     for (const InstructionId id : carried_) {
-      out.parameters.push_back(out.num_instructions());
-      out.instructions.push_back({.opcode = Opcode::kParameter,
-                                  .name = body_.instructions[id].name,
-                                  .results = body_.instructions[id].results});
+      AddParameter(rewriter, body_.instructions[id], number++);
     }
     for (InstructionId id = 0; id < condition_.num_instructions(); ++id) {
-      if (condition_.instructions[id].opcode == Opcode::kParameter) continue;
-      Instruction instruction = condition_.instructions[id];
-      for (Value& operand : instruction.operands) operand.instruction = now[operand.instruction];
-      now[id] = out.num_instructions();
-      out.instructions.push_back(std::move(instruction));
+      if (condition_.instructions[id].opcode != Opcode::kParameter) rewriter.Copy(id);
     }
-    for (const Value result : condition_.results) {
-      out.results.push_back({now[result.instruction], result.result});
-    }
-    return out;
+    return std::move(rewriter).Finish();
   }
 
  private:
+  static Value AddParameter(Rewriter& rewriter, const Instruction& like, int64_t number) {
+    return rewriter.AppendOne({.opcode = Opcode::kParameter,
+                               .name = like.name,
+                               .results = like.results,
+                               .attributes = ParameterAttributes{number}});
+  }
+
   bool IsConstant(Value value) const {
     const Instruction* instruction = &outer_.instruction(value);
     if (instruction->opcode == Opcode::kBroadcast) {
@@ -248,33 +224,21 @@ class LoopMoves {
 
 class Mover {
  public:
-  Mover(Module& module, ComputationId id) : module_(module), source_(module.computations[id]) {}
+  Mover(Module& module, ComputationId id)
+      : module_(module), source_(module.computations[id]), rewriter_(source_) {}
 
   Computation Run() && {
-    out_.name = source_.name;
     for (InstructionId id = 0; id < source_.num_instructions(); ++id) {
-      Instruction instruction = source_.instructions[id];
-      for (Value& operand : instruction.operands) operand = Now(operand);
-      if (instruction.opcode == Opcode::kWhile) {
-        now_.push_back(WriteLoop(source_.instructions[id], std::move(instruction)));
-        continue;
+      if (source_.instructions[id].opcode == Opcode::kWhile) {
+        rewriter_.Map(id, WriteLoop(source_.instructions[id], rewriter_.Translated(id)));
+      } else {
+        rewriter_.Copy(id);
       }
-      std::vector<Value>& results = now_.emplace_back();
-      for (size_t i = 0; i < instruction.results.size(); ++i) {
-        results.push_back({out_.num_instructions(), static_cast<int32_t>(i)});
-      }
-      out_.instructions.push_back(std::move(instruction));
     }
-    for (const InstructionId parameter : source_.parameters) {
-      out_.parameters.push_back(now_[parameter][0].instruction);
-    }
-    for (const Value result : source_.results) out_.results.push_back(Now(result));
-    return std::move(out_);
+    return std::move(rewriter_).Finish();
   }
 
  private:
-  Value Now(Value value) const { return now_[value.instruction][value.result]; }
-
   std::vector<Value> WriteLoop(const Instruction& loop, Instruction written) {
     const Computation body = module_.computations[loop.called[0]];
     const Computation condition = module_.computations[loop.called[1]];
@@ -286,12 +250,11 @@ class Mover {
     for (const InstructionId id : moves.InFront()) {
       Instruction instruction = body.instructions[id];
       for (Value& operand : instruction.operands) operand = in_front.at(operand.instruction);
-      in_front[id] = {out_.num_instructions(), 0};
-      out_.instructions.push_back(std::move(instruction));
+      in_front[id] = rewriter_.AppendOne(std::move(instruction));
     }
     std::vector<Value> operands, results(loop.results.size());
     std::vector<Shape> shapes;
-    const InstructionId place = out_.num_instructions();
+    const InstructionId place = rewriter_.copy().num_instructions();
     for (size_t i = 0; i < loop.results.size(); ++i) {
       results[i] = moves.is_invariant(i) ? written.operands[i]
                                          : Value{place, static_cast<int32_t>(operands.size())};
@@ -308,7 +271,7 @@ class Mover {
     // Another loop may have the same body and carry other values.
     written.called = {static_cast<ComputationId>(module_.computations.size()),
                       static_cast<ComputationId>(module_.computations.size() + 1)};
-    out_.instructions.push_back(std::move(written));
+    rewriter_.AppendOne(std::move(written));
     module_.computations.push_back(moves.NewBody());
     module_.computations.push_back(moves.NewCondition());
     return results;
@@ -316,8 +279,7 @@ class Mover {
 
   Module& module_;
   const Computation source_;
-  Computation out_;
-  std::vector<std::vector<Value>> now_;  // by value of the source
+  Rewriter rewriter_;
 };
 
 }  // namespace

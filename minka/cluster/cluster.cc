@@ -1,11 +1,16 @@
 #include "minka/cluster/cluster.h"
 
+#include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
+#include <filesystem>
+#include <numeric>
+#include <system_error>
 
+#include "fmt/ranges.h"
 #include "minka/base/file.h"
 #include "minka/base/json.h"
 #include "minka/base/status.h"
+#include "nlohmann/json.hpp"
 
 namespace minka {
 namespace {
@@ -14,6 +19,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e3;  // 1 GB/s or 1 GFLOP/s per us, in bytes or flops
 
+// Dense peaks with tensor cores (TF32 for f32 where there is one), memory and its bandwidth as the
+// vendor states them, but for memory that a driver keeps (H200 and B200: what it reports as there).
 DeviceKind V100() {
   return {.name = "v100-16gb",
           .peak_flops_per_us = 15.7e3 * kGiga,
@@ -39,37 +46,94 @@ DeviceKind H100() {
           .memory_bytes = int64_t{80} << 30,
           .launch_us = 3};
 }
+DeviceKind H200() {
+  return {.name = "h200-141gb",
+          .peak_flops_per_us = 494e3 * kGiga,
+          .peak_half_flops_per_us = 989e3 * kGiga,
+          .memory_bytes_per_us = 4800 * kGiga,
+          .memory_bytes = int64_t{140} << 30,
+          .launch_us = 3};
+}
+DeviceKind B200() {
+  return {.name = "b200-180gb",
+          .peak_flops_per_us = 1100e3 * kGiga,
+          .peak_half_flops_per_us = 2250e3 * kGiga,
+          .memory_bytes_per_us = 8000 * kGiga,
+          .memory_bytes = int64_t{179} << 30,
+          .launch_us = 3};
+}
+// Halves in f16 run at a 64th of the rate of f32.
+DeviceKind Gtx1080Ti() {
+  return {.name = "gtx1080ti-11gb",
+          .peak_flops_per_us = 11.3e3 * kGiga,
+          .has_bf16 = false,
+          .memory_bytes_per_us = 484 * kGiga,
+          .memory_bytes = int64_t{11} << 30,
+          .launch_us = 6};
+}
+// Sums in f32.
+DeviceKind Rtx4090() {
+  return {.name = "rtx4090-24gb",
+          .peak_flops_per_us = 82.6e3 * kGiga,
+          .peak_half_flops_per_us = 165.2e3 * kGiga,
+          .memory_bytes_per_us = 1008 * kGiga,
+          .memory_bytes = int64_t{24} << 30,
+          .launch_us = 4};
+}
 
-// Vendors' data sheets: dense tensor-core peaks (TF32 for f32 where there is one), memory
-// bandwidth; links per direction and device: NVLink half of the bidirectional figure; between hosts
-// what one device can use of its host's network cards.
+// Links per direction and device, about nine tenths of what the vendor states: NVLink 2 to 5 with
+// 150, 300, 450 and 900 GB/s. Where devices have PCIe alone (3.0 x16: 15.8 GB/s, 4.0 x16: 31.5
+// GB/s), what goes from one to another passes the host's memory. Between hosts what one device can
+// use of its host's network cards, as the cloud states it, or one 400 Gbit/s InfiniBand card for
+// each device of a DGX.
 std::vector<Cluster> Presets() {
-  return {
-      {.name = "p3.16xlarge",
-       .devices_per_host = 8,
-       .device = V100(),
-       .intra_host = {5, 130 * kGiga},
-       .inter_host = {30, 25.0 / 8 * kGiga},
-       .host_network_bytes_per_us = 25.0 / 8 * kGiga},
-      {.name = "p4d.24xlarge",
-       .devices_per_host = 8,
-       .device = A100(40),
-       .intra_host = {5, 270 * kGiga},
-       .inter_host = {20, 100.0 / 8 * kGiga},
-       .host_network_bytes_per_us = 400.0 / 8 * kGiga},
-      {.name = "p4de.24xlarge",
-       .devices_per_host = 8,
-       .device = A100(80),
-       .intra_host = {5, 270 * kGiga},
-       .inter_host = {20, 100.0 / 8 * kGiga},
-       .host_network_bytes_per_us = 400.0 / 8 * kGiga},
-      {.name = "p5.48xlarge",
-       .devices_per_host = 8,
-       .device = H100(),
-       .intra_host = {4, 400 * kGiga},
-       .inter_host = {15, 400.0 / 8 * kGiga},
-       .host_network_bytes_per_us = 3200.0 / 8 * kGiga},
+  const auto eight = [](const char* name, const DeviceKind& device, Link intra_host,
+                        double latency_us, double device_gbits, double host_gbits) {
+    return Cluster{.name = name,
+                   .devices_per_host = 8,
+                   .device = device,
+                   .intra_host = intra_host,
+                   .inter_host = {latency_us, device_gbits / 8 * kGiga},
+                   .host_network_bytes_per_us = host_gbits / 8 * kGiga};
   };
+  return {
+      eight("p3.16xlarge", V100(), {5, 130 * kGiga}, 30, 25, 25),
+      eight("p4d.24xlarge", A100(40), {5, 270 * kGiga}, 20, 100, 400),
+      eight("p4de.24xlarge", A100(80), {5, 270 * kGiga}, 20, 100, 400),
+      eight("p5.48xlarge", H100(), {4, 400 * kGiga}, 15, 400, 3200),
+      eight("p5en.48xlarge", H200(), {4, 400 * kGiga}, 15, 400, 3200),
+      eight("p6-b200.48xlarge", B200(), {4, 800 * kGiga}, 15, 400, 3200),
+      eight("dgx-h100", H100(), {4, 400 * kGiga}, 5, 400, 3200),
+      eight("dgx-h200", H200(), {4, 400 * kGiga}, 5, 400, 3200),
+      eight("dgx-b200", B200(), {4, 800 * kGiga}, 5, 400, 3200),
+      eight("1080ti", Gtx1080Ti(), {15, 7 * kGiga}, 40, 10, 10),
+      eight("4090", Rtx4090(), {12, 14 * kGiga}, 30, 25, 25),
+  };
+}
+
+absl::StatusOr<int> ParseCount(std::string_view cluster, std::string_view text,
+                               std::string_view what) {
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size() || count < 1) {
+    return InvalidArgument("cluster \"{}\": \"{}\" is no number of {}", cluster, text, what);
+  }
+  return count;
+}
+
+// Edits of one character that make one text of the other (Levenshtein).
+size_t NumEdits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
 }
 
 Json ToJsonObject(const Link& link) {
@@ -121,26 +185,34 @@ Cluster Cluster::Local(int num_devices) {
 
 absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {
   const size_t colon = text.find(':');
-  int hosts = 1;
-  if (colon != std::string_view::npos) {
-    const std::string_view count = text.substr(colon + 1);
-    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), hosts);
-    if (error != std::errc() || end != count.data() + count.size() || hosts < 1) {
-      return InvalidArgument("cluster \"{}\": \"{}\" is no number of hosts", text, count);
-    }
+  const std::string_view name = text.substr(0, colon);
+  std::vector<Cluster> presets = Presets();
+  const auto preset = std::ranges::find(presets, name, &Cluster::name);
+  if (preset == presets.end()) {
+    std::vector<std::string> known;
+    for (const Cluster& other : presets) known.push_back(other.name);
+    const std::string nearest = std::ranges::min(
+        known, {}, [&](const std::string& other) { return NumEdits(name, other); });
+    return NotFound(
+        "unknown cluster \"{}\", did you mean {}? known: {}; with \":HOSTS\" for several hosts, "
+        "\":HOSTSxDEVICES\" for some devices of each; or a JSON file",
+        text, nearest, fmt::join(known, ", "));
   }
-  std::string known;
-  for (Cluster& preset : Presets()) {
-    if (preset.name == text.substr(0, colon)) {
-      preset.num_hosts = hosts;
-      RETURN_IF_ERROR(CheckCluster(preset));
-      return preset;
+  if (colon == std::string_view::npos) return *preset;
+  const std::string_view size = text.substr(colon + 1);
+  const size_t cross = size.find('x');
+  ASSIGN_OR_RETURN(preset->num_hosts, ParseCount(text, size.substr(0, cross), "hosts"));
+  if (cross != std::string_view::npos) {
+    ASSIGN_OR_RETURN(const int devices,
+                     ParseCount(text, size.substr(cross + 1), "devices of a host"));
+    if (devices > preset->devices_per_host) {
+      return InvalidArgument("cluster \"{}\": a host of {} has {} devices, not {}", text, name,
+                             preset->devices_per_host, devices);
     }
-    known += (known.empty() ? "" : ", ") + preset.name;
+    preset->devices_per_host = devices;
   }
-  return NotFound(
-      "unknown cluster \"{}\"; known: {} (with \":HOSTS\" for several hosts), or a JSON file", text,
-      known);
+  RETURN_IF_ERROR(CheckCluster(*preset));
+  return *preset;
 }
 
 std::string Cluster::ToJson() const {
@@ -196,6 +268,12 @@ absl::StatusOr<Cluster> Cluster::FromFile(const std::string& path) {
   auto cluster = FromJson(text);
   if (!cluster.ok()) return WithContext(cluster.status(), path);
   return cluster;
+}
+
+absl::StatusOr<Cluster> Cluster::Named(const std::string& name) {
+  std::error_code ignored;
+  const bool is_file = name.ends_with(".json") || std::filesystem::exists(name, ignored);
+  return is_file ? FromFile(name) : Preset(name);
 }
 
 }  // namespace minka

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/base/platform.h"
 
 namespace minka {
 
@@ -44,14 +45,19 @@ struct Cluster {
   double host_network_bytes_per_us = 0;
 
   int num_devices() const { return num_hosts * devices_per_host; }
+  // Whose compiler programs for it go through.
+  Platform platform() const { return device.name == kCpuDevice ? Platform::kCpu : Platform::kCuda; }
 
   // Virtual devices on this machine's cores, uncalibrated (cost/calibration.h gives measured
   // figures). At most 64.
   static Cluster Local(int num_devices);
   static absl::StatusOr<Cluster> FromJson(std::string_view json);
   static absl::StatusOr<Cluster> FromFile(const std::string& path);
-  // "p3.16xlarge:8" = preset with 8 hosts; the error lists the presets.
+  // "p3.16xlarge:8" = preset with 8 hosts, "p3.16xlarge:2x4" = four devices of two hosts each; the
+  // error lists the presets and names the nearest.
   static absl::StatusOr<Cluster> Preset(std::string_view name);
+  // What a user names: a file (it ends in .json, or is there) or a preset.
+  static absl::StatusOr<Cluster> Named(const std::string& name);
   std::string ToJson() const;
 };
 

@@ -1,6 +1,7 @@
 #include "minka/cluster/cluster.h"
 
 #include "gtest/gtest.h"
+#include "minka/base/file.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -13,12 +14,41 @@ TEST(Cluster, PresetsRoundTripThroughJson) {
 }
 
 TEST(Cluster, UnknownPresetNamesTheKnown) {
-  EXPECT_EQ(Message(Cluster::Preset("p9").status()),
-            "unknown cluster \"p9\"; known: p3.16xlarge, p4d.24xlarge, p4de.24xlarge, p5.48xlarge "
-            "(with \":HOSTS\" for "
-            "several hosts), or a JSON file");
+  EXPECT_EQ(Message(Cluster::Preset("p3.8xlarge:2").status()),
+            "unknown cluster \"p3.8xlarge:2\", did you mean p3.16xlarge? known: p3.16xlarge, "
+            "p4d.24xlarge, p4de.24xlarge, p5.48xlarge, p5en.48xlarge, p6-b200.48xlarge, dgx-h100, "
+            "dgx-h200, dgx-b200, 1080ti, 4090; with \":HOSTS\" for several hosts, "
+            "\":HOSTSxDEVICES\" for some devices of each; or a JSON file");
   EXPECT_EQ(Message(Cluster::Preset("p4d.24xlarge:x").status()),
-            "cluster \"p4d.24xlarge:x\": \"x\" is no number of hosts");
+            "cluster \"p4d.24xlarge:x\": \"\" is no number of hosts");
+}
+
+TEST(Cluster, PartsOfHosts) {
+  const Cluster cluster = *Cluster::Preset("dgx-h200:2x4");
+  EXPECT_EQ(cluster.num_hosts, 2);
+  EXPECT_EQ(cluster.devices_per_host, 4);
+  EXPECT_EQ(cluster.host_network_bytes_per_us,
+            Cluster::Preset("dgx-h200")->host_network_bytes_per_us);
+  EXPECT_EQ(Message(Cluster::Preset("4090:1x9").status()),
+            "cluster \"4090:1x9\": a host of 4090 has 8 devices, not 9");
+  EXPECT_EQ(Message(Cluster::Preset("4090:1x").status()),
+            "cluster \"4090:1x\": \"\" is no number of devices of a host");
+  EXPECT_EQ(Message(Cluster::Preset("4090:1x-2").status()),
+            "cluster \"4090:1x-2\": \"-2\" is no number of devices of a host");
+}
+
+TEST(Cluster, SaysWhoseCompilerItTakes) {
+  EXPECT_EQ(Cluster::Local(8).platform(), Platform::kCpu);
+  EXPECT_EQ(Cluster::Preset("p5.48xlarge")->platform(), Platform::kCuda);
+}
+
+TEST(Cluster, AFileIsNamedByItsEndingOrByBeingThere) {
+  const std::string path = testing::TempDir() + "/cluster_of_three";
+  ASSERT_TRUE(WriteFile(path, Cluster::Local(3).ToJson()).ok());
+  EXPECT_EQ(Cluster::Named(path)->num_devices(), 3);
+  EXPECT_EQ(Cluster::Named("p3.16xlarge")->num_devices(), 8);
+  EXPECT_NE(Message(Cluster::Named("missing.json").status()).find("missing.json"),
+            std::string::npos);
 }
 
 TEST(Cluster, JsonErrorsNameTheField) {

@@ -21,14 +21,40 @@ double NormalNumber(uint64_t index, uint64_t key) {
   return radius * std::cos(2 * std::numbers::pi * UnitInterval(SquaresBits(2 * index + 1, key)));
 }
 
+// The same for the elements of an array.
+Tensor UnitInterval(Tensor random_bits) {
+  const Tensor upper = Binary(Opcode::kShiftRightLogical, random_bits, 32.0);
+  return (Convert(upper, ElementType::kF64) + 0.5) * 0x1p-32;
+}
+
+Tensor NormalNumbers(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& dims) {
+  const auto draw = [&](int64_t offset) {
+    return UnitInterval(RandomBits(mixed_key, site, dims, /*stride=*/2, offset));
+  };
+  const Tensor radius = Sqrt(-2.0 * Log(draw(0)));
+  return radius * Cosine(2 * std::numbers::pi * draw(1));
+}
+
+double FillValue(const Initializer& initializer) {
+  switch (initializer.kind) {
+    case Initializer::Kind::kZeros:
+      return 0;
+    case Initializer::Kind::kOnes:
+      return 1;
+    case Initializer::Kind::kConstant:
+      return initializer.scale;
+    case Initializer::Kind::kNormal:
+      break;
+  }
+  MINKA_CHECK(false);
+}
+
 }  // namespace
 
 Literal InitialValue(const Initializer& initializer, const Shape& shape, std::string_view name,
                      uint64_t seed) {
-  if (initializer.kind == Initializer::Kind::kZeros) return FilledLiteral(shape, 0);
-  if (initializer.kind == Initializer::Kind::kOnes) return FilledLiteral(shape, 1);
-  if (initializer.kind == Initializer::Kind::kConstant) {
-    return FilledLiteral(shape, initializer.scale);
+  if (initializer.kind != Initializer::Kind::kNormal) {
+    return FilledLiteral(shape, FillValue(initializer));
   }
   MINKA_CHECK(shape.type == ElementType::kF32, "{} is drawn in f32, not {}", name,
               TypeName(shape.type));
@@ -39,6 +65,17 @@ Literal InitialValue(const Initializer& initializer, const Shape& shape, std::st
     std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
   }
   return {shape, std::make_shared<const std::string>(std::move(bytes))};
+}
+
+Tensor InitialValue(const Initializer& initializer, const Shape& shape, std::string_view name,
+                    Tensor mixed_key) {
+  Graph& graph = mixed_key.graph();
+  const ScopeName scope(graph, name);
+  if (initializer.kind != Initializer::Kind::kNormal) {
+    return graph.Full(shape, FillValue(initializer));
+  }
+  const Tensor normal = NormalNumbers(mixed_key, SiteConstant(name), shape.dims);
+  return Convert(normal * initializer.scale, shape.type);
 }
 
 void ParameterStore::Declare(const ParameterSpec& spec, Tensor value) {

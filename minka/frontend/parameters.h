@@ -27,6 +27,11 @@ struct Initializer {
 Literal InitialValue(const Initializer& initializer, const Shape& shape, std::string_view name,
                      uint64_t seed);
 
+// The same as a value of the graph, which every device can make its part of. `mixed_key`: MixKey of
+// seed + 1 as u32[2]. As near as the rounding of log, cos and sqrt lets them be equal.
+Tensor InitialValue(const Initializer& initializer, const Shape& shape, std::string_view name,
+                    Tensor mixed_key);
+
 struct ParameterSpec {
   std::string name;  // path, "layer_0/attention/query/kernel"
   Shape shape;       // of the master value

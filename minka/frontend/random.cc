@@ -69,21 +69,31 @@ Tensor MixKey(Tensor key) {
   return Xor(x, ShiftRight(x, 31));
 }
 
-Tensor RandomMask(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& dims,
-                  double probability) {
+Tensor RandomBits(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& dims, int64_t stride,
+                  int64_t offset) {
   if (!mixed_key.valid()) return mixed_key;
   Graph& graph = mixed_key.graph();
   const Tensor site_key =
       Or(mixed_key * ConstantU64(graph, site), graph.Scalar(mixed_key.type(), 1));
   const Tensor key = Broadcast(site_key, dims, {});
-  const Tensor y = LinearIndex(graph, dims) * key;
+  Tensor counter = LinearIndex(graph, dims);
+  if (stride != 1) counter = counter * static_cast<double>(stride);
+  if (offset != 0) counter = counter + static_cast<double>(offset);
+  const Tensor y = counter * key;
   const Tensor z = y + key;
   Tensor x = SwapHalves(y * y + y);
   x = SwapHalves(x * x + z);
   x = SwapHalves(x * x + y);
+  return x * x + z;
+}
+
+Tensor RandomMask(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& dims,
+                  double probability) {
+  if (!mixed_key.valid()) return mixed_key;
   // The upper half below the threshold, without shifting it down.
   const double threshold = std::floor(std::ldexp(probability, 32)) * 0x1p32;
-  return Compare(Comparison::kLt, x * x + z, threshold);
+  return Compare(Comparison::kLt, RandomBits(mixed_key, site, dims, /*stride=*/1, /*offset=*/0),
+                 threshold);
 }
 
 }  // namespace minka

@@ -26,9 +26,13 @@ inline uint64_t SiteKey(uint64_t mixed_key, uint64_t site) { return (mixed_key *
 // key64 of the step's key, u32[2].
 Tensor MixKey(Tensor key);
 
+// u64[dims]: SquaresBits(stride * index + offset, SiteKey(mixed_key, site)) in the upper half,
+// other bits in the lower. `mixed_key` comes from MixKey.
+Tensor RandomBits(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& dims, int64_t stride,
+                  int64_t offset);
+
 // pred[dims]: true with probability `probability` (resolution 2^-32), independently per element,
-// as SquaresBits(index, SiteKey(mixed_key, site)) < probability * 2^32 says. `mixed_key` comes
-// from MixKey.
+// as SquaresBits(index, SiteKey(mixed_key, site)) < probability * 2^32 says.
 Tensor RandomMask(Tensor mixed_key, uint64_t site, const std::vector<int64_t>& dims,
                   double probability);
 

@@ -11,6 +11,7 @@
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/hlo_shape.h"
 #include "minka/ir/names.h"
+#include "minka/ir/source_lines.h"
 #include "minka/ir/verifier.h"
 
 namespace minka {
@@ -111,8 +112,11 @@ class ComputationImporter {
  public:
   // Counts the flattened operands in `num_operands`.
   ComputationImporter(hlo::HloComputationProto& proto, const ComputationIds& computation_ids,
-                      int64_t& num_operands)
-      : proto_(proto), computation_ids_(computation_ids), num_operands_(num_operands) {}
+                      const SourceLines& source_lines, int64_t& num_operands)
+      : proto_(proto),
+        computation_ids_(computation_ids),
+        source_lines_(source_lines),
+        num_operands_(num_operands) {}
 
   absl::StatusOr<ImportedComputation> Run() {
     result_.computation.name = proto_.name();
@@ -227,11 +231,12 @@ class ComputationImporter {
   }
 
   // Appends with what every instruction has: its name, the frontend's name and attributes, and the
-  // bytes of the fields that nobody took. Source positions and XLA's own statistics are dropped:
-  // they would keep equal operations apart. Control predecessors are, too: modules have them after
-  // XLA's scheduling only.
+  // bytes of the fields that nobody took. Source positions but the line and XLA's own statistics
+  // are dropped: they would keep equal operations apart. Control predecessors are, too: modules
+  // have them after XLA's scheduling only.
   InstructionId Append(Instruction instruction, hlo::HloInstructionProto& rest) {
     instruction.op_name = rest.metadata().op_name();
+    instruction.source_line = source_lines_.Of(rest.metadata());
     instruction.frontend_attributes = AttributeMap(rest.frontend_attributes());
     hlo::HloInstructionProto kept;
     kept.Swap(&rest);
@@ -473,6 +478,7 @@ class ComputationImporter {
 
   hlo::HloComputationProto& proto_;
   const ComputationIds& computation_ids_;
+  const SourceLines& source_lines_;
   int64_t& num_operands_;
   ImportedComputation result_;
   std::vector<FlatParameter> parameters_;
@@ -570,10 +576,11 @@ absl::StatusOr<Module> ModuleFromProto(hlo::HloModuleProto proto) {
   ComputationIds ids;
   UniqueNames names;
   ImportedComputation entry;
+  const SourceLines source_lines(proto.stack_frame_index());
   int64_t num_operands = 0;
   for (int i = 0; i < proto.computations_size(); ++i) {
     hlo::HloComputationProto& computation = *proto.mutable_computations(i);
-    auto imported = ComputationImporter(computation, ids, num_operands).Run();
+    auto imported = ComputationImporter(computation, ids, source_lines, num_operands).Run();
     if (!imported.ok()) {
       return WithContext(imported.status(), "in '" + computation.name() + "'");
     }

@@ -315,6 +315,66 @@ TEST(ImportHlo, UnknownFieldsSurviveAndPositionsDoNot) {
   EXPECT_THAT(HloText(module), HasSubstr("negate(%p), minka_extra=\""));
 }
 
+std::string SourceLineOfSum(const hlo::HloModuleProto& proto) {
+  const Module module = Import(proto.SerializeAsString());
+  for (const Instruction& instruction : module.entry_computation().instructions) {
+    if (instruction.opcode == Opcode::kNegate) return instruction.source_line;
+  }
+  return "no negate";
+}
+
+TEST(ImportHlo, LinesOfTheUsersProgramAreRead) {
+  hlo::HloModuleProto proto =
+      ProtoFromText(Entry("p = f32[4] parameter(0)\nn = f32[4] negate(p)\n"));
+  EXPECT_EQ(SourceLineOfSum(proto), "");
+  auto& metadata = *proto.mutable_computations(0)->mutable_instructions(1)->mutable_metadata();
+  hlo::StackFrameIndex index;
+  index.add_file_names("model.py");
+  auto& location = *index.add_file_locations();
+  location.set_file_name_id(1);
+  location.set_line(12);
+  index.add_stack_frames()->set_file_location_id(1);
+  index.add_stack_frames()->set_file_location_id(7);
+  proto.set_stack_frame_index(index.SerializeAsString());
+  metadata.set_stack_frame_id(1);
+  EXPECT_EQ(SourceLineOfSum(proto), "model.py:12");
+  for (const int missing : {-1, 0, 2, 3}) {
+    metadata.set_stack_frame_id(missing);
+    EXPECT_EQ(SourceLineOfSum(proto), "");
+  }
+  index.add_file_names("lib/site-packages/layers.py");
+  auto& package = *index.add_file_locations();
+  package.set_file_name_id(2);
+  package.set_line(5);
+  auto& inner = *index.add_stack_frames();
+  inner.set_file_location_id(2);
+  proto.set_stack_frame_index(index.SerializeAsString());
+  metadata.set_stack_frame_id(3);
+  EXPECT_EQ(SourceLineOfSum(proto), "lib/site-packages/layers.py:5");
+  inner.set_parent_frame_id(1);
+  proto.set_stack_frame_index(index.SerializeAsString());
+  EXPECT_EQ(SourceLineOfSum(proto), "model.py:12");
+  inner.set_parent_frame_id(3);  // of itself
+  proto.set_stack_frame_index(index.SerializeAsString());
+  EXPECT_EQ(SourceLineOfSum(proto), "lib/site-packages/layers.py:5");
+  metadata.clear_stack_frame_id();
+  metadata.set_source_file("a.py");
+  metadata.set_source_line(3);
+  EXPECT_EQ(SourceLineOfSum(proto), "a.py:3");
+  metadata.set_source_file("\xff");
+  EXPECT_EQ(SourceLineOfSum(proto), "");
+  proto.set_stack_frame_index("\xff\xff");
+  metadata.clear_source_file();
+  EXPECT_EQ(SourceLineOfSum(proto), "");
+}
+
+TEST(ParseHloText, LinesOfTheUsersProgramAreRead) {
+  const Module module = FromText(
+      Entry("p = f32[4] parameter(0)\n"
+            "n = f32[4] negate(p), metadata={op_name=\"a\" source_file=\"b.py\" source_line=4}\n"));
+  EXPECT_EQ(module.entry_computation().instructions[1].source_line, "b.py:4");
+}
+
 TEST(ImportHlo, BrokenModulesAreRefusedByName) {
   EXPECT_EQ(ImportError(""), "not an HLO module: there are no computations");
   EXPECT_EQ(ImportError("\xff\xff"), "not an HLO module: the bytes are no proto");

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "fmt/ranges.h"
 #include "minka/ir/hlo_shape.h"
 
@@ -398,7 +399,8 @@ absl::Status ParseEpsilon(TextCursor& cursor, Proto& proto) {
   return absl::OkStatus();
 }
 
-// metadata={op_name="..."}; other keys are read and dropped.
+// metadata={op_name="..." source_file="..." source_line=1}; other keys are read and dropped. The
+// line is read but not written.
 std::optional<std::string> PrintMetadata(Proto& proto) {
   const std::string op_name = proto.metadata().op_name();
   if (op_name.empty()) return std::nullopt;
@@ -414,10 +416,15 @@ absl::Status ParseMetadata(TextCursor& cursor, Proto& proto) {
     if (cursor.LooksAt("\"")) {
       ASSIGN_OR_RETURN(const std::string value, cursor.String());
       if (key == "op_name") proto.mutable_metadata()->set_op_name(value);
+      if (key == "source_file") proto.mutable_metadata()->set_source_file(value);
     } else if (cursor.LooksAt("{")) {
       RETURN_IF_ERROR(cursor.Braced().status());
     } else {
-      RETURN_IF_ERROR(cursor.Name().status());
+      ASSIGN_OR_RETURN(const std::string value, cursor.Name());
+      int32_t line = 0;
+      if (key == "source_line" && absl::SimpleAtoi(value, &line)) {
+        proto.mutable_metadata()->set_source_line(line);
+      }
     }
   }
   return absl::OkStatus();

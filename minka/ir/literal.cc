@@ -262,6 +262,13 @@ double ScalarValue(const Literal& literal) {
   return ElementAsDouble(literal, 0);
 }
 
+std::optional<int64_t> IntegerValue(const Literal& literal) {
+  constexpr double kLargest = 9007199254740992;  // double has all integers up to 2^53
+  const double value = ScalarValue(literal);
+  if (std::abs(value) > kLargest) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
 double ElementAsDouble(const Literal& literal, int64_t index) {
   MINKA_CHECK(0 <= index && index < literal.shape.num_elements(), "element {} of {}", index,
               ToString(literal.shape));

@@ -1,7 +1,9 @@
 // A constant's bytes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "minka/ir/shape.h"
@@ -26,6 +28,9 @@ Literal ScalarLiteral(ElementType type, double value);
 Literal FilledLiteral(const Shape& shape, double value);
 // The value of a one-element literal of any real type as double.
 double ScalarValue(const Literal& literal);
+// The value of a one-element literal of an integer type or pred; nullopt beyond 2^53 on either side
+// of 0.
+std::optional<int64_t> IntegerValue(const Literal& literal);
 // Element `index` (row-major) of any real type as double.
 double ElementAsDouble(const Literal& literal, int64_t index);
 // The distance from 1 to the next larger number of a float type, or of a complex type's parts; 0

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -35,6 +36,12 @@ TEST(Literal, EveryNarrowFloatDecodesAndEncodesToTheSameBits) {
       }
     }
   }
+}
+
+TEST(Literal, IntegersBeyondWhatDoubleHoldsHaveNoValue) {
+  EXPECT_EQ(IntegerValue(ScalarLiteral(ElementType::kS64, -9007199254740992)), -9007199254740992);
+  EXPECT_EQ(IntegerValue(ScalarLiteral(ElementType::kU64, 1.14e19)), std::nullopt);
+  EXPECT_EQ(IntegerValue(ScalarLiteral(ElementType::kPred, 1)), 1);
 }
 
 TEST(Literal, NarrowFloatsHaveTheirKnownLimits) {

@@ -178,11 +178,17 @@ using Attributes =
 // gradients, from the gradients to the new state.
 enum class Phase : uint8_t { kForward, kBackward, kApply };
 
-// Where an operation stands in a step: found once, on the simplified step (analysis/structure.h),
-// and kept by whatever copies or rewrites it.
+// What an operation is to the loop over micro-batches (micro_loop.h): not part of it, the number of
+// the micro-batch, an operation of the body, or one whose value is accumulated.
+enum class LoopRole : uint8_t { kOutside, kIndex, kBody, kSum, kStack };
+
+// Where an operation stands in a step: phase and layer are found once, on the simplified step
+// (analysis/structure.h), the loop is written by lowering/micro_batches.h. Kept by whatever copies
+// or rewrites it.
 struct StepPart {
   Phase phase = Phase::kForward;
   int32_t layer = -1;  // -1: none, see analysis/structure.h
+  LoopRole loop = LoopRole::kOutside;
   bool operator==(const StepPart&) const = default;
 };
 
@@ -194,6 +200,9 @@ struct Instruction {
   Attributes attributes;
   std::vector<ComputationId> called;
   std::string op_name;  // the frontend's name of the operation (metadata)
+  // Where the user wrote it, "model.py:12"; empty: unknown. Read with the module, for people; not
+  // exported, and no part of what operations are compared by.
+  std::string source_line;
   std::map<std::string, std::string> frontend_attributes;
   StepPart part;  // of the entry computation's
   // Fields of the HLO proto that nothing here decodes (precision, layouts of custom calls ...),
@@ -232,6 +241,7 @@ struct Module {
   std::vector<Computation> computations;  // callees before callers
   ComputationId entry = -1;
   std::vector<Alias> aliases;
+  int64_t num_micro_batches = 1;  // how often the loop's body runs (micro_loop.h)
   std::map<std::string, std::string> frontend_attributes;
   std::shared_ptr<const std::string> undecoded;
 

@@ -5,10 +5,18 @@
 
 namespace minka {
 
-Rewriter::Rewriter(const Computation& source) : source_(source), now_(source.instructions.size()) {
+Rewriter::Rewriter(const Computation& source, size_t num_instructions)
+    : source_(source), now_(source.instructions.size()) {
   copy_.name = source.name;
-  copy_.instructions.reserve(source.instructions.size());
-  for (const Instruction& instruction : source.instructions) names_.Reserve(instruction.name);
+  copy_.instructions.reserve(num_instructions);
+}
+
+std::string Rewriter::NewName(const std::string& wanted) {
+  if (!knows_names_) {
+    for (const Instruction& instruction : source_.instructions) names_.Reserve(instruction.name);
+    knows_names_ = true;
+  }
+  return names_.Take(wanted);
 }
 
 void Rewriter::Map(Value value, Value now) {
@@ -38,11 +46,39 @@ Value Rewriter::AppendOne(Instruction instruction) {
   return {copy_.num_instructions() - 1, 0};
 }
 
-Computation Rewriter::Finish() && {
-  for (const InstructionId parameter : source_.parameters) {
-    copy_.parameters.push_back(Now({parameter, 0}).instruction);
+std::vector<Value> Rewriter::Inline(const Computation& callee,
+                                    const std::vector<Value>& arguments) {
+  std::vector<std::vector<Value>> now;
+  const auto now_of = [&](Value value) { return now[value.instruction][value.result]; };
+  for (const Instruction& instruction : callee.instructions) {
+    if (instruction.opcode == Opcode::kParameter) {
+      now.push_back({arguments[instruction.As<ParameterAttributes>().number]});
+      continue;
+    }
+    Instruction copy = instruction;
+    for (Value& operand : copy.operands) operand = now_of(operand);
+    now.push_back(Append(std::move(copy)));
   }
-  for (const Value result : source_.results) copy_.results.push_back(Now(result));
+  std::vector<Value> results;
+  for (const Value result : callee.results) results.push_back(now_of(result));
+  return results;
+}
+
+Computation Rewriter::Finish() && {
+  std::vector<Value> results;
+  for (const Value result : source_.results) results.push_back(Now(result));
+  return std::move(*this).Finish(std::move(results));
+}
+
+Computation Rewriter::Finish(std::vector<Value> results) && {
+  for (InstructionId id = 0; id < copy_.num_instructions(); ++id) {
+    const Instruction& instruction = copy_.instructions[id];
+    if (instruction.opcode != Opcode::kParameter) continue;
+    const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
+    if (copy_.parameters.size() <= number) copy_.parameters.resize(number + 1);
+    copy_.parameters[number] = id;
+  }
+  copy_.results = std::move(results);
   return std::move(copy_);
 }
 

@@ -2,6 +2,7 @@
 // differently.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,9 @@ namespace minka {
 //   return std::move(rewriter).Finish();
 class Rewriter {
  public:
-  explicit Rewriter(const Computation& source);
+  explicit Rewriter(const Computation& source) : Rewriter(source, source.instructions.size()) {}
+  // Has room for so many instructions from the start.
+  Rewriter(const Computation& source, size_t num_instructions);
 
   const Computation& source() const { return source_; }
   // As far as it is written.
@@ -44,18 +47,24 @@ class Rewriter {
   // The same of an instruction of one result, or the first of several.
   Value AppendOne(Instruction instruction);
   void Copy(InstructionId id) { Map(id, Append(Translated(id))); }
+  // Appends what another computation of the same module does; names stay as they are. Returns its
+  // results.
+  std::vector<Value> Inline(const Computation& callee, const std::vector<Value>& arguments);
 
   // A name that no instruction of the source has, and that was not handed out before.
-  std::string NewName(const std::string& wanted) { return names_.Take(wanted); }
+  std::string NewName(const std::string& wanted);
 
-  // Precondition: parameters are mapped to parameters, and results to anything.
+  // Its parameters are those that were written, by number, its results what those of the source
+  // have become, or the given ones.
   Computation Finish() &&;
+  Computation Finish(std::vector<Value> results) &&;
 
  private:
   const Computation& source_;
   Computation copy_;
   std::vector<std::vector<Value>> now_;  // by instruction of the source
   UniqueNames names_;
+  bool knows_names_ = false;  // of the source, which names_ has from the first new one on
 };
 
 }  // namespace minka

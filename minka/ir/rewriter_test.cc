@@ -61,5 +61,33 @@ TEST(Rewriter, LaterReadersReadWhatAValueWasMappedToLast) {
   EXPECT_EQ(copy.instruction(copy.results[1]).operands[0], passed);
 }
 
+TEST(Rewriter, TakesParametersAndResultsOfItsOwn) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Shape shape{ElementType::kF32, {4}};
+  const Value x = b.Parameter(shape, "x");
+  b.SetResults({b.Unary(Opcode::kNegate, x)});
+  Module built = *std::move(module).Finish();
+  const Computation source = built.entry_computation();
+  // -x and --x, behind a parameter in front of x.
+  Rewriter rewriter(source);
+  rewriter.AppendOne({.opcode = Opcode::kParameter,
+                      .name = "first",
+                      .results = {shape},
+                      .attributes = ParameterAttributes{.number = 0}});
+  Instruction second = source.instruction(x);
+  second.attributes = ParameterAttributes{.number = 1};
+  rewriter.Map(x, rewriter.AppendOne(std::move(second)));
+  const std::vector<Value> once = rewriter.Inline(source, {rewriter.Now(x)});
+  const std::vector<Value> twice = rewriter.Inline(source, once);
+  built.entry_computation() = std::move(rewriter).Finish({twice[0], once[0]});
+  const Computation& copy = built.entry_computation();
+  EXPECT_EQ(copy.parameters, (std::vector<InstructionId>{0, 1}));
+  ASSERT_EQ(copy.num_instructions(), 4);
+  EXPECT_EQ(copy.results, (std::vector<Value>{{3, 0}, {2, 0}}));
+  EXPECT_EQ(copy.instruction(copy.results[0]).operands, once);
+  EXPECT_EQ(copy.instruction(copy.results[1]).operands, (std::vector<Value>{{1, 0}}));
+}
+
 }  // namespace
 }  // namespace minka

@@ -9,92 +9,34 @@
 
 #include "minka/ir/call_graph.h"
 #include "minka/ir/names.h"
+#include "minka/ir/rewriter.h"
 #include "minka/ir/structure_key.h"
 
 namespace minka {
 namespace {
 
-// Copies instructions into a new computation and remembers what became of each value.
-class Copier {
- public:
-  Copier(const Computation& source, Computation& target, UniqueNames& names)
-      : source_(source), target_(target), names_(names), values_(source.instructions.size()) {}
-
-  Value Mapped(Value value) const { return values_[value.instruction][value.result]; }
-
-  void Map(InstructionId id, std::vector<Value> values) { values_[id] = std::move(values); }
-
-  // The instruction with mapped operands, not yet part of the target.
-  Instruction Translated(InstructionId id) const {
-    Instruction instruction = source_.instructions[id];
-    for (Value& operand : instruction.operands) operand = Mapped(operand);
-    return instruction;
+// Of several instructions with one name the first keeps it.
+Computation WithUniqueNames(Computation computation) {
+  UniqueNames names;
+  for (Instruction& instruction : computation.instructions) {
+    instruction.name = names.Take(instruction.name);
   }
-
-  void Append(InstructionId id, Instruction instruction) {
-    const InstructionId new_id = target_.num_instructions();
-    values_[id].clear();
-    for (size_t i = 0; i < instruction.results.size(); ++i) {
-      values_[id].push_back({new_id, static_cast<int32_t>(i)});
-    }
-    instruction.name = names_.Take(instruction.name);
-    target_.instructions.push_back(std::move(instruction));
-  }
-
-  std::vector<Value> MappedResults() const {
-    std::vector<Value> results;
-    results.reserve(source_.results.size());
-    for (const Value value : source_.results) results.push_back(Mapped(value));
-    return results;
-  }
-
-  std::vector<InstructionId> MappedParameters() const {
-    std::vector<InstructionId> parameters;
-    parameters.reserve(source_.parameters.size());
-    for (const InstructionId id : source_.parameters) {
-      parameters.push_back(Mapped({id, 0}).instruction);
-    }
-    return parameters;
-  }
-
- private:
-  const Computation& source_;
-  Computation& target_;
-  UniqueNames& names_;
-  std::vector<std::vector<Value>> values_;  // by instruction and result of the source
-};
-
-// Copies `callee`, which has no calls any more, into `target`; returns its results there.
-std::vector<Value> InlineInto(const Computation& callee, const std::vector<Value>& arguments,
-                              Computation& target, UniqueNames& names) {
-  Copier copier(callee, target, names);
-  for (InstructionId id = 0; id < callee.num_instructions(); ++id) {
-    const Instruction& instruction = callee.instructions[id];
-    if (instruction.opcode == Opcode::kParameter) {
-      copier.Map(id, {arguments[instruction.As<ParameterAttributes>().number]});
-    } else {
-      copier.Append(id, copier.Translated(id));
-    }
-  }
-  return copier.MappedResults();
+  return computation;
 }
 
+// What is called has no calls any more.
 Computation WithoutCalls(const Module& module, const Computation& source) {
-  Computation target = {.name = source.name};
-  UniqueNames names;
-  Copier copier(source, target, names);
+  Rewriter rewriter(source);
   for (InstructionId id = 0; id < source.num_instructions(); ++id) {
-    Instruction instruction = copier.Translated(id);
+    const Instruction& instruction = source.instructions[id];
     if (instruction.opcode == Opcode::kCall) {
-      copier.Map(id, InlineInto(module.computations[instruction.called[0]], instruction.operands,
-                                target, names));
+      rewriter.Map(id, rewriter.Inline(module.computations[instruction.called[0]],
+                                       rewriter.Translated(id).operands));
     } else {
-      copier.Append(id, std::move(instruction));
+      rewriter.Copy(id);
     }
   }
-  target.results = copier.MappedResults();
-  target.parameters = copier.MappedParameters();
-  return target;
+  return WithUniqueNames(std::move(rewriter).Finish());
 }
 
 std::vector<bool> FindLive(const Module& module, const Computation& computation) {
@@ -113,29 +55,16 @@ std::vector<bool> FindLive(const Module& module, const Computation& computation)
 
 Computation WithoutDeadCode(const Module& module, const Computation& source) {
   const std::vector<bool> live = FindLive(module, source);
-  Computation target = {.name = source.name};
-  UniqueNames names;
-  Copier copier(source, target, names);
+  Rewriter rewriter(source);
   for (InstructionId id = 0; id < source.num_instructions(); ++id) {
-    if (live[id]) copier.Append(id, copier.Translated(id));
+    if (live[id]) rewriter.Copy(id);
   }
-  target.results = copier.MappedResults();
-  target.parameters = copier.MappedParameters();
-  return target;
+  return WithUniqueNames(std::move(rewriter).Finish());
 }
 
 bool MayMerge(const Module& module, const Instruction& instruction) {
   return instruction.opcode != Opcode::kParameter && instruction.opcode != Opcode::kOptBarrier &&
          instruction.opcode != Opcode::kRng && !HasSideEffect(module, instruction);
-}
-
-std::vector<Value> ResultsOf(InstructionId id, const Computation& computation) {
-  std::vector<Value> values;
-  values.reserve(computation.instructions[id].results.size());
-  for (size_t i = 0; i < computation.instructions[id].results.size(); ++i) {
-    values.push_back({id, static_cast<int32_t>(i)});
-  }
-  return values;
 }
 
 // Does the permutation leave the dot's batch dimensions and put what the right operand keeps before
@@ -189,29 +118,23 @@ Module EliminateDeadCode(const Module& module) {
 }
 
 Module EliminateCommonSubexpressions(const Module& module) {
-  const Computation& source = module.entry_computation();
-  Computation target = {.name = source.name};
-  UniqueNames names;
-  Copier copier(source, target, names);
+  Rewriter rewriter(module.entry_computation());
   const std::vector<uint64_t> hashes = ComputationHashes(module);
-  std::unordered_map<std::string, InstructionId> first_with_key;
-  for (InstructionId id = 0; id < source.num_instructions(); ++id) {
-    Instruction instruction = copier.Translated(id);
-    if (MayMerge(module, instruction)) {
-      const std::string key = StructureKey(instruction, PackValue,
-                                           [&](ComputationId called) { return hashes[called]; });
-      const auto [entry, is_new] = first_with_key.try_emplace(key, target.num_instructions());
-      if (!is_new) {
-        copier.Map(id, ResultsOf(entry->second, target));
-        continue;
-      }
+  std::unordered_map<std::string, std::vector<Value>> results_by_key;
+  for (InstructionId id = 0; id < rewriter.source().num_instructions(); ++id) {
+    Instruction instruction = rewriter.Translated(id);
+    if (!MayMerge(module, instruction)) {
+      rewriter.Map(id, rewriter.Append(std::move(instruction)));
+      continue;
     }
-    copier.Append(id, std::move(instruction));
+    const std::string key =
+        StructureKey(instruction, PackValue, [&](ComputationId called) { return hashes[called]; });
+    const auto [found, is_new] = results_by_key.try_emplace(key);
+    if (is_new) found->second = rewriter.Append(std::move(instruction));
+    rewriter.Map(id, found->second);
   }
-  target.results = copier.MappedResults();
-  target.parameters = copier.MappedParameters();
   Module merged = module;
-  merged.computations[module.entry] = std::move(target);
+  merged.computations[module.entry] = WithUniqueNames(std::move(rewriter).Finish());
   return merged;
 }
 

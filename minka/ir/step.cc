@@ -9,6 +9,9 @@
 #include "minka/base/check.h"
 #include "minka/base/json.h"
 #include "minka/base/status.h"
+#include "minka/ir/mark_text.h"
+#include "minka/ir/micro_loop.h"
+#include "minka/ir/rewriter.h"
 
 namespace minka {
 namespace {
@@ -16,7 +19,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kStepAttribute[] = "minka.step";
-constexpr char kMarkAttribute[] = "minka.mark";
 
 // Names of an enumeration, in the order of its values.
 constexpr const char* kParameterRoles[] = {"state", "batch", "key", "constant"};
@@ -40,13 +42,14 @@ std::optional<int> ParseInt(std::string_view text) {
   return value;
 }
 
+}  // namespace
+
 // --- marks -----------------------------------------------------------------------------------
 
 std::string MarkText(const Mark& mark) {
   return fmt::format("{} {}", kMarkKinds[static_cast<int>(mark.kind)], mark.index);
 }
 
-// "gradient 3" or just "loss".
 absl::StatusOr<Mark> ParseMark(std::string_view text) {
   const size_t space = text.find(' ');
   ASSIGN_OR_RETURN(const MarkKind kind,
@@ -61,38 +64,33 @@ absl::StatusOr<Mark> ParseMark(std::string_view text) {
   return mark;
 }
 
+namespace {
+
 // Takes the mark barriers out of the entry computation; users read what the barrier read.
 absl::StatusOr<std::vector<Mark>> RemoveMarks(Module& module) {
-  Computation& entry = module.entry_computation();
-  std::vector<std::vector<Value>> now(entry.instructions.size());
+  const Computation entry = std::move(module.entry_computation());
+  Rewriter rewriter(entry);
   std::vector<Mark> marks;
-  std::vector<Instruction> kept;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    Instruction instruction = std::move(entry.instructions[id]);
-    for (Value& operand : instruction.operands) operand = now[operand.instruction][operand.result];
+    const Instruction& instruction = entry.instructions[id];
     const auto found = instruction.frontend_attributes.find(kMarkAttribute);
-    const bool is_marked = found != instruction.frontend_attributes.end();
-    if (is_marked && instruction.opcode != Opcode::kOptBarrier) {
+    if (found == instruction.frontend_attributes.end()) {
+      rewriter.Copy(id);
+      continue;
+    }
+    if (instruction.opcode != Opcode::kOptBarrier) {
       return InvalidArgument("{}: '{}' is {}; marks are opt-barriers", kMarkAttribute,
                              instruction.name, OpcodeName(instruction.opcode));
     }
-    if (is_marked) {
-      ASSIGN_OR_RETURN(Mark mark, ParseMark(found->second));
-      for (const Value& operand : instruction.operands) {
-        mark.value = operand;
-        marks.push_back(mark);
-      }
-      now[id] = instruction.operands;
-      continue;
+    ASSIGN_OR_RETURN(Mark mark, ParseMark(found->second));
+    const std::vector<Value> marked = rewriter.Translated(id).operands;
+    for (const Value value : marked) {
+      mark.value = value;
+      marks.push_back(mark);
     }
-    for (size_t result = 0; result < instruction.results.size(); ++result) {
-      now[id].push_back({static_cast<InstructionId>(kept.size()), static_cast<int32_t>(result)});
-    }
-    kept.push_back(std::move(instruction));
+    rewriter.Map(id, marked);
   }
-  for (InstructionId& parameter : entry.parameters) parameter = now[parameter][0].instruction;
-  for (Value& result : entry.results) result = now[result.instruction][result.result];
-  entry.instructions = std::move(kept);
+  module.entry_computation() = std::move(rewriter).Finish();
   std::ranges::stable_sort(marks, {}, &Mark::value);
   return marks;
 }
@@ -341,6 +339,7 @@ absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
                               std::vector<std::string>* inferred) {
   Step step;
   ASSIGN_OR_RETURN(step.marks, RemoveMarks(module));
+  RETURN_IF_ERROR(ReadLoopAttributes(module));
   step.module = std::move(module);
   const auto description = step.module.frontend_attributes.find(kStepAttribute);
   if (description != step.module.frontend_attributes.end()) {
@@ -357,40 +356,22 @@ absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
 Module ToModule(const Step& step) {
   Module module = step.module;
   module.frontend_attributes[kStepAttribute] = DescriptionJson(step);
-  const Computation& source = step.module.entry_computation();
-  Computation& entry = module.entry_computation();
-  entry.instructions.clear();
-  std::vector<std::vector<Value>> now(source.instructions.size());
-  auto next_mark = step.marks.begin();
-  for (InstructionId id = 0; id < source.num_instructions(); ++id) {
-    Instruction instruction = source.instructions[id];
-    for (Value& operand : instruction.operands) operand = now[operand.instruction][operand.result];
-    const auto num_results = static_cast<int32_t>(instruction.results.size());
-    for (int32_t result = 0; result < num_results; ++result) {
-      now[id].push_back({entry.num_instructions(), result});
-    }
-    entry.instructions.push_back(std::move(instruction));
-    for (; next_mark != step.marks.end() && next_mark->value.instruction == id; ++next_mark) {
-      const Value marked = next_mark->value;
-      Instruction barrier{.opcode = Opcode::kOptBarrier,
-                          .name = fmt::format("minka.mark.{}", next_mark - step.marks.begin()),
-                          .operands = {now[id][marked.result]},
-                          .results = {source.shape(marked)}};
-      barrier.frontend_attributes[kMarkAttribute] = MarkText(*next_mark);
-      now[id][marked.result] = {entry.num_instructions(), 0};
-      entry.instructions.push_back(std::move(barrier));
+  Rewriter rewriter(step.module.entry_computation());
+  auto mark = step.marks.begin();
+  for (InstructionId id = 0; id < rewriter.source().num_instructions(); ++id) {
+    rewriter.Copy(id);
+    for (; mark != step.marks.end() && mark->value.instruction == id; ++mark) {
+      rewriter.Map(
+          mark->value,
+          rewriter.AppendOne({.opcode = Opcode::kOptBarrier,
+                              .name = fmt::format("minka.mark.{}", mark - step.marks.begin()),
+                              .operands = {rewriter.Now(mark->value)},
+                              .results = {rewriter.source().shape(mark->value)},
+                              .frontend_attributes = {{kMarkAttribute, MarkText(*mark)}}}));
     }
   }
-  // A marked parameter stays a parameter: only its readers go through the barrier.
-  for (size_t i = 0; i < source.parameters.size(); ++i) {
-    const auto number = [&](const Instruction& instruction) {
-      return instruction.opcode == Opcode::kParameter &&
-             instruction.As<ParameterAttributes>().number == static_cast<int64_t>(i);
-    };
-    entry.parameters[i] = static_cast<InstructionId>(
-        std::ranges::find_if(entry.instructions, number) - entry.instructions.begin());
-  }
-  for (Value& result : entry.results) result = now[result.instruction][result.result];
+  module.entry_computation() = std::move(rewriter).Finish();
+  WriteLoopAttributes(module);
   return module;
 }
 

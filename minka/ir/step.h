@@ -84,7 +84,8 @@ absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
                               std::vector<std::string>* inferred = nullptr);
 
 // The module with the description in `minka.step` and the marks as barriers again:
-// MakeStep(ToModule(s), {}) equals s but for num_layers.
+// MakeStep(ToModule(s), {}) equals s but for num_layers. As text it also loses the phases and
+// layers of operations.
 Module ToModule(const Step& step);
 
 // Does `name` match the glob (`*` any run of characters, `?` one)?

@@ -5,6 +5,9 @@
 
 namespace minka {
 
-Module CompiledForms(const Module& module) { return FlattenDims(ConvolutionForms(module)); }
+Module CompiledForms(const Module& module, Departures departures) {
+  if (!departures.contains(Departure::kConvolutionForms)) return FlattenDims(module, departures);
+  return FlattenDims(ConvolutionForms(module), departures);
+}
 
 }  // namespace minka

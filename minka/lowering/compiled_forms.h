@@ -2,12 +2,13 @@
 #pragma once
 
 #include "minka/ir/module.h"
+#include "minka/lowering/departures.h"
 
 namespace minka {
 
-// Everything that XLA's CPU compiler has no fast code for, in forms for which it has: convolutions
-// (convolution_forms.h), then reductions and dots (flatten_dims.h). The last step of the lowering;
-// `minka profile` measures programs written so.
-Module CompiledForms(const Module& module);
+// Everything that the platform's compiler has no fast code for, in forms for which it has:
+// convolutions (convolution_forms.h), then reductions and dots (flatten_dims.h). The last step of
+// the lowering; `minka profile` measures programs written so.
+Module CompiledForms(const Module& module, Departures departures);
 
 }  // namespace minka

@@ -69,8 +69,8 @@ Value KeepOnFirst(DevicePosition& position, Value x, AxisSet axes, double neutra
 
 namespace {
 
-// Whether XLA's algebraic simplifier might lose a factor in front of a slice of one element: of
-// slice(multiply(slice(x), broadcast(scalar))) in 32-bit integers it keeps slice(slice(x)), and it
+// Might a factor in front of a slice of one element be lost (kProductsApartFromSlices)? Of
+// slice(multiply(slice(x), broadcast(scalar))) in 32-bit integers XLA keeps slice(slice(x)), and it
 // finds broadcasts in many things, in a sum that one device keeps and others have zeros for, say.
 bool SliceMayLoseFactor(const ComputationBuilder& builder, Value whole,
                         const std::vector<int64_t>& sizes) {
@@ -92,7 +92,10 @@ Value OwnPart(DevicePosition& position, Value whole, const Sharding& sharding) {
     if (!axes.empty()) sizes[dim] /= NumParts(axes, position.mesh());
     starts[dim] = axes.empty() ? position.Number(0) : position.Offset(axes, sizes[dim]);
   }
-  if (SliceMayLoseFactor(builder, whole, sizes)) whole = builder.OptBarrier({{whole}})[0];
+  if (position.Takes(Departure::kProductsApartFromSlices) &&
+      SliceMayLoseFactor(builder, whole, sizes)) {
+    whole = builder.OptBarrier({{whole}})[0];
+  }
   return builder.DynamicSlice(whole, starts, std::move(sizes));
 }
 

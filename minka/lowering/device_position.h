@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "minka/ir/builder.h"
+#include "minka/lowering/departures.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/sharding.h"
 
@@ -15,10 +16,14 @@ namespace minka {
 // Writes into one computation; every scalar is written once, where it is first needed.
 class DevicePosition {
  public:
-  DevicePosition(ComputationBuilder builder, const Mesh& mesh) : builder_(builder), mesh_(mesh) {}
+  DevicePosition(ComputationBuilder builder, const Mesh& mesh, Departures departures)
+      : builder_(builder), mesh_(mesh), departures_(departures) {}
 
   ComputationBuilder& builder() { return builder_; }
   const Mesh& mesh() const { return mesh_; }
+  // Of the program that is written.
+  Departures departures() const { return departures_; }
+  bool Takes(Departure departure) const { return departures_.contains(departure); }
 
   // All s32[].
   Value Number(int64_t value);
@@ -41,6 +46,7 @@ class DevicePosition {
  private:
   ComputationBuilder builder_;
   const Mesh& mesh_;
+  const Departures departures_;
   Value replica_;
   std::map<int64_t, Value> numbers_;
   std::map<int, Value> coordinates_, given_;

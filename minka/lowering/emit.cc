@@ -37,8 +37,8 @@ struct StageValues {
       : planned(stage.step.module, plan) {
     const MicroLoop& loop = planned.loop();
     for (InstructionId id = 0; id < planned.entry().num_instructions(); ++id) {
-      const bool is_given = planned.instruction(id).opcode == Opcode::kParameter ||
-                            (loop.exists() && loop.roles[id] == LoopRole::kIndex);
+      const bool is_given =
+          planned.instruction(id).opcode == Opcode::kParameter || loop.IsIndex(id);
       if (is_given && loop.IsTransient(id)) per_micro_batch.insert({{id}});
       if (loop.LeavesLoop(id)) sums.insert({{id}});
     }
@@ -52,8 +52,7 @@ struct StageValues {
   }
 
   bool IsIndex(const ValueVersion& made) const {
-    const MicroLoop& loop = planned.loop();
-    return loop.exists() && loop.roles[made.value.instruction] == LoopRole::kIndex;
+    return planned.loop().IsIndex(made.value.instruction);
   }
 
   PlannedStage planned;
@@ -64,8 +63,9 @@ struct StageValues {
 class Emitter {
  public:
   Emitter(const Schedule& schedule, const StagedStep& staged, std::span<const StagePlan> plans,
-          std::span<const std::vector<TaskProgram>> programs)
-      : schedule_(schedule), staged_(staged), programs_(programs) {
+          std::span<const std::vector<TaskProgram>> programs,
+          std::span<const std::vector<ValueVersion>> kept)
+      : schedule_(schedule), staged_(staged), programs_(programs), kept_(kept) {
     for (size_t stage = 0; stage < staged.stages.size(); ++stage) {
       values_.emplace_back(staged.stages[stage], plans[stage], programs[stage]);
     }
@@ -84,7 +84,9 @@ class Emitter {
       const StagePort& port = staged_.results[i];
       out_.results.push_back(Slot(port.stage, ResultOf(port), kOnce));
     }
+    KeepValues();
     ConnectChannels();
+    SetTiles(out_);
     for (mesh_ = 0; mesh_ < schedule_.shape.num_meshes; ++mesh_) FreeWhatIsRead();
     return std::move(out_);
   }
@@ -141,6 +143,17 @@ class Emitter {
       sends_[{from.stage, ResultOf(from)}].push_back(static_cast<int>(border));
       for (const StagePort& to : staged_.borders[border].to) {
         receives_[{to.stage, ParameterOf(to)}] = static_cast<int>(border);
+      }
+    }
+  }
+
+  void KeepValues() {
+    for (int stage = 0; stage < static_cast<int>(kept_.size()); ++stage) {
+      for (const ValueVersion& made : kept_[stage]) {
+        const bool is_one_of_many =
+            values_[stage].planned.loop().IsTransient(made.value.instruction);
+        const int count = is_one_of_many ? schedule_.shape.num_micro_batches : 1;
+        for (int i = 0; i < count; ++i) out_.results.push_back(Slot(stage, made, i));
       }
     }
   }
@@ -325,6 +338,7 @@ class Emitter {
   const Schedule& schedule_;
   const StagedStep& staged_;
   const std::span<const std::vector<TaskProgram>> programs_;
+  const std::span<const std::vector<ValueVersion>> kept_;  // by stage
   std::vector<StageValues> values_;
   PipelineProgram out_;
   int mesh_ = 0;  // that is written now
@@ -340,8 +354,9 @@ class Emitter {
 
 PipelineProgram Emit(const Schedule& schedule, const StagedStep& staged,
                      std::span<const StagePlan> plans,
-                     std::span<const std::vector<TaskProgram>> programs) {
-  return Emitter(schedule, staged, plans, programs).Run();
+                     std::span<const std::vector<TaskProgram>> programs,
+                     std::span<const std::vector<ValueVersion>> kept) {
+  return Emitter(schedule, staged, plans, programs, kept).Run();
 }
 
 }  // namespace minka

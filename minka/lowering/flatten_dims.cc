@@ -102,15 +102,16 @@ bool ShouldExchange(const FlatDot& flat) {
 // Writes the computation with its reductions and dots flattened.
 class FlatWriter {
  public:
-  explicit FlatWriter(const Computation& computation)
-      : source_(computation), rewriter_(computation) {}
+  FlatWriter(const Computation& computation, Departures departures)
+      : source_(computation), departures_(departures), rewriter_(computation) {}
 
   Computation Write() && {
     for (InstructionId id = 0; id < source_.num_instructions(); ++id) {
       const Instruction& instruction = source_.instructions[id];
-      if (instruction.opcode == Opcode::kDot) {
+      if (instruction.opcode == Opcode::kDot && departures_.contains(Departure::kFlatDots)) {
         rewriter_.Map(id, {WriteDot(instruction, rewriter_.Translated(id))});
-      } else if (instruction.opcode == Opcode::kReduce && instruction.operands.size() == 2) {
+      } else if (instruction.opcode == Opcode::kReduce && instruction.operands.size() == 2 &&
+                 departures_.contains(Departure::kFlatReductions)) {
         rewriter_.Map(id, {WriteReduction(instruction, rewriter_.Translated(id))});
       } else {
         rewriter_.Copy(id);
@@ -127,7 +128,8 @@ class FlatWriter {
                      Reshape(source, copy.operands[1], flat->rhs)};
     copy.attributes = flat->dot;
     copy.results = {flat->result};
-    if (ShouldExchange(*flat)) return WriteExchanged(source, std::move(copy));
+    if (departures_.contains(Departure::kExchangedDots) && ShouldExchange(*flat))
+      return WriteExchanged(source, std::move(copy));
     const Value product = rewriter_.AppendOne(std::move(copy));
     return Reshape(source, product, source.shape());
   }
@@ -172,16 +174,17 @@ class FlatWriter {
   }
 
   const Computation& source_;
+  const Departures departures_;
   Rewriter rewriter_;
 };
 
 }  // namespace
 
-Module FlattenDims(const Module& module) {
+Module FlattenDims(const Module& module, Departures departures) {
   Module out = module;
   for (Computation& computation : out.computations) {
     const Computation source = computation;
-    computation = FlatWriter(source).Write();
+    computation = FlatWriter(source, departures).Write();
   }
   return out;
 }

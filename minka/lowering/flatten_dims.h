@@ -2,6 +2,7 @@
 #pragma once
 
 #include "minka/ir/module.h"
+#include "minka/lowering/departures.h"
 
 namespace minka {
 
@@ -19,7 +20,8 @@ namespace minka {
 // layer's gradient, has its operands exchanged (IsFasterExchanged). A barrier behind it keeps XLA
 // from taking that back.
 //
-// What is computed stays the same.
-Module FlattenDims(const Module& module);
+// What is computed stays the same. Each is a departure of its own (kFlatReductions, kFlatDots,
+// kExchangedDots), done where `departures` has it.
+Module FlattenDims(const Module& module, Departures departures);
 
 }  // namespace minka

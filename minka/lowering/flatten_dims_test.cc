@@ -17,7 +17,7 @@ Module Flattened(const Dims& dims, const Dims& reduced) {
   ComputationBuilder b = module.Entry();
   const Value x = b.Parameter({ElementType::kF32, dims}, "x");
   b.SetResults({b.Reduce(x, b.Scalar(ElementType::kF32, 0), reduced, Opcode::kAdd)});
-  Module flattened = FlattenDims(*std::move(module).Finish());
+  Module flattened = FlattenDims(*std::move(module).Finish(), Departures::Of(Platform::kCpu));
   EXPECT_TRUE(Verify(flattened).ok()) << Verify(flattened);
   return flattened;
 }
@@ -60,7 +60,7 @@ Module FlattenedDot(const Dims& lhs, const Dims& rhs, const DotAttributes& dot) 
   const Value x = b.Parameter({ElementType::kF32, lhs}, "x");
   const Value y = b.Parameter({ElementType::kF32, rhs}, "y");
   b.SetResults({b.Dot(x, y, dot)});
-  Module flattened = FlattenDims(*std::move(module).Finish());
+  Module flattened = FlattenDims(*std::move(module).Finish(), Departures::Of(Platform::kCpu));
   EXPECT_TRUE(Verify(flattened).ok()) << Verify(flattened);
   return flattened;
 }

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <queue>
 #include <string>
 #include <vector>
 
 #include "fmt/format.h"
+#include "minka/ir/rewriter.h"
 
 namespace minka {
 namespace {
@@ -123,49 +125,42 @@ std::vector<int> ChooseBarriers(const Computation& entry, std::vector<BarrierApa
   return barrier_of;
 }
 
-Instruction Joined(const Computation& entry, const std::vector<InstructionId>& members) {
-  Instruction joined = entry.instructions[members[0]];
+Instruction Joined(const Rewriter& rewriter, const std::vector<InstructionId>& lanes) {
+  Instruction joined = rewriter.Translated(lanes[0]);
   joined.frontend_attributes.erase(kBarrierAttribute);
-  for (size_t i = 1; i < members.size(); ++i) {
-    const Instruction& lane = entry.instructions[members[i]];
+  for (size_t i = 1; i < lanes.size(); ++i) {
+    const Instruction lane = rewriter.Translated(lanes[i]);
     joined.operands.insert(joined.operands.end(), lane.operands.begin(), lane.operands.end());
     joined.results.insert(joined.results.end(), lane.results.begin(), lane.results.end());
   }
   return joined;
 }
 
+void WriteJoined(Rewriter& rewriter, const std::vector<InstructionId>& lanes) {
+  const std::vector<Value> results = rewriter.Append(Joined(rewriter, lanes));
+  auto next = results.begin();
+  for (const InstructionId lane : lanes) {
+    const auto end = next + std::ssize(rewriter.source().instructions[lane].results);
+    rewriter.Map(lane, {next, end});
+    next = end;
+  }
+}
+
 void JoinBarriersOf(Computation& computation, std::vector<BarrierApart>& apart) {
-  const Computation entry = computation;
+  const Computation source = computation;
   std::vector<int> unit_of;
-  const std::vector<Unit> units = MakeUnits(entry, ChooseBarriers(entry, apart), unit_of);
-  if (units.size() == entry.instructions.size()) return;
-  const std::vector<int> order = Order(units);
-  std::vector<Instruction>& instructions = computation.instructions;
-  instructions.clear();
-  std::vector<Value> first_result(entry.num_instructions());  // what result 0 became
-  for (const int unit : order) {
+  const std::vector<Unit> units = MakeUnits(source, ChooseBarriers(source, apart), unit_of);
+  if (units.size() == source.instructions.size()) return;
+  Rewriter rewriter(source);
+  for (const int unit : Order(units)) {
     const std::vector<InstructionId>& members = units[unit].members;
-    const auto id = static_cast<InstructionId>(instructions.size());
-    int32_t result = 0;
-    for (const InstructionId member : members) {
-      first_result[member] = {id, result};
-      result += static_cast<int32_t>(entry.instructions[member].results.size());
-    }
-    instructions.push_back(members.size() > 1 ? Joined(entry, members)
-                                              : entry.instructions[members[0]]);
-    for (Value& operand : instructions.back().operands) {
-      operand = {first_result[operand.instruction].instruction,
-                 first_result[operand.instruction].result + operand.result};
+    if (members.size() == 1) {
+      rewriter.Copy(members[0]);
+    } else {
+      WriteJoined(rewriter, members);
     }
   }
-  const auto moved = [&](Value value) {
-    return Value{first_result[value.instruction].instruction,
-                 first_result[value.instruction].result + value.result};
-  };
-  for (Value& result : computation.results) result = moved(result);
-  for (InstructionId& parameter : computation.parameters) {
-    parameter = first_result[parameter].instruction;
-  }
+  computation = std::move(rewriter).Finish();
 }
 
 }  // namespace

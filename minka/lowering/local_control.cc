@@ -23,7 +23,7 @@ class CalledWriter {
         computation_(computation),
         plan_(plan),
         rules_(RulesOf(module, computation)),
-        position_(builder, caller.mesh()),
+        position_(builder, caller.mesh(), caller.departures()),
         given_(caller.given()),
         is_body_(is_body),
         called_(called),

@@ -219,10 +219,9 @@ bool IsConstant(const Computation& computation, Value value, double wanted) {
          !IsComplex(constant->literal.shape.type) && ScalarValue(constant->literal) == wanted;
 }
 
-// XLA takes the init of a reduction for neutral: it drops it where the reduced dimensions have size
-// 1 and counts it several times where it reduces in steps. Another init is applied by itself.
-std::vector<Value> EmitReduce(const SourceOperation& source, std::vector<Value> operands,
-                              DevicePosition& position, CalledComputations& called) {
+// kNeutralInits.
+std::vector<Value> ReduceFromNeutral(const SourceOperation& source, std::vector<Value> operands,
+                                     DevicePosition& position, CalledComputations& called) {
   const Instruction& instruction = source.instruction();
   const ElementType type = source.operand_shape(0).type;
   const std::optional<Opcode> reducer =
@@ -241,8 +240,7 @@ std::vector<Value> EmitReduce(const SourceOperation& source, std::vector<Value> 
   return {builder.Binary(*reducer, init, reduced)};
 }
 
-// XLA's constant folding fails, with a stack trace on stderr, on scalar predicates and bounds
-// beside arrays; its reshape mover aborts the process.
+// kSpreadScalars.
 std::vector<Value> SpreadScalars(const SourceOperation& source, std::vector<Value> operands,
                                  DevicePosition& position) {
   const Shape result = LocalResult(source, 0, position.mesh());
@@ -255,9 +253,8 @@ std::vector<Value> SpreadScalars(const SourceOperation& source, std::vector<Valu
   return operands;
 }
 
-// XLA merges a slice of a slice by adding the starts, of which it clamps the inner one only as far
-// as the outer's size asks, by a bound that wraps where its type is narrow. Starts clamped and
-// widened here keep the device's own slice of the result right.
+// kClampedStarts. The inner start is clamped only as far as the outer's size asks, by a bound that
+// wraps where its type is narrow; so the device's own slice of the result stays right.
 std::vector<Value> ClampStarts(const SourceOperation& source, std::vector<Value> operands,
                                DevicePosition& position) {
   ComputationBuilder& builder = position.builder();
@@ -302,14 +299,18 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
       return EmitLocalControl(source, operands, position, called);
     case Opcode::kSelect:
     case Opcode::kClamp:
-      return AppendLocal(source, SpreadScalars(source, std::move(operands), position), position,
-                         called);
+      if (position.Takes(Departure::kSpreadScalars)) {
+        operands = SpreadScalars(source, std::move(operands), position);
+      }
+      return AppendLocal(source, std::move(operands), position, called);
     case Opcode::kDynamicSlice:
       if (UsesForm(source, LocalForm::kWindowOffset)) {
         return {EmitWindowOfPart(source, operands, position)};
       }
-      return AppendLocal(source, ClampStarts(source, std::move(operands), position), position,
-                         called);
+      if (position.Takes(Departure::kClampedStarts)) {
+        operands = ClampStarts(source, std::move(operands), position);
+      }
+      return AppendLocal(source, std::move(operands), position, called);
     case Opcode::kDynamicUpdateSlice:
       if (UsesForm(source, LocalForm::kWindowOffset)) {
         return {UpdateWindowOfPart(source, operands, position)};
@@ -317,13 +318,16 @@ std::vector<Value> EmitUncombined(const SourceOperation& source, std::vector<Val
       return AppendLocal(source, std::move(operands), position, called);
     case Opcode::kReduce:
     case Opcode::kReduceWindow:
-      return EmitReduce(source, std::move(operands), position, called);
+      if (position.Takes(Departure::kNeutralInits)) {
+        return ReduceFromNeutral(source, std::move(operands), position, called);
+      }
+      return AppendLocal(source, std::move(operands), position, called);
     case Opcode::kGather:
       if (UsesForm(source, LocalForm::kIndexOffset) || UsesForm(source, LocalForm::kWindowOffset)) {
         return EmitGatherOfPart(source, std::move(operands), position);
       }
-      // Such a gather becomes a slice in XLA.
-      if (LooksUpOneIndex(source, position.builder().shape(operands[1]))) {
+      if (position.Takes(Departure::kClampedStarts) &&
+          LooksUpOneIndex(source, position.builder().shape(operands[1]))) {
         operands[1] = ClampIndices(source, operands[1], position);
       }
       return AppendLocal(source, std::move(operands), position, called);

@@ -20,9 +20,9 @@ class LocalWriter {
   using Bring = std::function<Value(const ValueVersion& made)>;
 
   LocalWriter(const PlannedStage& stage, ComputationBuilder builder, CalledComputations& called,
-              Bring bring)
+              Departures departures, Bring bring)
       : stage_(stage),
-        position_(builder, stage.mesh()),
+        position_(builder, stage.mesh(), departures),
         called_(called),
         bring_(std::move(bring)) {}
 

@@ -10,7 +10,7 @@
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
-#include "minka/ir/micro_loop.h"
+#include "minka/ir/rewriter.h"
 #include "minka/lowering/local_operation.h"
 #include "minka/lowering/micro_batch_places.h"
 
@@ -71,7 +71,7 @@ class LoopWriter {
         analysis_(analysis),
         options_(options),
         target_(step.module.name),
-        position_(target_.Entry(), mesh),
+        position_(target_.Entry(), mesh, Departures::OfAnyPlatform()),
         called_(step.module, target_),
         constant_only_(FindConstantOnly(entry_)),
         full_(entry_.instructions.size()),
@@ -322,6 +322,13 @@ class LoopWriter {
       full_[id] = results;
       return results[value.result];
     }
+    if (analysis_.at(value).kind == MicroPlace::Kind::kPartial && JoinsLayers(id)) {
+      std::vector<Value> sums;
+      for (const Value operand : instruction.operands) sums.push_back(Full(operand));
+      const Value joined = Copy(id, std::move(sums))[0];
+      Label(LoopRole::kOutside);
+      return joined;
+    }
     builder().SetPart(instruction.part);
     switch (analysis_.at(value).kind) {
       case MicroPlace::Kind::kSplit:
@@ -332,6 +339,20 @@ class LoopWriter {
         return Sum(KeepOnFirst(position_, inside_[id][value.result], AxisSet::Of(kMicroAxis)),
                    instruction.results[value.result].type);
     }
+  }
+
+  // Gradients of layers, for stacked weights: each layer sums its own.
+  bool JoinsLayers(InstructionId id) const {
+    const Instruction& instruction = entry_.instructions[id];
+    const auto layer_of = [&](Value operand) { return entry_.instruction(operand).part.layer; };
+    return instruction.opcode == Opcode::kConcatenate &&
+           std::ranges::all_of(instruction.operands,
+                               [&](Value operand) {
+                                 return analysis_.at(operand).kind == MicroPlace::Kind::kPartial;
+                               }) &&
+           std::ranges::any_of(instruction.operands, [&](Value operand) {
+             return layer_of(operand) != layer_of(instruction.operands[0]);
+           });
   }
 
   bool IsHoisted(InstructionId id) const { return analysis_.from_inputs[id]; }
@@ -375,8 +396,6 @@ class LoopWriter {
     for (const auto& [key, text] : step_.module.frontend_attributes) {
       target_.SetFrontendAttribute(key, text);
     }
-    target_.SetFrontendAttribute(kNumMicroBatchesAttribute,
-                                 fmt::to_string(options_.num_micro_batches));
     Step out{
         .parameters = step_.parameters, .results = step_.results, .num_layers = step_.num_layers};
     for (const Mark& mark : step_.marks) {
@@ -390,7 +409,9 @@ class LoopWriter {
     auto finished = std::move(target_).Finish();
     if (!finished.ok()) return WithContext(finished.status(), "micro-batches");
     out.module = *std::move(finished);
-    WriteRoles(out.module.entry_computation());
+    out.module.num_micro_batches = options_.num_micro_batches;
+    Computation& written = out.module.entry_computation();
+    for (size_t id = 0; id < roles_.size(); ++id) written.instructions[id].part.loop = roles_[id];
     return MicroBatchedStep{std::move(out),
                             ForEachResult(entry_, [&](Value value) { return BecameOf(value); })};
   }
@@ -423,30 +444,6 @@ class LoopWriter {
     return has_full ? std::optional(full[value.result]) : std::nullopt;
   }
 
-  void WriteRoles(Computation& entry) const {
-    for (size_t id = 0; id < entry.instructions.size(); ++id) {
-      const char* text = TextOf(roles_[id]);
-      auto& attributes = entry.instructions[id].frontend_attributes;
-      if (text) attributes[kMicroAttribute] = text;
-    }
-  }
-
-  static const char* TextOf(LoopRole role) {
-    switch (role) {
-      case LoopRole::kOutside:
-        return nullptr;
-      case LoopRole::kIndex:
-        return "index";
-      case LoopRole::kBody:
-        return "body";
-      case LoopRole::kSum:
-        return "sum";
-      case LoopRole::kStack:
-        return "stack";
-    }
-    return nullptr;
-  }
-
   const Step& step_;
   const Computation& entry_;
   const MicroPlaces& analysis_;
@@ -473,12 +470,12 @@ class Arranger {
         entry_(step_.module.entry_computation()) {}
 
   MicroBatchedStep Run() && {
-    const std::vector<LoopRole> roles = FindMicroLoop(step_.module).roles;
-    std::vector<bool> is_live(roles.size()), feeds_loop(roles.size());
+    const auto role_of = [&](InstructionId id) { return entry_.instructions[id].part.loop; };
+    std::vector<bool> is_live(entry_.instructions.size()), feeds_loop(entry_.instructions.size());
     for (const Value result : entry_.results) is_live[result.instruction] = true;
-    for (auto id = static_cast<InstructionId>(roles.size()) - 1; id >= 0; --id) {
+    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
       const Instruction& instruction = entry_.instructions[id];
-      const bool inside = roles[id] != LoopRole::kOutside;
+      const bool inside = role_of(id) != LoopRole::kOutside;
       is_live[id] = is_live[id] || instruction.opcode == Opcode::kParameter;
       for (const Value operand : instruction.operands) {
         if (is_live[id]) is_live[operand.instruction] = true;
@@ -488,8 +485,8 @@ class Arranger {
     std::vector<InstructionId> order;
     const auto part_of = [&](InstructionId id) {
       if (entry_.instructions[id].opcode == Opcode::kParameter) return 0;
-      if (roles[id] == LoopRole::kIndex) return 2;
-      if (roles[id] != LoopRole::kOutside) return 3;
+      if (role_of(id) == LoopRole::kIndex) return 2;
+      if (role_of(id) != LoopRole::kOutside) return 3;
       return feeds_loop[id] ? 1 : 4;
     };
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
@@ -502,25 +499,21 @@ class Arranger {
 
  private:
   void Rearrange(const std::vector<InstructionId>& order) {
-    std::vector<InstructionId> now(entry_.instructions.size(), -1);
-    for (size_t i = 0; i < order.size(); ++i) now[order[i]] = static_cast<InstructionId>(i);
-    std::vector<Instruction> instructions;
-    for (const InstructionId id : order) {
-      Instruction& instruction = instructions.emplace_back(std::move(entry_.instructions[id]));
-      for (Value& operand : instruction.operands) operand.instruction = now[operand.instruction];
-    }
-    entry_.instructions = std::move(instructions);
-    for (InstructionId& parameter : entry_.parameters) parameter = now[parameter];
-    for (Value& result : entry_.results) result.instruction = now[result.instruction];
-    std::erase_if(step_.marks, [&](const Mark& mark) { return now[mark.value.instruction] < 0; });
-    for (Mark& mark : step_.marks) mark.value.instruction = now[mark.value.instruction];
+    const Computation source = std::move(entry_);
+    Rewriter rewriter(source);
+    for (const InstructionId id : order) rewriter.Copy(id);
+    std::erase_if(step_.marks,
+                  [&](const Mark& mark) { return !rewriter.IsMapped(mark.value.instruction); });
+    for (Mark& mark : step_.marks) mark.value = rewriter.Now(mark.value);
     std::ranges::sort(step_.marks, {}, &Mark::value);
     for (std::vector<MicroBatchedValue>& results : written_.became) {
       for (MicroBatchedValue& result : results) {
-        InstructionId& id = result.value.instruction;
-        if (id >= 0) id = now[id];
+        Value& value = result.value;
+        if (value.instruction < 0) continue;
+        value = rewriter.IsMapped(value.instruction) ? rewriter.Now(value) : Value();
       }
     }
+    entry_ = std::move(rewriter).Finish();
   }
 
   MicroBatchedStep written_;

@@ -1,7 +1,6 @@
 #include "minka/lowering/micro_batches.h"
 
-#include <map>
-#include <string>
+#include <algorithm>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -51,10 +50,11 @@ class StepBuilder {
   Value w, x, y;
 };
 
-std::map<LoopRole, int> CountRoles(const Step& step) {
-  std::map<LoopRole, int> counts;
-  for (const LoopRole role : FindMicroLoop(step.module).roles) ++counts[role];
-  return counts;
+using Kind = Accumulator::Kind;
+
+int NumAccumulators(const Step& step, Kind kind) {
+  return static_cast<int>(
+      std::ranges::count(FindMicroLoop(step.module).accumulators, kind, &Accumulator::kind));
 }
 
 TEST(MakeMicroBatches, GradientsAndLossAreSummedInOneLoop) {
@@ -65,8 +65,8 @@ TEST(MakeMicroBatches, GradientsAndLossAreSummedInOneLoop) {
   const auto micro = MakeMicroBatches(std::move(s).Finish(error, loss), {.num_micro_batches = 4});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
   EXPECT_TRUE(Verify(micro->step.module).ok());
-  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kSum], 2);
-  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kStack], 0);
+  EXPECT_EQ(NumAccumulators(micro->step, Kind::kSum), 2);
+  EXPECT_EQ(NumAccumulators(micro->step, Kind::kStack), 0);
   const Computation& entry = micro->step.module.entry_computation();
   EXPECT_EQ(entry.instructions[entry.parameters[1]].shape().dims, (std::vector<int64_t>{4, 2, 4}));
   const MicroLoop loop = FindMicroLoop(micro->step.module);
@@ -90,11 +90,11 @@ TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
   const Computation& entry = micro->step.module.entry_computation();
   const MicroLoop loop = FindMicroLoop(micro->step.module);
   std::vector<Phase> phases;
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    const Instruction& instruction = entry.instructions[id];
-    if (loop.roles[id] != LoopRole::kSum) continue;
-    phases.push_back(instruction.part.phase);
-    EXPECT_EQ(instruction.part, entry.instruction(instruction.operands[0]).part);
+  for (const Accumulator& accumulator : loop.accumulators) {
+    StepPart part = entry.instructions[accumulator.id].part;
+    phases.push_back(part.phase);
+    part.loop = LoopRole::kBody;
+    EXPECT_EQ(part, entry.instruction(accumulator.term).part);
   }
   EXPECT_THAT(phases, testing::UnorderedElementsAre(Phase::kForward, Phase::kBackward));
 }
@@ -109,7 +109,7 @@ TEST(MakeMicroBatches, AMaskCountIsTakenInFrontOfTheLoop) {
   const Value loss = s.Sum(scaled, {0, 1});
   const auto micro = MakeMicroBatches(std::move(s).Finish(scaled, loss), {.num_micro_batches = 2});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
-  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kSum], 2);
+  EXPECT_EQ(NumAccumulators(micro->step, Kind::kSum), 2);
   const MicroLoop loop = FindMicroLoop(micro->step.module);
   const Computation& entry = micro->step.module.entry_computation();
   bool found = false;
@@ -143,7 +143,7 @@ TEST(MakeMicroBatches, AMeanOverTheMicroBatchIsTakenWhereAllowed) {
       MakeMicroBatches(NormalisedStep(), {.num_micro_batches = 4, .per_micro_batch = true});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
   EXPECT_TRUE(Verify(micro->step.module).ok());
-  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kSum], 2);
+  EXPECT_EQ(NumAccumulators(micro->step, Kind::kSum), 2);
 }
 
 TEST(MakeMicroBatches, ABatchThatTheyDoNotDivideIsRefused) {
@@ -158,7 +158,7 @@ TEST(MakeMicroBatches, AResultPerExampleIsStacked) {
   const Value error = s.y, loss = s.Sum(s.y, {1});
   const auto micro = MakeMicroBatches(std::move(s).Finish(error, loss), {.num_micro_batches = 4});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
-  EXPECT_EQ(CountRoles(micro->step)[LoopRole::kStack], 1);
+  EXPECT_EQ(NumAccumulators(micro->step, Kind::kStack), 1);
   const Computation& entry = micro->step.module.entry_computation();
   EXPECT_EQ(entry.shape(entry.results[1]).dims, (std::vector<int64_t>{8}));
 }

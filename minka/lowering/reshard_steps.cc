@@ -52,8 +52,10 @@ Value EmitAllToAll(DevicePosition& position, Value x, const ReshardStep& step) {
   const int64_t parts = position.mesh().size(step.axes.axes());
   // XLA sends slices of the blocks. One that is an operand of a concatenation it replaces by that,
   // in another layout perhaps, and then refuses the all-to-all for its unlike operands.
-  if (builder.computation().instruction(x).opcode == Opcode::kConcatenate)
+  if (position.Takes(Departure::kConcatenationsApartFromAllToAlls) &&
+      builder.computation().instruction(x).opcode == Opcode::kConcatenate) {
     x = builder.OptBarrier({{x}})[0];
+  }
   const Value blocks = SplitToFront(builder, x, step.to_dim, parts);
   const Value received = builder.AllToAll(blocks, 0, GroupsOf(position.mesh(), step.axes));
   return JoinFromFront(builder, received, step.dim);

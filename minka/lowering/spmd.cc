@@ -31,13 +31,15 @@ struct Carried {
 // and accumulates.
 class Lowering {
  public:
-  Lowering(const Module& module, const StagePlan& plan, const std::vector<ValueVersion>& kept)
+  Lowering(const Module& module, const StagePlan& plan, Departures departures,
+           const std::vector<ValueVersion>& kept)
       : stage_(module, plan),
+        departures_(departures),
         kept_(kept),
         kept_slots_(kept.size()),
         target_(module.name),
         called_(module, target_),
-        entry_(stage_, target_.Entry(), called_,
+        entry_(stage_, target_.Entry(), called_, departures,
                [](const ValueVersion& made) -> Value {
                  MINKA_CHECK(false, "nothing makes version {} of instruction {}", made.version,
                              made.value.instruction);
@@ -68,8 +70,7 @@ class Lowering {
     if (!stage_.IsInstruction(node)) {
       return PartOf(loop(), stage_.plan().reshards[stage_.list(node).front()]);
     }
-    if (loop().IsInside(node)) return LoopPart::kInside;
-    return loop().exists() && node < loop().begin ? LoopPart::kFront : LoopPart::kBehind;
+    return loop().PartOf(node);
   }
 
   Carried& Carry(Value initial) {
@@ -81,9 +82,9 @@ class Lowering {
   // The body reads what is outside as a parameter.
   void BeginLoop() {
     const ComputationBuilder body = target_.AddComputation("micro_batch");
-    body_ = std::make_unique<LocalWriter>(stage_, body, called_, [this](const ValueVersion& made) {
-      return Carry(entry_.Read(made)).current;
-    });
+    body_ = std::make_unique<LocalWriter>(
+        stage_, body, called_, departures_,
+        [this](const ValueVersion& made) { return Carry(entry_.Read(made)).current; });
     scope_ = body_.get();
     const Value first = entry_.builder().Scalar(ElementType::kS32, 0);
     index_ = Carry(first).current;
@@ -153,17 +154,14 @@ class Lowering {
   void Write(int node) {
     if (!stage_.IsInstruction(node)) return scope_->Write(node);
     if (stage_.instruction(node).opcode == Opcode::kParameter) return;
-    const LoopRole role = loop().exists() ? loop().roles[node] : LoopRole::kOutside;
-    switch (role) {
-      case LoopRole::kIndex:
-        return scope_->Set({{node}}, index_);
-      case LoopRole::kSum:
+    if (loop().IsIndex(node)) return scope_->Set({{node}}, index_);
+    const Accumulator* accumulator = loop().FindAccumulator(node);
+    if (accumulator == nullptr) return scope_->Write(node);
+    switch (accumulator->kind) {
+      case Accumulator::Kind::kSum:
         return AddToSum(node);
-      case LoopRole::kStack:
+      case Accumulator::Kind::kStack:
         return WriteStack(node);
-      case LoopRole::kOutside:
-      case LoopRole::kBody:
-        return scope_->Write(node);
     }
   }
 
@@ -203,11 +201,12 @@ class Lowering {
     }
     entry_.builder().SetResults(std::move(results));
     for (const Alias& alias : stage_.module().aliases) target_.AddAlias(alias);
-    RETURN_IF_ERROR(FinishLocal(std::move(target_), program));
+    RETURN_IF_ERROR(FinishLocal(std::move(target_), departures_, program));
     return program;
   }
 
   const PlannedStage stage_;
+  const Departures departures_;
   const std::vector<ValueVersion>& kept_;
   std::vector<std::optional<size_t>> kept_slots_;  // among the carried, of stacks
   ModuleBuilder target_;
@@ -223,13 +222,15 @@ class Lowering {
 
 }  // namespace
 
-absl::Status FinishLocal(ModuleBuilder target, SpmdProgram& program) {
+absl::Status FinishLocal(ModuleBuilder target, Departures departures, SpmdProgram& program) {
   absl::StatusOr<Module> finished = std::move(target).Finish();
   if (!finished.ok()) return WithContext(finished.status(), "local program");
-  // Last, because what releases operands looks for reductions that read them.
-  const JoinedBarriers joined = JoinBarriers(ReleaseOperands(EliminateDeadCode(*finished)));
+  Module module = EliminateDeadCode(*finished);
+  if (departures.contains(Departure::kReleasedOperands)) module = ReleaseOperands(module);
+  const JoinedBarriers joined = JoinBarriers(module);
   program.notes = NotesOnBarriers(joined.apart);
-  program.module = CompiledForms(joined.module);
+  // Last, because what releases operands looks for reductions that read them.
+  program.module = CompiledForms(joined.module, departures);
   return absl::OkStatus();
 }
 
@@ -238,8 +239,8 @@ MeshSignature SignatureOf(const Module& module, const SpmdProgram& program) {
 }
 
 absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage,
-                                      const std::vector<ValueVersion>& kept) {
-  return Lowering(module, stage, kept).Run();
+                                      Platform platform, const std::vector<ValueVersion>& kept) {
+  return Lowering(module, stage, Departures::Of(platform), kept).Run();
 }
 
 }  // namespace minka

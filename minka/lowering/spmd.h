@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/base/platform.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/module.h"
+#include "minka/lowering/departures.h"
 #include "minka/lowering/planned_stage.h"
 #include "minka/plan/plan.h"
 #include "minka/program/signature.h"
@@ -24,15 +26,17 @@ struct SpmdProgram {
 // `module` is what was lowered, with nothing kept.
 MeshSignature SignatureOf(const Module& module, const SpmdProgram& program);
 
-// Makes `target` the program's module, in the forms that the compiler has fast code for, with
-// notes.
-absl::Status FinishLocal(ModuleBuilder target, SpmdProgram& program);
+// Makes `target` the program's module, in the forms that the platform's compiler has fast code for,
+// with notes.
+absl::Status FinishLocal(ModuleBuilder target, Departures departures, SpmdProgram& program);
 
-// Precondition: CheckPlan. `module` is the prepared module that the plan names.
+// Precondition: CheckPlan. `module` is the prepared module that the plan names, `platform` where
+// the program will be compiled (departures.h).
 //
 // What is `kept` becomes a result behind those of the module: [..] in its version's sharding; of a
 // value that exists during one micro-batch only, [m, ..], all of them one behind the other.
 absl::StatusOr<SpmdProgram> LowerSpmd(const Module& module, const StagePlan& stage,
+                                      Platform platform,
                                       const std::vector<ValueVersion>& kept = {});
 
 }  // namespace minka

@@ -41,9 +41,9 @@ int Count(const Module& module, Opcode opcode) {
   return count;
 }
 
-Module Lowered(const Module& module, const Plan& plan) {
+Module Lowered(const Module& module, const Plan& plan, Platform platform = Platform::kCpu) {
   EXPECT_TRUE(CheckPlan(plan, module).ok()) << CheckPlan(plan, module);
-  absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stage);
+  absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stage, platform);
   EXPECT_TRUE(program.ok()) << program.status();
   if (!program.ok()) return module;
   EXPECT_TRUE(Verify(program->module).ok()) << Verify(program->module);
@@ -163,7 +163,7 @@ TEST(LowerSpmd, NotesBarriersThatStayApart) {
   b.SetResults({lane(b.Unary(Opcode::kNegate, lane(b.Parameter({kF32, {8}}, "x"))))});
   const Module module = *std::move(target).Finish();
   const Plan plan = PlanOfStrategies(module, DataModel(), WholeStrategies(module, DataModel()));
-  const absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stage);
+  const absl::StatusOr<SpmdProgram> program = LowerSpmd(module, plan.stage, Platform::kCpu);
   ASSERT_TRUE(program.ok()) << program.status();
   EXPECT_THAT(program->notes, ElementsAre(::testing::HasSubstr("barrier \"remat 3\", 1 of 2")));
 }
@@ -282,6 +282,49 @@ TEST(LowerSpmd, KeepsAConcatenationApartFromAnAllToAll) {
   while (exchange->opcode != Opcode::kOptBarrier && exchange->opcode != Opcode::kConcatenate)
     exchange = &local.entry_computation().instruction(exchange->operands[0]);
   EXPECT_EQ(exchange->opcode, Opcode::kOptBarrier);
+}
+
+// On one device a program is what it was made of, but for what its compiler gets wrong or slow.
+TEST(LowerSpmd, DepartsFromTheModuleByPlatform) {
+  ModuleBuilder target("departures");
+  ComputationBuilder b = target.Entry();
+  const Value x = b.Parameter({kF32, {4, 6, 8}}, "x");
+  const Value scalar = b.Parameter({kF32, {}}, "scalar");
+  const Value start = b.Parameter({ElementType::kS32, {}}, "start");
+  const Value image = b.Parameter({kF32, {2, 8, 8, 4}}, "image");
+  const Value kernel = b.Parameter({kF32, {3, 3, 1, 4}}, "kernel");
+  b.SetResults({b.Clamp(scalar, x, scalar), b.Reduce(x, scalar, {0, 1}, Opcode::kMaximum),
+                b.DynamicSlice(x, {{start, start, start}}, {2, 2, 2}),
+                b.Dot(x, x, {.lhs_contracting = {0, 1}, .rhs_contracting = {0, 1}}),
+                b.Convolution(image, kernel,
+                              {.window = {{.size = 3}, {.size = 3}},
+                               .input_feature = 3,
+                               .kernel_input_feature = 2,
+                               .kernel_output_feature = 3,
+                               .output_feature = 3,
+                               .input_spatial = {1, 2},
+                               .kernel_spatial = {0, 1},
+                               .output_spatial = {1, 2},
+                               .feature_group_count = 4})});
+  const Module module = *std::move(target).Finish();
+  const Mesh mesh = *Mesh::Parse("1");
+  const Plan plan = PlanOfStrategies(module, mesh, WholeStrategies(module, mesh));
+  const Module cpu = Lowered(module, plan, Platform::kCpu);
+  const Module cuda = Lowered(module, plan, Platform::kCuda);
+  const auto rank_of_operand = [](const Module& of, Opcode opcode) {
+    return of.entry_computation().shape(Find(of, opcode)->operands[0]).rank();
+  };
+  for (const Module& of : {cpu, cuda}) {
+    EXPECT_EQ(rank_of_operand(of, Opcode::kClamp), 3) << "a spread scalar";
+    EXPECT_GT(Count(of, Opcode::kMinimum), 0) << "clamped starts";
+    EXPECT_EQ(Count(of, Opcode::kMaximum), 4) << "three starts, and an init that is not neutral";
+  }
+  EXPECT_EQ(Count(cpu, Opcode::kConvolution), 0) << "depthwise";
+  EXPECT_EQ(Count(cuda, Opcode::kConvolution), 1);
+  EXPECT_EQ(rank_of_operand(cpu, Opcode::kDot), 2);
+  EXPECT_EQ(rank_of_operand(cuda, Opcode::kDot), 3);
+  EXPECT_EQ(Find(cpu, Opcode::kReduce)->As<DimensionsAttributes>().dims.size(), 1);
+  EXPECT_EQ(Find(cuda, Opcode::kReduce)->As<DimensionsAttributes>().dims.size(), 2);
 }
 
 // Sum of x plus a non-zero init: the init must count on one device only.

@@ -20,6 +20,7 @@ StagePlacement::StagePlacement(const Step& step, const StageOptions& options)
   FindStages();
   FindTasks();
   if (options.splits_backward) FindWeightGradients();
+  DelayUpdates();
 }
 
 int StagePlacement::StageOfResult(int result) const {
@@ -33,7 +34,7 @@ std::vector<bool> StagePlacement::InstructionsOf(int stage) const {
     if (StageOfResult(i) == stage) found[entry_.results[i].instruction] = true;
   }
   for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-    if (stage_[id] == stage || IsIndex(id)) found[id] = true;
+    if (stage_[id] == stage || loop_.IsIndex(id)) found[id] = true;
     if (!found[id]) continue;
     for (const Value operand : entry_.instructions[id].operands) {
       if (stage_[operand.instruction] == kEverywhere) found[operand.instruction] = true;
@@ -77,10 +78,6 @@ absl::Status StagePlacement::CheckRead(Value value, InstructionId reader, int st
       ProgramKindName(made), stage_[id]);
 }
 
-bool StagePlacement::IsIndex(InstructionId id) const {
-  return loop_.exists() && loop_.roles[id] == LoopRole::kIndex;
-}
-
 ProgramTask StagePlacement::WithinReach(InstructionId id, const ProgramTask& wanted) const {
   if (!loop_.exists()) return wanted;
   const ProgramKind kind = KindByPlace(id);
@@ -113,9 +110,16 @@ bool StagePlacement::IsWeight(InstructionId id) const {
 
 int StagePlacement::StageOf(InstructionId id) const {
   const int layer = entry_.instructions[id].part.layer;
-  if (layer >= 0) return options_.stage_of_layer[layer];
+  if (layer >= 0 && !IsSliceOfSharedWeights(id)) return options_.stage_of_layer[layer];
   const std::optional<int> stage = StageOfOperands(id, 0);
   return stage ? *stage : StageOfOperands(id, kMaxSharedElements).value_or(0);
+}
+
+bool StagePlacement::IsSliceOfSharedWeights(InstructionId id) const {
+  const Instruction& instruction = entry_.instructions[id];
+  if (instruction.opcode != Opcode::kSlice) return false;
+  const InstructionId source = instruction.operands[0].instruction;
+  return IsWeight(source) && entry_.instructions[source].part.layer < 0;
 }
 
 std::optional<int> StagePlacement::StageOfOperands(InstructionId id, int64_t num_elements) const {
@@ -154,7 +158,7 @@ void StagePlacement::FindStages() {
 
 ProgramKind StagePlacement::KindByPlace(InstructionId id) const {
   if (loop_.exists() && !loop_.IsInside(id)) {
-    return id < loop_.begin ? ProgramKind::kFront : ProgramKind::kApply;
+    return loop_.PartOf(id) == LoopPart::kFront ? ProgramKind::kFront : ProgramKind::kApply;
   }
   switch (entry_.instructions[id].part.phase) {
     case Phase::kForward:
@@ -211,6 +215,30 @@ void StagePlacement::FindWeightGradients() {
       }
     }
   }
+}
+
+void StagePlacement::DelayUpdates() {
+  std::vector<std::optional<ProgramTask>> first_read(entry_.instructions.size());
+  std::vector<bool> is_sent(entry_.instructions.size());
+  for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+    const bool may_wait = tasks_[id].kind == ProgramKind::kApply && stage_[id] != kEverywhere &&
+                          !loop_.IsInside(id) && !is_sent[id] && first_read[id] && !MakesLess(id);
+    if (may_wait) tasks_[id] = std::max(tasks_[id], *first_read[id]);
+    for (const Value operand : entry_.instructions[id].operands) {
+      const InstructionId source = operand.instruction;
+      if (stage_[source] != stage_[id]) is_sent[source] = true;
+      first_read[source] = std::min(first_read[source].value_or(tasks_[id]), tasks_[id]);
+    }
+  }
+}
+
+bool StagePlacement::MakesLess(InstructionId id) const {
+  const Instruction& instruction = entry_.instructions[id];
+  int64_t made = 0;
+  for (const Shape& shape : instruction.results) made += shape.num_bytes();
+  return std::ranges::any_of(instruction.operands, [&](Value operand) {
+    return entry_.shape(operand).num_bytes() > made;
+  });
 }
 
 bool StagePlacement::IsOnceOrSum(InstructionId reader, InstructionId source) const {

@@ -37,7 +37,6 @@ class StagePlacement {
   absl::Status CheckRead(Value value, InstructionId reader, int stage, ProgramKind read) const;
 
  private:
-  bool IsIndex(InstructionId id) const;
   // What runs once, or for each micro-batch, does so wherever it is read.
   ProgramTask WithinReach(InstructionId id, const ProgramTask& wanted) const;
 
@@ -47,8 +46,12 @@ class StagePlacement {
   bool IsWeight(InstructionId id) const;
 
   // An operation of no layer stands with what it reads, or with the large part of that: a gradient
-  // is squared and summed where it is. What several stages share stands on stage 0.
+  // is squared and summed where it is. What several stages share stands on stage 0, and their
+  // slices of it are cut there.
   int StageOf(InstructionId id) const;
+
+  // Of weights that several layers share: one layer's of stacked ones.
+  bool IsSliceOfSharedWeights(InstructionId id) const;
 
   // Of those with more than so many elements, if it is one.
   std::optional<int> StageOfOperands(InstructionId id, int64_t num_elements) const;
@@ -64,6 +67,11 @@ class StagePlacement {
 
   // Backward operations that no backward program of another stage waits for.
   void FindWeightGradients();
+
+  // What is made once per step waits for the phase that first reads it, unless it is less than what
+  // it is made of: the parts of an update are not kept while stages agree on a norm.
+  void DelayUpdates();
+  bool MakesLess(InstructionId id) const;
 
   bool IsOnceOrSum(InstructionId reader, InstructionId source) const;
 

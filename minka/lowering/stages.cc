@@ -9,7 +9,7 @@
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/call_graph.h"
-#include "minka/ir/micro_loop.h"
+#include "minka/ir/rewriter.h"
 #include "minka/lowering/saved_values.h"
 #include "minka/lowering/stage_placement.h"
 #include "minka/lowering/sum_on_stages.h"
@@ -67,25 +67,29 @@ absl::StatusOr<Borders> FindBorders(const Step& step, const StagePlacement& plac
 // Writes the step of one stage.
 class StageWriter {
  public:
-  StageWriter(const Step& step, const StagePlacement& placement, const Borders& borders, int stage)
+  // The frame is the step's module without the operations of its entry computation.
+  StageWriter(const Step& step, const Module& frame, const StagePlacement& placement,
+              const Borders& borders, int stage)
       : source_(step),
+        frame_(frame),
         entry_(step.module.entry_computation()),
         placement_(placement),
         borders_(borders),
         stage_(stage),
         on_stage_(placement.InstructionsOf(stage)),
         source_tasks_(placement.TasksOf(stage, on_stage_)),
-        now_(entry_.instructions.size(), -1) {}
+        rewriter_(entry_, std::ranges::count(on_stage_, true)) {}
 
   StageStep Run(StagedStep& staged) && {
-    out_.name = entry_.name;
     WriteParameters(staged);
     Receive(staged, /*per_micro_batch=*/false);
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (placement_.loop().exists() && id == placement_.loop().begin + 1) {
         Receive(staged, /*per_micro_batch=*/true);
       }
-      if (on_stage_[id] && now_[id] < 0) Copy(id);
+      if (!on_stage_[id] || entry_.instructions[id].opcode == Opcode::kParameter) continue;
+      rewriter_.Copy(id);
+      tasks_.push_back(source_tasks_[id]);
     }
     WriteResults(staged);
     SetTasksOfParameters();
@@ -93,30 +97,12 @@ class StageWriter {
   }
 
  private:
-  Value Now(Value value) const { return {now_[value.instruction], value.result}; }
-
-  void Append(InstructionId id, Instruction instruction) {
-    now_[id] = out_.num_instructions();
-    out_.instructions.push_back(std::move(instruction));
-    tasks_.push_back(source_tasks_[id]);
-  }
-
-  void Copy(InstructionId id) {
-    Instruction instruction = entry_.instructions[id];
-    for (Value& operand : instruction.operands) {
-      const auto received = received_.find(operand);
-      operand = received != received_.end() ? Value{received->second} : Now(operand);
-    }
-    Append(id, std::move(instruction));
-  }
-
-  void AppendParameter(Instruction instruction, const ParameterInfo& info) {
+  Value AppendParameter(Instruction instruction, const ParameterInfo& info) {
     instruction.attributes =
         ParameterAttributes{.number = static_cast<int64_t>(step_.parameters.size())};
-    out_.parameters.push_back(out_.num_instructions());
-    out_.instructions.push_back(std::move(instruction));
     tasks_.emplace_back();
     step_.parameters.push_back(info);
+    return rewriter_.AppendOne(std::move(instruction));
   }
 
   void WriteParameters(StagedStep& staged) {
@@ -125,8 +111,7 @@ class StageWriter {
       if (!on_stage_[id]) continue;
       staged.parameters[i].push_back({stage_, static_cast<int>(step_.parameters.size())});
       parameters_[static_cast<int>(i)] = static_cast<int>(step_.parameters.size());
-      now_[id] = out_.num_instructions();
-      AppendParameter(entry_.instructions[id], source_.parameters[i]);
+      rewriter_.Map({id, 0}, AppendParameter(entry_.instructions[id], source_.parameters[i]));
       step_.parameters.back().state_result = -1;  // unless it is found among the results
     }
   }
@@ -143,15 +128,13 @@ class StageWriter {
                             .results = {entry_.shape(value)},
                             .op_name = source.op_name,
                             .part = source.part};
-      if (per_micro_batch) {
-        parameter.frontend_attributes[kMicroAttribute] = "body";
-      }
+      parameter.part.loop = per_micro_batch ? LoopRole::kBody : LoopRole::kOutside;
       border.to.push_back({stage_, static_cast<int>(step_.parameters.size())});
-      received_[value] = out_.num_instructions();
       const bool is_activation = IsPerMicroBatch(TaskOfSource(value).kind);
-      AppendParameter(std::move(parameter),
-                      {.role = is_activation ? ParameterRole::kBatch : ParameterRole::kConstant,
-                       .name = fmt::format("received/{}", source.name)});
+      rewriter_.Map(value, AppendParameter(std::move(parameter),
+                                           {.role = is_activation ? ParameterRole::kBatch
+                                                                  : ParameterRole::kConstant,
+                                            .name = fmt::format("received/{}", source.name)}));
     }
   }
 
@@ -160,9 +143,9 @@ class StageWriter {
   void WriteResults(StagedStep& staged) {
     for (int i = 0; i < static_cast<int>(entry_.results.size()); ++i) {
       if (placement_.StageOfResult(i) != stage_) continue;
-      staged.results[i] = {stage_, static_cast<int>(out_.results.size())};
-      results_[i] = static_cast<int>(out_.results.size());
-      out_.results.push_back(Now(entry_.results[i]));
+      results_[i] = static_cast<int>(values_.size());
+      staged.results[i] = {stage_, results_[i]};
+      values_.push_back(rewriter_.Now(entry_.results[i]));
       step_.results.push_back(source_.results[i]);
     }
     for (const auto& [number, now] : parameters_) {
@@ -173,22 +156,24 @@ class StageWriter {
     for (const auto& [value, readers] : borders_) {
       Border& border = staged.borders[number++];
       if (placement_.stage(value.instruction) != stage_) continue;
-      border.from = {stage_, static_cast<int>(out_.results.size())};
-      out_.results.push_back(Now(value));
+      border.from = {stage_, static_cast<int>(values_.size())};
+      values_.push_back(rewriter_.Now(value));
       step_.results.push_back({.name = fmt::format("sent/{}", entry_.instruction(value).name)});
     }
   }
 
   // The program that reads a parameter first.
   void SetTasksOfParameters() {
-    std::vector<std::optional<ProgramTask>> first(out_.instructions.size());
-    for (size_t id = 0; id < out_.instructions.size(); ++id) {
-      for (const Value operand : out_.instructions[id].operands) {
+    const std::vector<Instruction>& written = rewriter_.copy().instructions;
+    std::vector<std::optional<ProgramTask>> first(written.size());
+    for (size_t id = 0; id < written.size(); ++id) {
+      for (const Value operand : written[id].operands) {
         std::optional<ProgramTask>& task = first[operand.instruction];
         task = task ? std::min(*task, tasks_[id]) : tasks_[id];
       }
     }
-    for (const InstructionId id : out_.parameters) {
+    for (size_t id = 0; id < written.size(); ++id) {
+      if (written[id].opcode != Opcode::kParameter) continue;
       tasks_[id] = first[id].value_or(ProgramTask{ProgramKind::kFront});
     }
   }
@@ -206,7 +191,7 @@ class StageWriter {
   void KeepMarks() {
     for (Mark mark : source_.marks) {
       if (!on_stage_[mark.value.instruction]) continue;
-      mark.value = Now(mark.value);
+      mark.value = rewriter_.Now(mark.value);
       if (mark.kind == MarkKind::kGradient) {
         const auto parameter = parameters_.find(mark.index);
         if (parameter == parameters_.end()) continue;
@@ -220,9 +205,9 @@ class StageWriter {
   StageStep Finish() && {
     step_.num_layers = source_.num_layers;
     KeepMarks();
-    Module module = source_.module;
+    Module module = frame_;
     module.name = fmt::format("{}.stage_{}", module.name, stage_);
-    module.entry_computation() = std::move(out_);
+    module.entry_computation() = std::move(rewriter_).Finish(std::move(values_));
     KeepAliases(module);
     const std::vector<ComputationId> reachable = ReachableComputations(module);
     step_.module = KeepComputations(std::move(module), reachable);
@@ -230,18 +215,18 @@ class StageWriter {
   }
 
   const Step& source_;
+  const Module& frame_;
   const Computation& entry_;
   const StagePlacement& placement_;
   const Borders& borders_;
   const int stage_;
   const std::vector<bool> on_stage_;
   const std::vector<ProgramTask> source_tasks_;
-  std::vector<InstructionId> now_;
-  std::map<Value, InstructionId> received_;
+  Rewriter rewriter_;
   std::map<int, int> parameters_, results_;  // of the whole step -> of the stage
   Step step_;
-  Computation out_;
-  std::vector<ProgramTask> tasks_;
+  std::vector<Value> values_;       // its results
+  std::vector<ProgramTask> tasks_;  // by instruction written
 };
 
 // That arrive with every micro-batch.
@@ -271,8 +256,10 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
     staged.borders.push_back({.per_micro_batch = placement.loop().IsTransient(value.instruction),
                               .shape = summed.module.entry_computation().shape(value)});
   }
+  Module frame = summed.module;
+  frame.entry_computation() = {};
   for (int stage = 0; stage < num_stages; ++stage) {
-    staged.stages.push_back(StageWriter(summed, placement, borders, stage).Run(staged));
+    staged.stages.push_back(StageWriter(summed, frame, placement, borders, stage).Run(staged));
     if (!staged.stages.back().step.module.entry_computation().instructions.empty()) continue;
     return InvalidArgument(
         "stage {} would have nothing to do: what its layers compute depends on no weights and is "

@@ -56,7 +56,7 @@ class StageSumWriter {
   void FindTrees() {
     std::set<InstructionId> is_inner;
     for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-      const bool is_accumulator = loop_.exists() && loop_.roles[id] == LoopRole::kSum;
+      const bool is_accumulator = loop_.IsSum(id);
       if (is_inner.contains(id) || !(is_accumulator || IsSumOfScalars(id))) continue;
       SumTree tree;
       AddTerms(instruction(id), is_accumulator ? Opcode::kAdd : instruction(id).opcode,
@@ -129,11 +129,12 @@ class StageSumWriter {
   void WriteTotals() {
     for (const auto& [id, sums] : accumulators_) {
       const Instruction& sum = instruction(id);
-      const Instruction add{.opcode = Opcode::kAdd,
-                            .name = sum.name,
-                            .results = sum.results,
-                            .op_name = sum.op_name,
-                            .part = sum.part};
+      Instruction add{.opcode = Opcode::kAdd,
+                      .name = sum.name,
+                      .results = sum.results,
+                      .op_name = sum.op_name,
+                      .part = sum.part};
+      add.part.loop = LoopRole::kOutside;
       rewriter_.Map({id}, Joined(add, sums));
     }
   }

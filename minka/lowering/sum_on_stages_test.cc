@@ -114,25 +114,21 @@ TEST(SumOnStages, SumsOfOneStageAndOfArraysStayAsTheyAre) {
 }
 
 TEST(SumOnStages, EveryStageSumsItsPartsOverMicroBatches) {
-  const auto part_of_loop = [](const char* role, Opcode opcode, std::vector<Value> operands) {
-    return Instruction{.opcode = opcode,
-                       .operands = std::move(operands),
-                       .results = {Array()},
-                       .frontend_attributes = {{kMicroAttribute, role}}};
-  };
   ModuleBuilder module("m");
-  module.SetFrontendAttribute(kNumMicroBatchesAttribute, "2");
   ComputationBuilder b = module.Entry();
   std::vector<Value> terms;
   for (const char* name : {"a", "b", "c"}) terms.push_back(b.Parameter(Array(), name));
-  for (Value& term : terms) term = b.Append(part_of_loop("body", Opcode::kNegate, {term}));
-  const Value inner = b.Append(part_of_loop("body", Opcode::kAdd, {terms[0], terms[1]}));
-  const Value outer = b.Append(part_of_loop("body", Opcode::kAdd, {inner, terms[2]}));
-  const Value sum = b.Append(part_of_loop("sum", Opcode::kCopy, {outer}));
-  const Value other = b.Append(part_of_loop("sum", Opcode::kCopy, {terms[2]}));
+  b.SetPart({.loop = LoopRole::kBody});
+  for (Value& term : terms) term = b.Unary(Opcode::kNegate, term);
+  const Value inner = b.Binary(Opcode::kAdd, terms[0], terms[1]);
+  const Value outer = b.Binary(Opcode::kAdd, inner, terms[2]);
+  b.SetPart({.loop = LoopRole::kSum});
+  const Value sum = b.Unary(Opcode::kCopy, outer);
+  const Value other = b.Unary(Opcode::kCopy, terms[2]);
   b.SetResults({sum, other});
-  const Step step{.module = std::move(module).Finish().value(),
-                  .marks = {{.kind = MarkKind::kGradient, .value = sum}}};
+  Step step{.module = std::move(module).Finish().value(),
+            .marks = {{.kind = MarkKind::kGradient, .value = sum}}};
+  step.module.num_micro_batches = 2;
   // a and c come from stage 1.
   const Step summed = SumOnStages(step, std::vector<int>{-1, -1, -1, 1, 0, 1, 0, 0, 0, 1});
   ASSERT_TRUE(Verify(summed.module).ok()) << Message(Verify(summed.module));
@@ -140,7 +136,11 @@ TEST(SumOnStages, EveryStageSumsItsPartsOverMicroBatches) {
   EXPECT_EQ(TextOfResult(summed, 1), "sum of -c");
   EXPECT_EQ(summed.marks[0].value, summed.module.entry_computation().results[0]);
   const MicroLoop loop = FindMicroLoop(summed.module);
-  for (InstructionId id = loop.begin; id < loop.end; ++id) EXPECT_TRUE(loop.IsInside(id));
+  EXPECT_EQ(loop.accumulators.size(), 3);
+  const Computation& entry = summed.module.entry_computation();
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    EXPECT_EQ(entry.instructions[id].part.loop != LoopRole::kOutside, loop.IsInside(id));
+  }
 }
 
 }  // namespace

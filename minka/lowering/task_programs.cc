@@ -17,11 +17,12 @@ namespace {
 // One program under construction.
 class TaskWriter {
  public:
-  TaskWriter(const PlannedStage& stage, const ProgramTask& task)
+  TaskWriter(const PlannedStage& stage, const ProgramTask& task, Departures departures)
       : stage_(stage),
+        departures_(departures),
         target_(fmt::format("{}.{}", stage.module().name, ToString(task))),
         called_(stage.module(), target_),
-        writer_(stage, target_.Entry(), called_,
+        writer_(stage, target_.Entry(), called_, departures,
                 [this](const ValueVersion& made) { return Take(made); }) {
     out_.task = task;
   }
@@ -84,8 +85,8 @@ class TaskWriter {
 
   absl::StatusOr<TaskProgram> Finish() && {
     writer_.builder().SetResults(std::move(results_));
-    RETURN_IF_ERROR(
-        WithContext(FinishLocal(std::move(target_), out_.program), ToString(out_.task)));
+    RETURN_IF_ERROR(WithContext(FinishLocal(std::move(target_), departures_, out_.program),
+                                ToString(out_.task)));
     return std::move(out_);
   }
 
@@ -95,6 +96,7 @@ class TaskWriter {
   }
 
   const PlannedStage& stage_;
+  const Departures departures_;
   ModuleBuilder target_;
   CalledComputations called_;
   LocalWriter writer_;
@@ -105,9 +107,12 @@ class TaskWriter {
 // What belongs to which program.
 class TaskLowering {
  public:
-  TaskLowering(const StageStep& stage, const StagePlan& plan)
+  TaskLowering(const StageStep& stage, const StagePlan& plan, Departures departures,
+               const std::vector<ValueVersion>& kept)
       : tasks_(stage.tasks),
+        departures_(departures),
         num_own_results_(stage.num_own_results),
+        kept_(kept),
         stage_(stage.step.module, plan) {
     FindTasksOfReshards();
     std::set<ProgramTask> known(tasks_.begin(), tasks_.end());
@@ -121,7 +126,7 @@ class TaskLowering {
 
   absl::StatusOr<std::vector<TaskProgram>> Run() && {
     for (const ProgramTask& task : numbered_) {
-      programs_.push_back(std::make_unique<TaskWriter>(stage_, task));
+      programs_.push_back(std::make_unique<TaskWriter>(stage_, task, departures_));
     }
     std::vector<int> parts;
     for (int node = 0; node < stage_.num_nodes(); ++node) {
@@ -139,9 +144,6 @@ class TaskLowering {
 
  private:
   const MicroLoop& loop() const { return stage_.loop(); }
-  LoopRole RoleOf(InstructionId id) const {
-    return loop().exists() ? loop().roles[id] : LoopRole::kOutside;
-  }
 
   int NumberOf(const ProgramTask& task) const {
     return static_cast<int>(std::ranges::lower_bound(numbered_, task) - numbered_.begin());
@@ -193,20 +195,18 @@ class TaskLowering {
   void Write(int node, TaskWriter& program) {
     if (!stage_.IsInstruction(node)) return program.writer().Write(node);
     if (stage_.instruction(node).opcode == Opcode::kParameter) return;
-    switch (RoleOf(node)) {
-      case LoopRole::kIndex:
-        return;  // given from outside
-      case LoopRole::kSum:
+    if (loop().IsIndex(node)) return;  // given from outside
+    const Accumulator* accumulator = loop().FindAccumulator(node);
+    if (accumulator == nullptr) return program.writer().Write(node);
+    switch (accumulator->kind) {
+      case Accumulator::Kind::kSum:
         Front().BeginSum(node);
         return program.AddToSum(node);
-      case LoopRole::kStack: {
+      case Accumulator::Kind::kStack: {
         const ValueVersion begin = stage_.Operand(node, 0);
         Front().Give({{node}}, Front().writer().Read(begin));
         return program.AddToStack(node);
       }
-      case LoopRole::kOutside:
-      case LoopRole::kBody:
-        return program.writer().Write(node);
     }
   }
 
@@ -216,12 +216,12 @@ class TaskLowering {
   bool IsGiven(const ValueVersion& made) const {
     const InstructionId id = made.value.instruction;
     return made.version == 0 && (stage_.instruction(id).opcode == Opcode::kParameter ||
-                                 RoleOf(id) == LoopRole::kIndex || loop().LeavesLoop(id));
+                                 loop().IsIndex(id) || loop().LeavesLoop(id));
   }
 
   // Results of the stage, and what other programs take.
   void GiveWhatIsRead() {
-    std::set<ValueVersion> wanted;
+    std::set<ValueVersion> wanted(kept_.begin(), kept_.end());
     for (int i = 0; i < static_cast<int>(stage_.entry().results.size()); ++i) {
       wanted.insert(stage_.Result(i));
     }
@@ -259,7 +259,9 @@ class TaskLowering {
   }
 
   const std::vector<ProgramTask>& tasks_;
+  const Departures departures_;
   const int num_own_results_;
+  const std::vector<ValueVersion>& kept_;
   PlannedStage stage_;
   std::vector<ProgramTask> task_of_reshard_;
   std::vector<ProgramTask> numbered_;  // ascending
@@ -268,8 +270,10 @@ class TaskLowering {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, const StagePlan& plan) {
-  return TaskLowering(stage, plan).Run();
+absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, const StagePlan& plan,
+                                                    Platform platform,
+                                                    const std::vector<ValueVersion>& kept) {
+  return TaskLowering(stage, plan, Departures::Of(platform), kept).Run();
 }
 
 }  // namespace minka

@@ -15,7 +15,7 @@ namespace minka {
 
 // A local program with what its parameters and results are, by number. A sum or stack over
 // micro-batches is both in every program that adds to it, in the same memory; the front program
-// makes what it begins with. The loop's index (LoopRole::kIndex) is a parameter like others, s32[].
+// makes what it begins with. The loop's index (MicroLoop::index) is a parameter like others, s32[].
 struct TaskProgram {
   ProgramTask task;
   SpmdProgram program;
@@ -23,7 +23,9 @@ struct TaskProgram {
 };
 
 // In the order of their tasks; without those that have nothing to do. Precondition: CheckPlan of
-// the stage's module.
-absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, const StagePlan& plan);
+// the stage's module. What is `kept` is a result of the program that makes it.
+absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, const StagePlan& plan,
+                                                    Platform platform,
+                                                    const std::vector<ValueVersion>& kept = {});
 
 }  // namespace minka

@@ -166,7 +166,7 @@ TEST_P(Emitted, ListsRunToTheirEndAndFreeWhatTheyMake) {
                  .num_meshes = num_meshes,
                  .stages_per_mesh = stages_per_mesh,
                  .num_micro_batches = num_micro_batches});
-  const auto program = LowerPipeline(planned);
+  const auto program = LowerPipeline(planned, Platform::kCpu);
   ASSERT_TRUE(program.ok()) << Message(program.status());
   Player player(*program);
   player.Run();
@@ -201,7 +201,7 @@ TEST(Emit, ListsOfStepsWithTiedWeightsAndAGlobalNormRunToTheirEnd) {
   for (const std::string schedule : {"1f1b", "zero-bubble-h1"}) {
     const PlannedPipeline planned =
         PlanSmall(SmallBert(), {.schedule = schedule, .num_meshes = 3, .mesh = "2"});
-    const auto program = LowerPipeline(planned);
+    const auto program = LowerPipeline(planned, Platform::kCpu);
     ASSERT_TRUE(program.ok()) << Message(program.status());
     Player player(*program);
     player.Run();
@@ -229,7 +229,7 @@ TEST(Emit, WhatIsResplitToBeSentOnceIsSentOnce) {
                                         .steps,
                            .before = module.entry_computation().num_instructions()});
   plan.result_versions[border.from.number] = static_cast<int>(plan.reshards.size());
-  const auto program = LowerPipeline(planned);
+  const auto program = LowerPipeline(planned, Platform::kCpu);
   ASSERT_TRUE(program.ok()) << Message(program.status());
   Player(*program).Run();
 }

@@ -63,9 +63,14 @@ TEST(Submeshes, StagesNeedNotDivideTheDevices) {
   EXPECT_THAT(SizesOf(*planned), testing::UnorderedElementsAre(1, 1, 2));
   EXPECT_EQ(Message(PlanOn(Accelerators(2), ThreeLayers(), {.num_stages = 3}).status()),
             "2 devices do not go evenly on 3 stages; name the submeshes");
-  EXPECT_EQ(
-      Message(PlanOn(Accelerators(4), ThreeLayers(), {.stage_of_layer = {0, 1, 2, 2}}).status()),
-      "4 devices do not go evenly on 3 stages; name the submeshes");
+}
+
+TEST(Submeshes, GivenStagesKeepTheirLayers) {
+  const std::vector<int> stages = {0, 1, 2, 2};
+  const auto planned = PlanOn(Accelerators(4), ThreeLayers(), {.stage_of_layer = stages});
+  ASSERT_TRUE(planned.ok()) << Message(planned.status());
+  EXPECT_EQ(planned->plan.stage_of_layer, stages);
+  EXPECT_THAT(SizesOf(*planned), testing::UnorderedElementsAre(1, 1, 2));
 }
 
 }  // namespace

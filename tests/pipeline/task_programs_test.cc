@@ -22,7 +22,8 @@ namespace {
 using testing::Contains;
 
 std::vector<TaskProgram> Lower(const PlannedPipeline& planned, int stage) {
-  auto programs = LowerTasks(planned.staged.stages[stage], planned.plan.stages[stage].plan.stage);
+  auto programs = LowerTasks(planned.staged.stages[stage], planned.plan.stages[stage].plan.stage,
+                             Platform::kCpu);
   EXPECT_TRUE(programs.ok()) << Message(programs.status());
   return *std::move(programs);
 }
@@ -95,7 +96,7 @@ TEST(TaskPrograms, WhatAProgramTakesWasMadeBefore) {
   ForEachStage([](const PlannedStage& stage, const std::vector<TaskProgram>& programs) {
     std::set<ValueVersion> made;
     for (InstructionId id = 0; id < stage.entry().num_instructions(); ++id) {
-      const bool is_index = stage.loop().exists() && stage.loop().roles[id] == LoopRole::kIndex;
+      const bool is_index = stage.loop().IsIndex(id);
       if (is_index || stage.instruction(id).opcode == Opcode::kParameter) made.insert({{id}});
     }
     for (const TaskProgram& program : programs) {
@@ -169,7 +170,8 @@ std::vector<Alias> AliasesOfProduct(
   const StageStep stage = CutIntoStages(step, {.stage_of_layer = {0}}).value().stages[0];
   const Mesh mesh = Mesh::Parse("1").value();
   const auto cost = MakeCostModel({}, Cluster::Local(1), mesh);
-  const auto programs = LowerTasks(stage, PlanMesh(stage.step, mesh, **cost, {})->stage);
+  const auto programs =
+      LowerTasks(stage, PlanMesh(stage.step, mesh, **cost, {})->stage, Platform::kCpu);
   EXPECT_TRUE(programs.ok()) << Message(programs.status());
   return programs.ok() ? (*programs)[0].program.module.aliases : std::vector<Alias>();
 }

@@ -15,6 +15,7 @@ namespace {
 void ExpectSame(const MeshProgram& received, const MeshProgram& sent) {
   EXPECT_EQ(received.mesh, sent.mesh);
   EXPECT_EQ(received.numbers, sent.numbers);
+  EXPECT_EQ(received.tile_lists, sent.tile_lists);
   ASSERT_EQ(received.slots.size(), sent.slots.size());
   for (size_t i = 0; i < sent.slots.size(); ++i) {
     EXPECT_EQ(received.slots[i].name, sent.slots[i].name);
@@ -58,7 +59,7 @@ void ExpectUses(const ReceivedProgram& received, const PipelineProgram& pipeline
 
 // How many channels lead from a mesh to itself.
 int ExpectRoundTrip(const Step& step, const SmallPipeline& small) {
-  const auto program = LowerPipeline(PlanSmall(step, small));
+  const auto program = LowerPipeline(PlanSmall(step, small), Platform::kCpu);
   EXPECT_TRUE(program.ok()) << Message(program.status());
   if (!program.ok()) return 0;
   int num_own_channels = 0;
