@@ -42,6 +42,11 @@ state = TrainState.create(apply_fn=apply, params=params, tx=tx)
 for i in range(10):
     state, loss = train_step(state, {"x": x, "y": x})
 print(train_step.plan)
+
+# Four batches, put where the step reads them while the steps before run.
+batches = ({"x": x + 0.01 * number, "y": x} for number in range(4))
+for batch in minka.DataLoader(batches, train_step, prefetch=2):
+    state, loss = train_step(state, batch)
 print(state.params["Dense_0"]["kernel"].layout)
 print(f"loss {float(loss):.4f}")
 

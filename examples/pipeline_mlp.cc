@@ -65,10 +65,8 @@ absl::Status TrainAndCompare(const TracedStep& traced, const Pipeline& method,
   ParallelizeOptions options;
   options.workers = {.binary = minka};  // each mesh in a process of its own
   ASSIGN_OR_RETURN(Parallelized run, Parallelize(traced, Cluster::Local(4), method, options));
-  const PlannedPipeline& planned = *run.pipeline();
-  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
-  std::printf("%s\n",
-              PipelineTable(planned.prepared, planned.plan, planned.schedule, timeline).c_str());
+  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(*run.pipeline()));
+  std::printf("%s\n", table.c_str());
 
   ASSIGN_OR_RETURN(State state, run.Initialize(kSeed));
   for (int step = 0; step < kSteps; ++step) {

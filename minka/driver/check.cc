@@ -9,6 +9,7 @@
 #include "minka/driver/prepare.h"
 #include "minka/lowering/spmd.h"
 #include "minka/oracle/first_difference.h"
+#include "minka/oracle/slices.h"
 #include "minka/report/table.h"
 
 namespace minka {
@@ -32,50 +33,94 @@ std::string Verdict(const OutputComparison& output) {
              : fmt::format("ok, {} not finite as on one device", output.num_not_finite);
 }
 
-}  // namespace
+Preparation PreparationOfRun(const Parallelized& run) {
+  if (run.pipeline() == nullptr) return PreparationOf(run.plan());
+  const PipelinePlan& plan = run.pipeline()->plan;
+  return {.micro_batches = MicroBatchesOf(plan),
+          .remat = plan.remat,
+          .layers = plan.layers,
+          .unrolls_loops = true};
+}
 
-absl::StatusOr<Step> OneDeviceStep(const Step& step, const MicroBatchOptions& micro_batches) {
-  if (!micro_batches.per_micro_batch) return step;
+// The step rewritten into micro-batches that stand for the whole batch, loop and all.
+absl::StatusOr<Step> StepInMicroBatches(const Step& step, const MicroBatchOptions& micro_batches,
+                                        Platform platform) {
   ASSIGN_OR_RETURN(const PlanResult planned, PlanStep(step, {.cluster = Cluster::Local(1),
                                                              .micro_batches = micro_batches,
                                                              .remat = RematChoice{},
                                                              .methods = {Method::kData}}));
-  ASSIGN_OR_RETURN(SpmdProgram program,
-                   LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stage));
+  ASSIGN_OR_RETURN(
+      SpmdProgram program,
+      LowerSpmd(planned.prepared.module, planned.candidates[planned.best].plan.stage, platform));
   return Step{.module = std::move(program.module),
               .parameters = planned.prepared.parameters,
               .results = planned.prepared.results};
 }
 
+}  // namespace
+
+SearchedPlan SearchedPlanOf(const PlannedPipeline& pipeline) {
+  SearchedPlan searched{.micro_batches = MicroBatchesOf(pipeline.plan),
+                        .lower =
+                            [&pipeline](Platform platform, const SearchedPlan::Kept& kept) {
+                              return LowerPipeline(pipeline, platform, kept);
+                            },
+                        .has_slices = true};
+  for (size_t i = 0; i < pipeline.staged.stages.size(); ++i) {
+    searched.stages.push_back(
+        {pipeline.staged.stages[i].step.module, pipeline.plan.stages[i].plan.stage});
+  }
+  return searched;
+}
+
+absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step,
+                                                const MicroBatchOptions& micro_batches,
+                                                const pjrt::Client& client,
+                                                const StepInputs& inputs, int num_steps) {
+  if (!micro_batches.per_micro_batch) return RunOnOneDevice(step, client, inputs, num_steps);
+  ASSIGN_OR_RETURN(const Step rewritten, StepInMicroBatches(step, micro_batches, client.kind()));
+  ASSIGN_OR_RETURN(OneDeviceResults results, RunOnOneDevice(rewritten, client, inputs, num_steps));
+  if (IsRandom(step)) return results;
+  ASSIGN_OR_RETURN(const Step simplified, Simplify(step));
+  ASSIGN_OR_RETURN(
+      OneDeviceResults of_slices,
+      RunSlices(simplified, micro_batches.num_micro_batches, client, inputs, num_steps));
+  for (size_t i = 0; i < results.single.size(); ++i) {
+    if (!of_slices.single[i].bytes) continue;
+    results.single[i] = of_slices.single[i];
+    results.reference[i] = of_slices.reference[i];
+    for (size_t draw = 0; draw < results.nudged.size(); ++draw) {
+      results.nudged[draw][i] = of_slices.nudged[draw][i];
+    }
+  }
+  return results;
+}
+
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
                                                    int num_steps) {
   ASSIGN_OR_RETURN(const pjrt::Client client, run.LocalClient());
-  const PlannedPipeline* const pipeline = run.pipeline();
-  const MicroBatchOptions micro_batches = pipeline != nullptr
-                                              ? MicroBatchesOf(pipeline->plan)
-                                              : PreparationOf(run.plan()).micro_batches;
-  ASSIGN_OR_RETURN(const Step step, OneDeviceStep(run.step(), micro_batches));
-  ASSIGN_OR_RETURN(const OneDeviceResults one_device,
-                   RunOnOneDevice(step, client, inputs, num_steps));
+  const Preparation preparation = PreparationOfRun(run);
+  ASSIGN_OR_RETURN(
+      const OneDeviceResults one_device,
+      RunOnOneDevice(run.step(), preparation.micro_batches, client, inputs, num_steps));
   ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(run.runner(), inputs, num_steps));
   OracleReport report = CompareResults(run.step(), results, one_device);
   report.num_steps = num_steps;
   if (report.ok()) return report;
-  if (pipeline != nullptr) {
-    report.first_difference =
-        "where a pipeline begins to differ is not searched for; check --method shard with as many "
-        "micro-batches";
-    return report;
-  }
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(run.step(), {.remat = run.plan().remat}));
-  absl::StatusOr<FirstDifference> found = FindFirstDifference({.prepared = prepared,
-                                                               .plan = run.plan(),
-                                                               .client = client,
-                                                               .session = run.session(),
-                                                               .inputs = inputs,
-                                                               .num_steps = num_steps,
-                                                               .runner = run.runner(),
-                                                               .results = results});
+  ASSIGN_OR_RETURN(const Step prepared,
+                   Prepare(run.step(), {.remat = preparation.remat,
+                                        .layers = preparation.layers,
+                                        .unrolls_loops = preparation.unrolls_loops}));
+  absl::StatusOr<FirstDifference> found = FindFirstDifference(
+      {.prepared = prepared,
+       .plan = run.pipeline() != nullptr ? SearchedPlanOf(*run.pipeline())
+                                         : SearchedPlanOf(run.prepared().module, run.plan()),
+       .client = client,
+       .session = run.session(),
+       .inputs = inputs,
+       .num_steps = num_steps,
+       .runner = run.runner(),
+       .results = results});
   if (!found.ok()) {
     report.first_difference = Message(found.status());
     return report;

@@ -5,17 +5,24 @@
 
 #include "absl/status/statusor.h"
 #include "minka/driver/parallelize.h"
+#include "minka/oracle/kept_values.h"
 #include "minka/oracle/oracle.h"
 
 namespace minka {
 
-// The step that one device runs to say what a plan must compute: `step` itself, or, where the plan
-// takes sums over the batch over each micro-batch instead, the step rewritten so, loop and all.
-absl::StatusOr<Step> OneDeviceStep(const Step& step, const MicroBatchOptions& micro_batches);
+// What one device makes of a step whose plan has these micro-batches. Where each of them stands for
+// the whole batch, its slices are run one by one (oracle/slices.h); what these leave out (running
+// statistics), and steps with random bits, are run as rewritten for the plan, loop and all.
+absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step,
+                                                const MicroBatchOptions& micro_batches,
+                                                const pjrt::Client& client,
+                                                const StepInputs& inputs, int num_steps);
+
+// The pipeline must live as long.
+SearchedPlan SearchedPlanOf(const PlannedPipeline& pipeline);
 
 // Where results differ, the report says where that begins (first_difference.h), and it is ok where
-// only decisions that lie within rounding of their threshold are made otherwise. Of a pipeline it
-// only says that results differ.
+// only decisions that lie within rounding of their threshold are made otherwise.
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
                                                    int num_steps);
 

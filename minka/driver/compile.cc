@@ -6,6 +6,7 @@
 
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/driver/prepared_steps.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
 
@@ -71,9 +72,10 @@ absl::Status CheckOptions(const CompileOptions& options) {
   return InvalidArgument("no step \"{}\" to stop after; there are {}", options.stop_after, known);
 }
 
-absl::Status PrepareFor(const Step& step, const Preparation& preparation, const DumpFolder& dump,
-                        CompiledStep& out) {
-  ASSIGN_OR_RETURN(out.prepared, Prepare(step, preparation));
+absl::Status PrepareFor(PreparedSteps& steps, const Preparation& preparation,
+                        const DumpFolder& dump, CompiledStep& out) {
+  ASSIGN_OR_RETURN(const Step* prepared, steps.With(preparation.remat, preparation.micro_batches));
+  out.prepared = *prepared;
   RETURN_IF_ERROR(dump.Write("02-prepared.txt", HloText(ToModule(out.prepared))));
   return Verify(out.prepared.module);
 }
@@ -135,7 +137,9 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
 
   progress.Begin("prepare");
   Preparation preparation = options.preparation;
-  RETURN_IF_ERROR(PrepareFor(step, preparation, dump, out));
+  ASSIGN_OR_RETURN(Step simplified, Simplify(step));
+  PreparedSteps steps(std::move(simplified));
+  RETURN_IF_ERROR(PrepareFor(steps, preparation, dump, out));
   if (progress.Done()) return out;
 
   std::optional<int64_t> limit = options.memory_limit_bytes;
@@ -149,7 +153,7 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
     if (!first) first = out.plan;
     if (PreparationOf(out.plan) != preparation) {
       preparation = PreparationOf(out.plan);
-      RETURN_IF_ERROR(PrepareFor(step, preparation, dump, out));
+      RETURN_IF_ERROR(PrepareFor(steps, preparation, dump, out));
     }
     RETURN_IF_ERROR(dump.Write("03-plan.json", PlanToJson(out.plan, out.prepared.module)));
     if (progress.Done()) return out;
@@ -159,7 +163,8 @@ absl::StatusOr<CompiledStep> Compile(const Step& step, const PlanSource& plan_so
     if (progress.Done()) return out;
 
     progress.Begin("lower");
-    ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stage));
+    ASSIGN_OR_RETURN(out.program,
+                     LowerSpmd(out.prepared.module, out.plan.stage, session.platform()));
     AddNotes(out.program.notes, out.plan.notes);
     RETURN_IF_ERROR(dump.Write("04-local.hlo.txt", HloText(out.program.module)));
     RETURN_IF_ERROR(

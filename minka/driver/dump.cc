@@ -15,12 +15,17 @@ using Json = nlohmann::ordered_json;
 
 std::string Line(size_t number, const std::string& name, std::string_view role, const Shape& shape,
                  const Sharding& sharding, const Mesh& mesh) {
-  const Shape local = LocalShape(shape, sharding, mesh);
-  return fmt::format("{:4}  {:8}  {}  {}  {}  on each device {}, {} bytes\n", number, role, name,
-                     ToString(shape), ToString(sharding, mesh), ToString(local), local.num_bytes());
+  return fmt::format("{:4}  {:8}  {}\n", number, role, DescribeArray(name, shape, sharding, mesh));
 }
 
 }  // namespace
+
+std::string DescribeArray(const std::string& name, const Shape& shape, const Sharding& sharding,
+                          const Mesh& mesh) {
+  const Shape local = LocalShape(shape, sharding, mesh);
+  return fmt::format("{}  {}  {}  on each device {}, {} bytes", name, ToString(shape),
+                     ToString(sharding, mesh), ToString(local), local.num_bytes());
+}
 
 absl::StatusOr<DumpFolder> DumpFolder::Create(const std::string& path) {
   std::error_code error;

@@ -29,6 +29,9 @@ class DumpFolder {
   std::string path_;
 };
 
+// "x  f32[8,4]  [data,-]  on each device f32[4,4], 64 bytes".
+std::string DescribeArray(const std::string& name, const Shape& shape, const Sharding& sharding,
+                          const Mesh& mesh);
 // One line per parameter or result: number, name, role, shape, sharding, what one device holds.
 std::string DescribeInputs(const Step& step, const SpmdProgram& program, const Mesh& mesh);
 std::string DescribeOutputs(const Step& step, const SpmdProgram& program, const Mesh& mesh);

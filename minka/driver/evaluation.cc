@@ -1,5 +1,6 @@
 #include "minka/driver/evaluation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -54,24 +55,25 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const Step& step
                                                                 PlanRequest request) {
   const PlannedPipeline& trained = *training.pipeline();
   request.micro_batches = MicroBatchesOf(trained.plan);
-  request.pipeline = PipelineOptions{.num_layers = trained.plan.num_layers,
+  request.pipeline = PipelineOptions{.layers = trained.plan.layers,
                                      .stage_of_layer = trained.plan.stage_of_layer,
                                      .meshes = trained.meshes(),
                                      .schedule = "inference"};
   // Which stages read a parameter is known once the step is cut.
   ASSIGN_OR_RETURN(const Step prepared, Prepare(step, {.micro_batches = request.micro_batches,
-                                                       .num_layers = trained.plan.num_layers}));
+                                                       .layers = trained.plan.layers,
+                                                       .unrolls_loops = true}));
   ASSIGN_OR_RETURN(const StagedStep staged,
                    CutIntoStages(prepared, {.stage_of_layer = trained.plan.stage_of_layer}));
-  std::vector<std::vector<std::string>>& pins = request.pipeline->stage_pins;
-  pins.resize(staged.stages.size());
+  std::vector<StageSearchOptions>& of_stages = request.pipeline->stage_search;
+  of_stages.resize(staged.stages.size());
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < 0) continue;
     const ArrayLayout layout = training.runner().executor().ParameterLayout(numbers[i]);
     for (const StagePort& port : staged.parameters[i]) {
       const Mesh& mesh = trained.plan.stages[port.stage].plan.stage.mesh;
       if (mesh != layout.mesh) continue;
-      pins[port.stage].push_back(
+      of_stages[port.stage].pins.push_back(
           fmt::format("{}={}", step.parameters[i].name, ToString(layout.sharding, mesh)));
     }
   }
@@ -139,6 +141,10 @@ absl::StatusOr<std::vector<Literal>> Evaluation::Run(State& state, const Batch& 
   std::vector<const DistributedArray*> read;
   for (const DistributedArray& result : results) read.push_back(&result);
   return ToHost(read);
+}
+
+int64_t Evaluation::num_copied() const {
+  return std::ranges::count_if(copies_, [](const auto& copy) { return copy.has_value(); });
 }
 
 int Evaluation::FindResult(const std::string& name) const {

@@ -23,6 +23,9 @@ class Evaluation {
 
   // By result number. The state is only read.
   absl::StatusOr<std::vector<Literal>> Run(State& state, const Batch& batch);
+  // Parameters that lie otherwise than in training, as where several stages read them: they are
+  // copied once per step.
+  int64_t num_copied() const;
   // -1: no result of the name.
   int FindResult(const std::string& name) const;
 

@@ -204,6 +204,20 @@ std::vector<Mesh> MeshShapes(const Cluster& cluster) {
   return meshes;
 }
 
+absl::StatusOr<std::vector<Mesh>> SubmeshShapes(const Cluster& cluster, int num_devices) {
+  Cluster part = cluster;
+  if (num_devices <= cluster.devices_per_host) {
+    part.num_hosts = 1;
+    part.devices_per_host = num_devices;
+  } else if (num_devices % cluster.devices_per_host == 0) {
+    part.num_hosts = num_devices / cluster.devices_per_host;
+  } else {
+    return InvalidArgument("{} devices are no whole number of hosts of {}", num_devices,
+                           cluster.devices_per_host);
+  }
+  return MeshShapes(part);
+}
+
 int NumAxesThatSplit(const Mesh& mesh) {
   int num_axes = 0;
   for (int axis = 0; axis < mesh.num_axes(); ++axis) num_axes += mesh.size(axis) > 1;

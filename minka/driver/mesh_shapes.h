@@ -22,6 +22,8 @@ namespace minka {
 // fewest axes first. Where all links are equal, one order of each; on several hosts those in front
 // of which each axis lies within hosts or between them.
 std::vector<Mesh> MeshShapes(const Cluster& cluster);
+// Of so many of its devices: some of one host, or whole hosts. InvalidArgument: they are neither.
+absl::StatusOr<std::vector<Mesh>> SubmeshShapes(const Cluster& cluster, int num_devices);
 
 // A mesh as another, coarser one.
 struct JoinedAxes {

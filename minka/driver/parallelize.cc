@@ -7,6 +7,8 @@
 #include "minka/base/check.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/describe_pipeline.h"
+#include "minka/driver/initial_state.h"
 #include "minka/driver/inputs.h"
 
 namespace minka {
@@ -195,6 +197,7 @@ Parallelized::Parallelized(Step step, CompiledStep compiled, std::unique_ptr<Ses
       devices_(std::move(devices)),
       initializers_(std::move(initializers)),
       session_(std::move(session)),
+      executor_(compiled.executor.get()),
       runner_(prepared_, std::move(compiled.executor)) {}
 
 Parallelized::Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<Session> session,
@@ -206,6 +209,7 @@ Parallelized::Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<
       devices_(std::move(devices)),
       initializers_(std::move(initializers)),
       session_(std::move(session)),
+      executor_(executor.get()),
       runner_(prepared_, std::move(executor)) {}
 
 const Plan& Parallelized::plan() const {
@@ -219,8 +223,25 @@ absl::StatusOr<State> Parallelized::Initialize(uint64_t seed) {
         "the step {} says nothing about initial values; give them to Initialize",
         step_.module.name);
   }
-  ASSIGN_OR_RETURN(State state, Initialize(InitialValues(step_, initializers_, seed)));
-  state.seed = seed;
+  ASSIGN_OR_RETURN(const InitialValuesProgram program,
+                   TraceInitialValues(step_, initializers_, *executor_));
+  const Literal input = SeedOf(seed);
+  absl::StatusOr<std::vector<DistributedArray>> values =
+      MakeValues(program, {&input, 1}, *executor_, *session_);
+  if (!values.ok()) return WithContext(values.status(), "the initial values");
+  State state{.seed = seed};
+  state.arrays.resize(step_.parameters.size());
+  for (size_t i = 0; i < values->size(); ++i) {
+    state.arrays[program.parameters[i]] = std::move((*values)[i]);
+  }
+  const Computation& entry = step_.module.entry_computation();
+  for (int i = 0; i < static_cast<int>(initializers_.size()); ++i) {
+    if (!initializers_[i] || !state.arrays[i].empty()) continue;
+    const Literal value =
+        InitialValue(*initializers_[i], entry.instructions[entry.parameters[i]].shape(),
+                     step_.parameters[i].name, seed);
+    ASSIGN_OR_RETURN(state.arrays[i], runner_.executor().Put(i, value));
+  }
   return state;
 }
 
@@ -257,6 +278,43 @@ absl::StatusOr<double> StepResult::Loss() const {
 absl::StatusOr<StepResult> Parallelized::operator()(State state, const Batch& batch) {
   ASSIGN_OR_RETURN(const ParameterValues values, StepValues(batch, state.seed, state.num_steps));
   ASSIGN_OR_RETURN(StepOutput output, runner_.Run(std::move(state), values));
+  return ResultOf(std::move(output));
+}
+
+absl::StatusOr<PlacedBatch> Parallelized::Place(const Batch& batch) {
+  ASSIGN_OR_RETURN(const ParameterValues values, StepValues(batch, /*seed=*/0, /*step=*/0));
+  PlacedBatch placed;
+  for (int i = 0; i < static_cast<int>(values.size()); ++i) {
+    placed.arrays.emplace_back();
+    if (step_.parameters[i].role != ParameterRole::kBatch) continue;
+    ASSIGN_OR_RETURN(placed.arrays.back(), runner_.executor().Put(i, values[i]));
+  }
+  runner_.executor().Flush();
+  return placed;
+}
+
+absl::StatusOr<StepResult> Parallelized::RunPlaced(State state, PlacedBatch batch) {
+  if (batch.arrays.size() != step_.parameters.size()) {
+    return FailedPrecondition("this batch was consumed by an earlier step; place another");
+  }
+  ParameterValues values(step_.parameters.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const ParameterRole role = step_.parameters[i].role;
+    if (role == ParameterRole::kKey) values[i] = StepKey(state.seed, state.num_steps);
+    if (role == ParameterRole::kBatch && i < state.arrays.size()) {
+      state.arrays[i] = std::move(batch.arrays[i]);
+    }
+  }
+  StepOutput output;
+  ASSIGN_OR_RETURN(output.results, runner_.Launch(state, values));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!IsResident(step_.parameters[i])) state.arrays[i] = {};
+  }
+  ASSIGN_OR_RETURN(output.state, runner_.NextState(std::move(state), output.results));
+  return ResultOf(std::move(output));
+}
+
+StepResult Parallelized::ResultOf(StepOutput output) const {
   StepResult result{.state = std::move(output.state), .results = std::move(output.results)};
   for (size_t i = 0; i < step_.results.size(); ++i) {
     if (step_.results[i].role == ResultRole::kLoss) result.loss_result = static_cast<int>(i);
@@ -275,7 +333,7 @@ absl::Status Parallelized::SavePlan(const std::string& path) const {
 }
 
 absl::Status Parallelized::Dump(const std::string& folder) const {
-  if (pipeline_) return DumpPipeline(*pipeline_, folder);
+  if (pipeline_) return DumpPipeline(*pipeline_, session_->platform(), executor_, folder);
   return Compile(step_, PlanFromText(PlanToJson(*plan_, prepared_.module)), *session_,
                  {.preparation = PreparationOf(*plan_),
                   .dump_dir = folder,

@@ -100,6 +100,11 @@ struct ParallelizeOptions {
 // Values of the batch inputs, in their order.
 using Batch = std::vector<Literal>;
 
+// Batch inputs on the devices, or on their way there, by parameter number; move-only.
+struct PlacedBatch {
+  std::vector<DistributedArray> arrays;
+};
+
 struct StepResult {
   State state;
   std::vector<DistributedArray> results;  // by result number, empty where a result is state
@@ -119,18 +124,24 @@ class Parallelized {
                std::unique_ptr<PipelineExecutor> executor, LazyLocalDevices devices,
                std::vector<std::optional<Initializer>> initializers);
 
-  // State by the step's initialisers; FailedPrecondition for a step that has none (a module file).
+  // State by the step's initialisers, made on the devices that keep it, but for constants that
+  // several stages read; FailedPrecondition for a step that has none (a module file).
   absl::StatusOr<State> Initialize(uint64_t seed);
   // State from values by parameter number (batch inputs and keys are not read).
   absl::StatusOr<State> Initialize(const ParameterValues& values);
   // One step; keys follow from the state's seed and step number. May return before it is done: who
   // reads a result waits for it.
   absl::StatusOr<StepResult> operator()(State state, const Batch& batch);
+  // The same in two parts, so that a batch comes to workers while they run the step before: puts
+  // each input on the meshes that read it, and runs a step on it.
+  absl::StatusOr<PlacedBatch> Place(const Batch& batch);
+  absl::StatusOr<StepResult> RunPlaced(State state, PlacedBatch batch);
 
   // Precondition: it is no pipeline.
   const Plan& plan() const;
   // Null: it runs on one mesh.
   const PlannedPipeline* pipeline() const { return pipeline_ ? &*pipeline_ : nullptr; }
+  const PipelineExecutor& executor() const { return *executor_; }
   // Where it runs.
   Session& session() const { return *session_; }
   absl::Status SavePlan(const std::string& path) const;
@@ -148,6 +159,8 @@ class Parallelized {
   const std::vector<CompileTime>& compile_times() const { return compile_times_; }
 
  private:
+  StepResult ResultOf(StepOutput output) const;
+
   Step step_;
   Step prepared_;
   std::optional<Plan> plan_;
@@ -156,6 +169,7 @@ class Parallelized {
   LazyLocalDevices devices_;
   std::vector<std::optional<Initializer>> initializers_;
   std::unique_ptr<Session> session_;
+  PipelineExecutor* executor_ = nullptr;  // that of runner_
   StepRunner runner_;
 };
 

@@ -4,17 +4,24 @@
 #include <map>
 #include <utility>
 
+#include "fmt/ranges.h"
 #include "minka/base/status.h"
-#include "minka/driver/dump.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
-#include "minka/ir/hlo_proto.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
 #include "minka/schedule/generate.h"
 
 namespace minka {
+
+PipelineRow RowOf(const TriedSubmeshes& tried) {
+  return {.chosen = tried.chosen,
+          .what = fmt::format("{} stages on {} devices", tried.num_devices.size(),
+                              fmt::join(tried.num_devices, "+")),
+          .figures = tried.figures,
+          .remark = tried.why_not};
+}
 
 std::vector<const Module*> PlannedPipeline::modules() const {
   std::vector<const Module*> modules;
@@ -96,17 +103,19 @@ MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan) {
   return {.num_micro_batches = plan.num_micro_batches, .per_micro_batch = plan.per_micro_batch};
 }
 
-absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned) {
+absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned, Platform platform,
+                                              const std::vector<std::vector<ValueVersion>>& kept) {
   std::vector<std::vector<TaskProgram>> programs;
   std::vector<StagePlan> plans;
   for (size_t stage = 0; stage < planned.plan.stages.size(); ++stage) {
     plans.push_back(planned.plan.stages[stage].plan.stage);
     absl::StatusOr<std::vector<TaskProgram>> lowered =
-        LowerTasks(planned.staged.stages[stage], plans.back());
+        LowerTasks(planned.staged.stages[stage], plans.back(), platform,
+                   stage < kept.size() ? kept[stage] : std::vector<ValueVersion>());
     if (!lowered.ok()) return WithContext(lowered.status(), fmt::format("stage {}", stage));
     programs.push_back(*std::move(lowered));
   }
-  return Emit(planned.schedule, planned.staged, plans, programs);
+  return Emit(planned.schedule, planned.staged, plans, programs, kept);
 }
 
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes) {
@@ -120,7 +129,7 @@ absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_
 
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,
                                                                   Session& session) {
-  ASSIGN_OR_RETURN(PipelineProgram program, LowerPipeline(planned));
+  ASSIGN_OR_RETURN(PipelineProgram program, LowerPipeline(planned, session.platform()));
   ASSIGN_OR_RETURN(std::unique_ptr<PipelineExecutor> executor, session.Load(std::move(program)));
   std::vector<std::vector<int64_t>> temporary;  // by mesh and program
   for (const std::vector<pjrt::MemoryStatistics>& of_mesh : executor->memory()) {
@@ -148,23 +157,6 @@ std::vector<std::vector<TracedEvent>> TraceOf(const PipelineExecutor& executor) 
     }
   }
   return events;
-}
-
-absl::Status DumpPipeline(const PlannedPipeline& planned, const std::string& folder) {
-  ASSIGN_OR_RETURN(const DumpFolder dump, DumpFolder::Create(folder));
-  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(planned));
-  RETURN_IF_ERROR(dump.Write("prepared.txt", HloText(ToModule(planned.prepared))));
-  RETURN_IF_ERROR(dump.Write("plan.json", PipelinePlanToJson(planned.plan, planned.modules())));
-  for (size_t mesh = 0; mesh < program.meshes.size(); ++mesh) {
-    for (const StageProgram& of_stage : program.meshes[mesh].programs) {
-      std::string name = fmt::format("stage{}.{}.hlo.txt", of_stage.stage, ToString(of_stage.task));
-      std::ranges::replace(name, ' ', '_');
-      RETURN_IF_ERROR(dump.Write(name, HloText(of_stage.module)));
-    }
-    RETURN_IF_ERROR(dump.Write(fmt::format("mesh{}.instructions.txt", mesh),
-                               InstructionsText(program.meshes[mesh])));
-  }
-  return dump.Write("cross_mesh_transfers.txt", TransfersText(program));
 }
 
 }  // namespace minka

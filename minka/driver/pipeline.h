@@ -12,9 +12,11 @@
 #include "absl/status/statusor.h"
 #include "minka/driver/plan_step.h"
 #include "minka/ir/step.h"
+#include "minka/lowering/planned_stage.h"
 #include "minka/lowering/stages.h"
 #include "minka/plan/pipeline_plan.h"
 #include "minka/program/pipeline_program.h"
+#include "minka/report/pipeline_comparison.h"
 #include "minka/report/pipeline_table.h"
 #include "minka/runtime/pipeline/pipeline_executor.h"
 #include "minka/runtime/pipeline/session.h"
@@ -23,12 +25,26 @@
 
 namespace minka {
 
+class StagePlanner;
+
+// A parting of the devices into meshes that was looked at.
+struct TriedSubmeshes {
+  std::vector<int> num_devices;            // of each mesh
+  std::optional<PipelineFigures> figures;  // nullopt: it was not planned, or there is no plan
+  bool chosen = false;
+  std::string why_not;
+};
+
+PipelineRow RowOf(const TriedSubmeshes& tried);
+
 // A plan with what it says of the step, taken apart.
 struct PlannedPipeline {
   Step prepared;  // in micro-batches, before it is cut
   StagedStep staged;
   Schedule schedule;
   PipelinePlan plan;
+  // Where the submeshes were searched for: all that were, the best ones first.
+  std::vector<TriedSubmeshes> tried;
 
   std::vector<const Module*> modules() const;
   std::vector<Mesh> meshes() const;      // by mesh number
@@ -39,6 +55,10 @@ struct PlannedPipeline {
 // is one search over its forward and backward pass and its update. Under a memory limit what does
 // not fit is shaped (fit_stages.h); ResourceExhausted where that is not enough.
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request);
+// The same, for who plans one step in several ways: `stages` remembers what they have in common,
+// and has the same cluster, cost model and method.
+absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request,
+                                             StagePlanner& stages);
 
 // A plan.json of a pipeline, checked against the step.
 absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json);
@@ -52,7 +72,10 @@ absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned);
 
 MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan);
 
-absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned);
+// What is `kept` of each stage are results behind those of the step, see Emit.
+absl::StatusOr<PipelineProgram> LowerPipeline(
+    const PlannedPipeline& planned, Platform platform,
+    const std::vector<std::vector<ValueVersion>>& kept = {});
 
 // ResourceExhausted where a device needs more than the limit.
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes);
@@ -63,9 +86,5 @@ absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipelin
 
 // What each mesh did in the last traced step; freeing left out.
 std::vector<std::vector<TracedEvent>> TraceOf(const PipelineExecutor& executor);
-
-// Writes into the folder, which is made: the plan, every program (stage0.forward.hlo.txt), what
-// each mesh does (mesh0.instructions.txt) and cross_mesh_transfers.txt.
-absl::Status DumpPipeline(const PlannedPipeline& planned, const std::string& folder);
 
 }  // namespace minka

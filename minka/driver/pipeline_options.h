@@ -1,9 +1,12 @@
 // What a pipeline is asked for.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "minka/ir/layer_choice.h"
+#include "minka/planner/intra_op/intra_op.h"
 #include "minka/sharding/mesh.h"
 
 namespace minka {
@@ -11,12 +14,18 @@ namespace minka {
 // Enough for stages of about equal times where layers are not.
 inline constexpr int kLayersPerStage = 4;
 
+// What is asked of a stage's search besides.
+struct StageSearchOptions {
+  std::vector<std::string> pins;       // beside those of the search (SearchOptions::pins)
+  std::optional<SearchLimits> limits;  // instead of those of the search
+  bool operator==(const StageSearchOptions&) const = default;
+};
+
 // What is left out is chosen.
 struct PipelineOptions {
-  // 0: the layers between the boundaries that the step marks or that are found in it; where there
-  // are none, kLayersPerStage for each of the stages asked for, or as many as stage_of_layer has.
-  // Else so many, of about equal compute, whatever the boundaries (analysis/part_into_layers.h).
-  int num_layers = 0;
+  // Where boundaries are neither marked nor found: kLayersPerStage for each of the stages asked
+  // for, or as many as stage_of_layer has.
+  LayerChoice layers;
   // 0: as many as are predicted to be fastest, one on each mesh.
   int num_stages = 0;
   // The stage of every layer, never falling, from 0 on, without gaps. Empty: stages of equal work
@@ -25,12 +34,11 @@ struct PipelineOptions {
   // Consecutive stages lie on them, round and round. Empty: each mesh in its fastest shape.
   std::vector<Mesh> meshes;
   // Without meshes: the number of devices of each. Empty: all of the cluster's, one mesh for each
-  // stage, in equal parts or, where stage_of_layer is empty, in powers of two, whatever is
-  // predicted to be faster (balance_stages.h).
+  // stage, in equal parts or in powers of two, whatever is predicted to be faster
+  // (planner/inter_op/stage_search.h).
   std::vector<int> submeshes;
-  std::string schedule = "1f1b";  // see ScheduleKinds
-  // By stage, pins that hold there beside those of the search (SearchOptions::pins); or empty.
-  std::vector<std::vector<std::string>> stage_pins;
+  std::string schedule = "1f1b";                 // see ScheduleKinds
+  std::vector<StageSearchOptions> stage_search;  // by stage; or empty
   bool operator==(const PipelineOptions&) const = default;
 };
 

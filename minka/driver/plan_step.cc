@@ -42,9 +42,10 @@ SearchResult<Plan> PlanPrepared(const Step& step, const PlanRequest& request, co
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
                    MakeCostModel(request.cost_model, request.cluster, mesh));
   IntraOpOptions with_memory = options;
-  if (request.cluster.device.name == kCpuDevice) {
+  const Platform platform = request.cluster.platform();
+  if (platform == Platform::kCpu) {
     with_memory.peak_memory_bytes = [&](const StagePlan& stage) -> absl::StatusOr<int64_t> {
-      ASSIGN_OR_RETURN(const SpmdProgram program, LowerSpmd(step.module, stage));
+      ASSIGN_OR_RETURN(const SpmdProgram program, LowerSpmd(step.module, stage, platform));
       return XlaCpuMemoryOf(program.module).upper_bound_bytes();
     };
   }
@@ -55,7 +56,7 @@ SearchResult<Plan> PlanPrepared(const Step& step, const PlanRequest& request, co
   Plan plan = PlanOf(step, target.method, *cost, std::move(result));
   plan.options = request.options;
   if (const auto& calibration = request.cost_model.calibration; calibration) {
-    if (std::string note = DriftNote(*calibration); !note.empty()) {
+    if (std::string note = DisturbanceNote(*calibration); !note.empty()) {
       plan.notes.push_back(std::move(note));
     }
   }
@@ -231,7 +232,7 @@ class Planner {
     std::map<RematChoice, SearchResult<Plan>> without_limit;
     const auto plan_once = [&](const RematChoice& remat, std::optional<int64_t> limit,
                                WorkBudget& of_search) -> SearchResult<Plan> {
-      ASSIGN_OR_RETURN(const Step* prepared, steps_.With(remat));
+      ASSIGN_OR_RETURN(const Step* prepared, steps_.With(remat, request_.micro_batches));
       IntraOpOptions options = OptionsFor(search, target, of_search);
       options.search.memory_limit_bytes = limit;
       ASSIGN_OR_RETURN(Plan plan, PlanPrepared(*prepared, request_, target, options));
@@ -398,7 +399,7 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
   const std::vector<Mesh> meshes =
       !request.meshes.empty() ? request.meshes : MeshShapes(request.cluster);
   ASSIGN_OR_RETURN(Step simplified, Simplify(step));
-  PreparedSteps steps(std::move(simplified), request.micro_batches);
+  PreparedSteps steps(std::move(simplified));
   RematChoice remat = steps.RematCandidates();
   if (request.remat) {
     ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));
@@ -416,7 +417,8 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
   out.best = Fastest(out.candidates);
   SetGapsOfWholeSearch(out.candidates, request.search.gap);
   if (out.best >= 0) {
-    ASSIGN_OR_RETURN(const Step* prepared, steps.With(out.candidates[out.best].plan.remat));
+    ASSIGN_OR_RETURN(const Step* prepared,
+                     steps.With(out.candidates[out.best].plan.remat, request.micro_batches));
     out.prepared = *prepared;
     return out;
   }

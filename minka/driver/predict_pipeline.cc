@@ -5,93 +5,84 @@
 #include <numeric>
 #include <set>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "minka/analysis/xla_cpu_memory.h"
 #include "minka/base/status.h"
+#include "minka/cost/cross_mesh_load.h"
 #include "minka/planner/intra_op/memory_estimate.h"
 #include "minka/simulator/mesh_memory.h"
 
 namespace minka {
 namespace {
 
-// What it takes to bring so many bytes from one mesh to another: every device of the smaller mesh
-// sends or receives its part, over the links within a host where both meshes lie in one.
-double TransferTime(const Cluster& cluster, double bytes, int64_t num_devices, bool within_host) {
-  const Link& link = within_host ? cluster.intra_host : cluster.inter_host;
-  double us = bytes / (static_cast<double>(num_devices) * link.bytes_per_us);
-  if (!within_host && cluster.host_network_bytes_per_us > 0) {
-    us = std::max(us, bytes / cluster.host_network_bytes_per_us);
-  }
-  return link.latency_us + us;
+Sharding SentSharding(const PlannedPipeline& planned, const StagePort& from) {
+  const Module& module = planned.staged.stages[from.stage].step.module;
+  const StagePlan& plan = planned.plan.stages[from.stage].plan.stage;
+  return VersionSharding(module, plan, module.entry_computation().results[from.number],
+                         plan.result_versions[from.number]);
 }
 
-void SetSendTimes(const Cluster& cluster, PlannedPipeline& out) {
-  std::vector<int64_t> first_device = {0};  // by mesh, and behind the last
-  for (const Mesh& mesh : out.meshes()) {
-    first_device.push_back(first_device.back() + mesh.num_devices());
+Sharding ReceivedSharding(const PlannedPipeline& planned, const StagePort& to) {
+  const Module& module = planned.staged.stages[to.stage].step.module;
+  return VersionSharding(module, planned.plan.stages[to.stage].plan.stage,
+                         {module.entry_computation().parameters[to.number]}, /*version=*/0);
+}
+
+class LoadsOfMeshes {
+ public:
+  LoadsOfMeshes(const Cluster& cluster, std::vector<Mesh> meshes)
+      : cluster_(cluster), meshes_(std::move(meshes)), first_device_(1) {
+    for (const Mesh& mesh : meshes_) {
+      first_device_.push_back(first_device_.back() + mesh.num_devices());
+    }
   }
-  const auto host = [&](int64_t device) { return device / cluster.devices_per_host; };
-  const auto time = [&](int from, int to, double bytes) {
-    if (bytes == 0 || from == to) return 0.0;
-    const auto devices = [&](int mesh) { return first_device[mesh + 1] - first_device[mesh]; };
-    const int64_t first = std::min(first_device[from], first_device[to]);
-    const int64_t last = std::max(first_device[from + 1], first_device[to + 1]) - 1;
-    return TransferTime(cluster, bytes, std::min(devices(from), devices(to)),
-                        host(first) == host(last));
+
+  CrossMeshLoad Between(int from, int to) const {
+    return {cluster_, meshes_[from], first_device_[from], meshes_[to], first_device_[to]};
+  }
+
+ private:
+  const Cluster& cluster_;
+  std::vector<Mesh> meshes_;
+  std::vector<int64_t> first_device_;  // by mesh, and behind the last
+};
+
+// What a stage sends up and down the pipeline is on its way to every mesh at once.
+void SetSendTimes(const Cluster& cluster, PlannedPipeline& out) {
+  const LoadsOfMeshes loads_of_meshes(cluster, out.meshes());
+  struct Way {
+    int stage = 0;
+    bool is_up = false;
+    int to_mesh = 0;
+    auto operator<=>(const Way&) const = default;
   };
-  std::vector<double> up(out.plan.stages.size()), down(out.plan.stages.size());
+  std::map<Way, CrossMeshLoad> loads;
   for (const Border& border : out.staged.borders) {
     // A step of one micro-batch sends all once.
     if (!border.per_micro_batch && out.plan.num_micro_batches > 1) continue;
-    for (const StagePort& to : border.to) {
-      const auto bytes = static_cast<double>(border.shape.num_bytes());
-      (to.stage > border.from.stage ? up : down)[border.from.stage] += bytes;
+    const int stage = border.from.stage, from = out.plan.stages[stage].mesh_number;
+    for (const StagePort& port : border.to) {
+      const int to = out.plan.stages[port.stage].mesh_number;
+      if (to == from) continue;
+      const auto [way, is_new] =
+          loads.try_emplace({stage, port.stage > stage, to}, loads_of_meshes.Between(from, to));
+      way->second.Add(border.shape, SentSharding(out, border.from), ReceivedSharding(out, port));
     }
   }
-  const auto num_stages = static_cast<int>(out.plan.stages.size());
-  for (int i = 0; i < num_stages; ++i) {
-    PipelineStagePlan& stage = out.plan.stages[i];
-    const int next = out.plan.stages[std::min(i + 1, num_stages - 1)].mesh_number;
-    const int before = out.plan.stages[std::max(i - 1, 0)].mesh_number;
-    stage.send_forward_us = time(stage.mesh_number, next, up[i]);
-    stage.send_backward_us = time(stage.mesh_number, before, down[i]);
+  for (PipelineStagePlan& stage : out.plan.stages) {
+    stage.send_forward_us = stage.send_backward_us = 0;
+  }
+  for (const auto& [way, load] : loads) {
+    PipelineStagePlan& stage = out.plan.stages[way.stage];
+    double& send_us = way.is_up ? stage.send_forward_us : stage.send_backward_us;
+    send_us = std::max(send_us, load.Us());
   }
 }
 
-// What the plan predicts of its operations and reshards, by the program that they run in.
-void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStagePlan& stage) {
-  const auto time_of = [&](ProgramKind kind) -> double& {
-    switch (kind) {
-      case ProgramKind::kForward:
-        return stage.forward_us;
-      case ProgramKind::kBackward:
-        return stage.backward_us;
-      case ProgramKind::kWeightGradient:
-        return stage.weight_gradient_us;
-      case ProgramKind::kFront:
-      case ProgramKind::kApply:
-      case ProgramKind::kWhole:
-        break;
-    }
-    return stage.apply_us;
-  };
-  const StagePlan& plan = stage.plan.stage;
-  for (size_t id = 0; id < plan.ops.size(); ++id) {
-    time_of(staged.tasks[id].kind) += plan.ops[id].cost_us;
-  }
-  for (const PlannedCollective& collective : ListCollectives(staged.step.module, plan)) {
-    if (collective.reshards.empty()) continue;  // in its operation's costs
-    const Reshard& reshard = plan.reshards[collective.reshards.front()];
-    const bool at_end = reshard.before == static_cast<InstructionId>(plan.ops.size());
-    const InstructionId id = at_end ? reshard.value.instruction : reshard.before;
-    time_of(staged.tasks[id].kind) += collective.cost_us * static_cast<double>(collective.runs);
-  }
-  stage.forward_us /= num_micro_batches;
-  stage.backward_us /= num_micro_batches;
-  stage.weight_gradient_us /= num_micro_batches;
-}
-
-std::vector<PlannedTransfers> TransfersOf(const PlannedPipeline& planned) {
+std::vector<PlannedTransfers> TransfersOf(const Cluster& cluster, const PlannedPipeline& planned) {
+  const LoadsOfMeshes loads_of_meshes(cluster, planned.meshes());
   std::map<std::tuple<int, int, bool>, PlannedTransfers> found;
   for (const Border& border : planned.staged.borders) {
     const int from = planned.schedule.MeshOf(border.from.stage);
@@ -105,7 +96,9 @@ std::vector<PlannedTransfers> TransfersOf(const PlannedPipeline& planned) {
       if (meshes.insert(to).second) ++transfers.num_values;
       const int num_messages = border.per_micro_batch ? planned.plan.num_micro_batches : 1;
       transfers.num_messages += num_messages;
-      transfers.bytes += num_messages * border.shape.num_bytes();
+      CrossMeshLoad load = loads_of_meshes.Between(from, to);
+      load.Add(border.shape, SentSharding(planned, border.from), ReceivedSharding(planned, port));
+      transfers.bytes += num_messages * load.tile_bytes();
     }
   }
   std::vector<PlannedTransfers> out;
@@ -113,26 +106,11 @@ std::vector<PlannedTransfers> TransfersOf(const PlannedPipeline& planned) {
   return out;
 }
 
-// What each program of a stage holds besides its arguments and results.
-std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan) {
-  std::map<ProgramTask, int> numbers;
-  std::vector<int> programs;
-  for (const ProgramTask& task : staged.tasks) {
-    const auto number = static_cast<int>(numbers.size());
-    programs.push_back(numbers.try_emplace(task, number).first->second);
-  }
-  const std::vector<int64_t> bytes =
-      EstimateTemporaries(StepFacts(staged.step), plan, programs, static_cast<int>(numbers.size()));
-  std::map<ProgramTask, int64_t> temporaries;
-  for (const auto& [task, number] : numbers) temporaries[task] = bytes[number];
-  return temporaries;
-}
-
 // As PlanStep estimates a mesh's memory: XLA:CPU is imitated, other compilers are not.
 absl::Status EstimatePipelineMemory(const Cluster& cluster, PlannedPipeline& out) {
-  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out));
+  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out, cluster.platform()));
   std::vector<std::map<ProgramTask, int64_t>> of_stages;
-  if (cluster.device.name != kCpuDevice) {
+  if (cluster.platform() != Platform::kCpu) {
     for (size_t stage = 0; stage < out.plan.stages.size(); ++stage) {
       of_stages.push_back(
           TemporariesOf(out.staged.stages[stage], out.plan.stages[stage].plan.stage));
@@ -156,6 +134,62 @@ absl::Status EstimatePipelineMemory(const Cluster& cluster, PlannedPipeline& out
 }
 
 }  // namespace
+
+void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStagePlan& stage) {
+  for (const auto& [kind, cost] : CostsByProgram(staged, stage.plan.stage)) {
+    switch (kind) {
+      case ProgramKind::kForward:
+        stage.forward_us += cost.us / num_micro_batches;
+        break;
+      case ProgramKind::kBackward:
+        stage.backward_us += cost.us / num_micro_batches;
+        break;
+      case ProgramKind::kWeightGradient:
+        stage.weight_gradient_us += cost.us / num_micro_batches;
+        break;
+      case ProgramKind::kFront:
+      case ProgramKind::kApply:
+      case ProgramKind::kWhole:
+        stage.apply_us += cost.us;
+        break;
+    }
+  }
+}
+
+std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan) {
+  std::map<ProgramTask, int> numbers;
+  std::vector<int> programs;
+  for (const ProgramTask& task : staged.tasks) {
+    const auto number = static_cast<int>(numbers.size());
+    programs.push_back(numbers.try_emplace(task, number).first->second);
+  }
+  const std::vector<int64_t> bytes =
+      EstimateTemporaries(StepFacts(staged.step), plan, programs, static_cast<int>(numbers.size()));
+  std::map<ProgramTask, int64_t> temporaries;
+  for (const auto& [task, number] : numbers) temporaries[task] = bytes[number];
+  return temporaries;
+}
+
+std::map<ProgramKind, ProgramCost> CostsByProgram(const StageStep& staged, const StagePlan& plan) {
+  std::map<ProgramKind, ProgramCost> costs;
+  for (size_t id = 0; id < plan.ops.size(); ++id) {
+    costs[staged.tasks[id].kind].us += plan.ops[id].cost_us;
+  }
+  for (const PlannedCollective& collective : ListCollectives(staged.step.module, plan)) {
+    const double us = collective.cost_us * static_cast<double>(collective.runs);
+    if (collective.reshards.empty()) {  // in its operation's costs
+      costs[staged.tasks[collective.instruction].kind].collectives_us += us;
+      continue;
+    }
+    const Reshard& reshard = plan.reshards[collective.reshards.front()];
+    const bool at_end = reshard.before == static_cast<InstructionId>(plan.ops.size());
+    const InstructionId id = at_end ? reshard.value.instruction : reshard.before;
+    ProgramCost& cost = costs[staged.tasks[id].kind];
+    cost.us += us;
+    cost.collectives_us += us;
+  }
+  return costs;
+}
 
 void SetMemory(const PipelineProgram& program,
                std::span<const std::vector<int64_t>> temporary_bytes, PipelinePlan& plan) {
@@ -206,7 +240,7 @@ absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
   const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
   const double all = timeline.step_time * static_cast<double>(timeline.idle.size());
   plan.bubble = all > 0 ? idle / all : 0;
-  plan.transfers = TransfersOf(planned);
+  plan.transfers = TransfersOf(cluster, planned);
   return EstimatePipelineMemory(cluster, planned);
 }
 

@@ -1,6 +1,8 @@
 #include "minka/driver/prepare.h"
 
 #include <algorithm>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "minka/analysis/structure.h"
@@ -13,6 +15,7 @@
 #include "minka/ir/simplify.h"
 #include "minka/lowering/join_barriers.h"
 #include "minka/lowering/rematerialize.h"
+#include "minka/lowering/unroll_loops.h"
 
 namespace minka {
 namespace {
@@ -121,7 +124,8 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json) {
   return Preparation{.micro_batches = {.num_micro_batches = planned.num_micro_batches,
                                        .per_micro_batch = planned.per_micro_batch},
                      .remat = std::move(planned.remat),
-                     .num_layers = planned.num_layers};
+                     .layers = std::move(planned.layers),
+                     .unrolls_loops = !planned.stage_of_layer.empty()};
 }
 
 namespace {
@@ -134,15 +138,13 @@ absl::Status CheckIsNotPrepared(const Module& module) {
         "{} of {} carries {}: the module has been prepared before; give the one it was made of",
         where, module.name, attribute);
   };
-  if (module.frontend_attributes.contains(kNumMicroBatchesAttribute)) {
+  if (module.num_micro_batches > 1) {
     return refuse("the module", kNumMicroBatchesAttribute);
   }
   for (const Computation& computation : module.computations) {
     for (const Instruction& instruction : computation.instructions) {
-      for (const char* attribute : {kMicroAttribute, kBarrierAttribute}) {
-        if (!instruction.frontend_attributes.contains(attribute)) continue;
-        return refuse(fmt::format("'{}'", instruction.name), attribute);
-      }
+      if (!instruction.frontend_attributes.contains(kBarrierAttribute)) continue;
+      return refuse(fmt::format("'{}'", instruction.name), kBarrierAttribute);
     }
   }
   return absl::OkStatus();
@@ -166,13 +168,20 @@ absl::Status CheckRanks(const Module& module) {
 
 }  // namespace
 
-absl::StatusOr<Step> Simplify(const Step& step, int num_layers) {
+absl::StatusOr<Step> Simplify(const Step& step, const LayerChoice& layers, bool unrolls_loops) {
+  const auto* const automatic = std::get_if<AutoLayers>(&layers);
+  if (automatic && automatic->num_layers < 1) {
+    return InvalidArgument("{} layers are asked for", automatic->num_layers);
+  }
   RETURN_IF_ERROR(CheckIsNotPrepared(step.module));
   Module module = InlineCalls(ConvolutionsAsDots(ExpandBatchNorm(ToModule(step))));
+  if (unrolls_loops) {
+    module = UnrollLayerLoops({.module = std::move(module), .parameters = step.parameters});
+  }
   module = SplitBarriers(ExchangeTransposedDots(module));
   module = EliminateCommonSubexpressions(EliminateDeadCode(module));
   ASSIGN_OR_RETURN(Step simplified, MakeStep(std::move(module), {}));
-  return WithStructure(std::move(simplified), num_layers);
+  return WithStructure(std::move(simplified), layers);
 }
 
 namespace {
@@ -194,9 +203,10 @@ bool LooksLikeTraining(const Step& simplified) {
 
 }  // namespace
 
-absl::Status CheckLayers(const Step& simplified, int num_layers) {
-  if (num_layers < 0) return InvalidArgument("{} layers are asked for", num_layers);
-  if (num_layers == 0) return absl::OkStatus();
+absl::Status CheckLayers(const Step& simplified, const LayerChoice& layers) {
+  if (std::holds_alternative<MarkedLayers>(layers)) return absl::OkStatus();
+  const auto* const automatic = std::get_if<AutoLayers>(&layers);
+  const int num_layers = automatic ? automatic->num_layers : 1;
   const std::string& name = simplified.module.name;
   if (*simplified.num_layers == 0) {
     return InvalidArgument(
@@ -217,24 +227,31 @@ absl::Status CheckLayers(const Step& simplified, int num_layers) {
       name);
 }
 
-absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation) {
+absl::StatusOr<Step> PrepareWholeBatch(const Step& simplified, const RematChoice& remat) {
   // Before constants are cloned, so that copies get their own.
-  ASSIGN_OR_RETURN(const Step step, Rematerialize(simplified, preparation.remat));
+  ASSIGN_OR_RETURN(const Step step, Rematerialize(simplified, remat));
   Module module = ToModule(step);
   const Computation entry = module.entry_computation();
   module.entry_computation() = ConstantCloner(entry).Run();
   module = EliminateDeadCode(module);
   ASSIGN_OR_RETURN(Step prepared, MakeStep(std::move(module), {}));
   prepared.num_layers = step.num_layers;
-  ASSIGN_OR_RETURN(MicroBatchedStep of_one, MakeMicroBatches(prepared, preparation.micro_batches));
+  return prepared;
+}
+
+absl::StatusOr<Step> PrepareMicroBatches(const Step& of_whole_batch,
+                                         const MicroBatchOptions& micro_batches) {
+  ASSIGN_OR_RETURN(MicroBatchedStep of_one, MakeMicroBatches(of_whole_batch, micro_batches));
   RETURN_IF_ERROR(CheckRanks(of_one.step.module));
   return std::move(of_one.step);
 }
 
 absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation) {
-  ASSIGN_OR_RETURN(const Step simplified, Simplify(step, preparation.num_layers));
-  RETURN_IF_ERROR(CheckLayers(simplified, preparation.num_layers));
-  return PrepareSimplified(simplified, preparation);
+  ASSIGN_OR_RETURN(const Step simplified,
+                   Simplify(step, preparation.layers, preparation.unrolls_loops));
+  RETURN_IF_ERROR(CheckLayers(simplified, preparation.layers));
+  ASSIGN_OR_RETURN(const Step prepared, PrepareWholeBatch(simplified, preparation.remat));
+  return PrepareMicroBatches(prepared, preparation.micro_batches);
 }
 
 }  // namespace minka

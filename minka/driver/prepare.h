@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "minka/ir/layer_choice.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/micro_batches.h"
 #include "minka/plan/plan.h"
@@ -15,7 +16,9 @@ namespace minka {
 struct Preparation {
   MicroBatchOptions micro_batches;
   RematChoice remat;
-  int num_layers = 0;  // by their number (analysis/part_into_layers.h); 0: by boundaries
+  LayerChoice layers;
+  // Loops over layers are written out (lowering/unroll_loops.h), as stages need it.
+  bool unrolls_loops = false;
   bool operator==(const Preparation&) const = default;
 };
 
@@ -32,12 +35,16 @@ absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json);
 // lowering/micro_batches.h.
 absl::StatusOr<Step> Prepare(const Step& step, const Preparation& preparation = {});
 
-// Prepare in two parts, for steps that are prepared in several ways: what all have in common, which
-// is what lowering/rematerialize.h works on, and the rest. In fewer layers where it has not so many
-// operations.
-absl::StatusOr<Step> Simplify(const Step& step, int num_layers = 0);
+// Prepare in three parts, for steps that are prepared in several ways (prepared_steps.h): what all
+// have in common, which is what lowering/rematerialize.h works on; the step of the whole batch with
+// a choice of what is computed again; and its micro-batches. In fewer layers where it has not so
+// many operations.
+absl::StatusOr<Step> Simplify(const Step& step, const LayerChoice& layers = {},
+                              bool unrolls_loops = false);
 // InvalidArgument where it is not so many layers, or none that mean anything.
-absl::Status CheckLayers(const Step& simplified, int num_layers);
-absl::StatusOr<Step> PrepareSimplified(const Step& simplified, const Preparation& preparation);
+absl::Status CheckLayers(const Step& simplified, const LayerChoice& layers);
+absl::StatusOr<Step> PrepareWholeBatch(const Step& simplified, const RematChoice& remat);
+absl::StatusOr<Step> PrepareMicroBatches(const Step& of_whole_batch,
+                                         const MicroBatchOptions& micro_batches);
 
 }  // namespace minka

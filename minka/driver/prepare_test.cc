@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/prepared_steps.h"
 #include "minka/frontend/optimizer.h"
 #include "minka/frontend/trace.h"
 #include "minka/ir/builder.h"
@@ -36,6 +37,20 @@ TEST(Prepare, WhatWasPreparedBeforeIsRefused) {
             fmt::format("'{}' of {} carries minka.barrier: the module has been prepared before; "
                         "give the one it was made of",
                         last.name, step.module.name));
+}
+
+TEST(PreparedSteps, GiveWhatPrepareGivesForAnyNumberOfMicroBatches) {
+  const Step step = Trace(Mlp({.batch = 16, .hidden = 32, .num_layers = 2}), Sgd()).value().step;
+  PreparedSteps steps(Simplify(step).value());
+  for (const RematChoice& remat : {RematChoice(), RematChoice{RematPolicy::kAll}}) {
+    for (const int64_t num_micro_batches : {1, 2, 4}) {
+      const MicroBatchOptions micro_batches{.num_micro_batches = num_micro_batches};
+      const Step* prepared = steps.With(remat, micro_batches).value();
+      const Step expected = Prepare(step, {.micro_batches = micro_batches, .remat = remat}).value();
+      EXPECT_EQ(HloText(ToModule(*prepared)), HloText(ToModule(expected)));
+      EXPECT_EQ(steps.With(remat, micro_batches).value(), prepared);
+    }
+  }
 }
 
 TEST(Prepare, ValuesOfTooManyDimensionsAreRefused) {
@@ -119,7 +134,8 @@ TEST(Prepare, LayersOfFlaxModulesAgreeWithTheNamesOfOperations) {
     int num_backward = 0;
     for (const Instruction& instruction : step.module.entry_computation().instructions) {
       const int block = BlockOf(instruction.op_name);
-      const auto [phase, layer] = instruction.part;
+      const Phase phase = instruction.part.phase;
+      const int layer = instruction.part.layer;
       if (block < 0 || layer < 0) continue;
       if (phase == Phase::kForward) layers_of_block[block].insert(layer);
       if (phase != Phase::kBackward) continue;
@@ -170,7 +186,7 @@ TEST(Prepare, LayersByNumberSendNoMoreThanThoseBetweenBoundaries) {
                         Case{"small_bert_mlm_two_layers", 8 * 8 * 16 * 4, 32 * 16 * 4, 3},
                         Case{"small_bert_mlm_two_layers_remat", 8 * 8 * 16 * 4, 32 * 16 * 4, 3}}) {
     for (int num_layers = 2; num_layers <= c.most_layers; ++num_layers) {
-      const auto step = Prepare(ImportedStep(c.module), {.num_layers = num_layers});
+      const auto step = Prepare(ImportedStep(c.module), {.layers = AutoLayers{num_layers}});
       ASSERT_TRUE(step.ok()) << Message(step.status());
       EXPECT_LE(BytesBetweenLayers(*step),
                 (num_layers - 1) * (2 * (c.stream_bytes + c.tied_bytes) + kStepCounter))
@@ -183,7 +199,7 @@ TEST(Prepare, LayersByNumberSendNoMoreThanThoseBetweenBoundaries) {
 // where as little is sent.
 TEST(Prepare, LayersByNumberFindTheMarks) {
   const Step mlp = Trace(Mlp({.batch = 16, .hidden = 32, .num_layers = 8}), AdamW({})).value().step;
-  const Step marked = *Simplify(mlp), by_number = *Simplify(mlp, 8);
+  const Step marked = *Simplify(mlp), by_number = *Simplify(mlp, AutoLayers{8});
   const std::vector<Instruction>& instructions = by_number.module.entry_computation().instructions;
   for (size_t id = 0; id < instructions.size(); ++id) {
     // The ninth layer is the loss.
@@ -200,7 +216,7 @@ TEST(Prepare, LayersByNumberFindTheMarks) {
                        .value()
                        .step;
   for (int num_layers = 2; num_layers <= 6; ++num_layers) {
-    const auto step = Prepare(gpt, {.num_layers = num_layers});
+    const auto step = Prepare(gpt, {.layers = AutoLayers{num_layers}});
     ASSERT_TRUE(step.ok()) << Message(step.status());
     EXPECT_EQ(BytesBetweenLayers(*step), (num_layers - 1) * (2 * 8 * 8 * 16 * 4 + kStepCounter))
         << num_layers;
@@ -210,7 +226,7 @@ TEST(Prepare, LayersByNumberFindTheMarks) {
 TEST(Prepare, LayersThatCannotBeMadeAreRefused) {
   const Step step = Trace(Mlp({.batch = 16, .hidden = 32, .num_layers = 2}), Sgd()).value().step;
   const auto refusal = [&](const Step& of, int num_layers) {
-    return Message(Prepare(of, {.num_layers = num_layers}).status());
+    return Message(Prepare(of, {.layers = AutoLayers{num_layers}}).status());
   };
   EXPECT_EQ(refusal(step, -1), "-1 layers are asked for");
   EXPECT_TRUE(refusal(step, 99).starts_with("99 layers are asked for, but the forward pass of mlp"))

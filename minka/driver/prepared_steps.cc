@@ -1,21 +1,26 @@
 #include "minka/driver/prepared_steps.h"
 
-#include <utility>
-
 #include "minka/base/status.h"
 #include "minka/driver/prepare.h"
 #include "minka/lowering/rematerialize.h"
 
 namespace minka {
 
-PreparedSteps::PreparedSteps(Step simplified, const MicroBatchOptions& micro_batches)
-    : simplified_(std::move(simplified)), micro_batches_(micro_batches) {}
-
-absl::StatusOr<const Step*> PreparedSteps::With(const RematChoice& remat) {
-  const auto found = prepared_.find(remat);
+absl::StatusOr<const Step*> PreparedSteps::With(const RematChoice& remat,
+                                                const MicroBatchOptions& micro_batches) {
+  const Way way{remat, micro_batches.num_micro_batches, micro_batches.per_micro_batch};
+  const auto found = prepared_.find(way);
   if (found != prepared_.end()) return &found->second;
-  ASSIGN_OR_RETURN(Step prepared, PrepareSimplified(simplified_, {micro_batches_, remat}));
-  return &prepared_.emplace(remat, std::move(prepared)).first->second;
+  ASSIGN_OR_RETURN(const Step* of_whole_batch, OfWholeBatch(remat));
+  ASSIGN_OR_RETURN(Step prepared, PrepareMicroBatches(*of_whole_batch, micro_batches));
+  return &prepared_.emplace(way, std::move(prepared)).first->second;
+}
+
+absl::StatusOr<const Step*> PreparedSteps::OfWholeBatch(const RematChoice& remat) {
+  const auto found = of_whole_batch_.find(remat);
+  if (found != of_whole_batch_.end()) return &found->second;
+  ASSIGN_OR_RETURN(Step prepared, PrepareWholeBatch(simplified_, remat));
+  return &of_whole_batch_.emplace(remat, std::move(prepared)).first->second;
 }
 
 RematChoice PreparedSteps::RematCandidates() const {

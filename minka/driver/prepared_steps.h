@@ -1,7 +1,10 @@
 // A step prepared in several ways, each made once.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <map>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "minka/ir/step.h"
@@ -9,23 +12,34 @@
 
 namespace minka {
 
+// Another number of micro-batches only makes these anew, of the same step of the whole batch.
 class PreparedSteps {
  public:
-  PreparedSteps(Step simplified, const MicroBatchOptions& micro_batches);
+  explicit PreparedSteps(Step simplified) : simplified_(std::move(simplified)) {}
 
   const Step& simplified() const { return simplified_; }
 
   // Valid as long as this.
-  absl::StatusOr<const Step*> With(const RematChoice& remat);
+  absl::StatusOr<const Step*> With(const RematChoice& remat,
+                                   const MicroBatchOptions& micro_batches);
 
   // What a search may rematerialise, all of it; empty: no layers are known, or nothing is kept of
   // them.
   RematChoice RematCandidates() const;
 
  private:
+  struct Way {
+    RematChoice remat;
+    int64_t num_micro_batches = 1;
+    bool per_micro_batch = false;
+    auto operator<=>(const Way&) const = default;
+  };
+
+  absl::StatusOr<const Step*> OfWholeBatch(const RematChoice& remat);
+
   Step simplified_;
-  MicroBatchOptions micro_batches_;
-  std::map<RematChoice, Step> prepared_;
+  std::map<RematChoice, Step> of_whole_batch_;
+  std::map<Way, Step> prepared_;
 };
 
 }  // namespace minka

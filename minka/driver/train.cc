@@ -396,11 +396,13 @@ class Training {
     Phase("train");
     const auto start = Clock::now();
     double evaluation_seconds = 0, fraction = 0;
+    ASSIGN_OR_RETURN(PlacedBatch next, PlaceBatch(report_.first_step));
     for (int64_t step = report_.first_step; fraction < 1;) {
-      ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
       SetTracing(step == report_.first_step + kTracedStep);
-      ASSIGN_OR_RETURN(StepResult result, (*run_)(std::move(state_), batch));
+      ASSIGN_OR_RETURN(StepResult result, run_->RunPlaced(std::move(state_), std::move(next)));
       state_ = std::move(result.state);
+      // While the step runs.
+      ASSIGN_OR_RETURN(next, PlaceBatch(step + 1));
       ASSIGN_OR_RETURN(const double loss, result.Loss());
       report_.losses.push_back(loss);
       ++step;
@@ -429,6 +431,11 @@ class Training {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<PlacedBatch> PlaceBatch(int64_t step) {
+    ASSIGN_OR_RETURN(const Batch batch, TrainingBatch(step));
+    return run_->Place(batch);
+  }
+
   // Null: nothing is to be traced.
   PipelineExecutor* Traced() {
     if (!options_.traces_step) return nullptr;
@@ -447,8 +454,9 @@ class Training {
   absl::Status Save() {
     RETURN_IF_ERROR(NotePeak());
     const Checkpoints& checkpoints = options_.checkpoints;
-    ASSIGN_OR_RETURN(report_.saved_to, SaveCheckpoint(checkpoints.save_dir, checkpoints.keep,
-                                                      about_, run_->runner(), state_));
+    ASSIGN_OR_RETURN(report_.saved_to,
+                     SaveCheckpoint({.folder = checkpoints.save_dir, .keep = checkpoints.keep},
+                                    about_, run_->runner(), state_));
     return absl::OkStatus();
   }
 

@@ -140,7 +140,7 @@ class StageChecker {
       if (computation_.shape(operand).type == ElementType::kToken) continue;
       RETURN_IF_ERROR(WithContext(CheckVersion(operand, op.operand_versions[i], id),
                                   fmt::format("{}, operand {}", Name(id), i)));
-      const bool begins_stack = i == 0 && loop_.exists() && loop_.roles[id] == LoopRole::kStack;
+      const bool begins_stack = i == 0 && loop_.IsStack(id);
       const int version = op.operand_versions[i];
       if (begins_stack && version > 0 &&
           PartOf(loop_, stage_.reshards[version - 1]) == LoopPart::kInside) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/ir/layer_choice.h"
 #include "minka/plan/plan.h"
 
 namespace minka {
@@ -32,8 +33,8 @@ struct PlannedTransfers {
   int from_mesh = 0, to_mesh = 0;
   bool per_micro_batch = false;
   int64_t num_values = 0;    // different ones
-  int64_t num_messages = 0;  // per step
-  int64_t bytes = 0;         // of whole values, per step
+  int64_t num_messages = 0;  // values on the way, per step
+  int64_t bytes = 0;         // of the tiles that they go in, per step
   bool operator==(const PlannedTransfers&) const = default;
 };
 
@@ -53,7 +54,7 @@ struct PipelinePlan {
   bool per_micro_batch = false;
   RematChoice remat;
   std::string schedule;
-  int num_layers = 0;  // by which the forward pass was parted; 0: layers lie between boundaries
+  LayerChoice layers;
   std::vector<int> stage_of_layer;
   std::vector<PipelineStagePlan> stages;
   std::vector<PlannedTransfers> transfers;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/ir/layer_choice.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/module.h"
 #include "minka/ir/step.h"
@@ -97,8 +98,7 @@ struct Plan {
       collectives;  // HLO name -> count per step, combined ones counted once
   std::map<std::string, int64_t> collective_bytes;  // HLO name -> bytes per device and step
   std::vector<ParameterPlan> parameters;
-  int64_t num_parameters =
-      0;  // elements of state parameters under "params/", of all state where no such names exist
+  int64_t num_parameters = 0;  // elements of what is trained (TrainedParameters)
   StagePlan stage;
   int num_micro_batches = 1;
   bool per_micro_batch = false;  // see MicroBatchOptions
@@ -118,7 +118,6 @@ Sharding VersionSharding(const Module& module, const StagePlan& stage, Value val
 
 // Where a reshard runs: in front of the loop over micro-batches, once for each of them, or once
 // when the loop is over (or there is none).
-enum class LoopPart : uint8_t { kFront, kInside, kBehind };
 LoopPart PartOf(const MicroLoop& loop, const Reshard& reshard);
 
 // One collective instruction of the lowered program.
@@ -149,7 +148,7 @@ struct PlannedPreparation {
   bool per_micro_batch = false;
   RematChoice remat;
   // Of a pipeline: how the prepared module is cut.
-  int num_layers = 0;  // as in PipelinePlan
+  LayerChoice layers;
   std::vector<int> stage_of_layer;
   std::string schedule;
 };

@@ -389,6 +389,17 @@ absl::Status ReadRemat(const Node& node, RematChoice& out) {
   return absl::OkStatus();
 }
 
+// Of a pipeline.
+absl::Status ReadLayers(const Node& root, LayerChoice& out) {
+  int num_layers = 0;
+  RETURN_IF_ERROR(root["num_layers"].Read(num_layers));
+  if (num_layers > 0) out = AutoLayers{num_layers};
+  ManualLayers manual;
+  RETURN_IF_ERROR(root["layer_starts"].Read(manual.starts));
+  if (!manual.starts.empty()) out = std::move(manual);
+  return absl::OkStatus();
+}
+
 // What the plan of one mesh and that of a pipeline both say.
 template <typename AnyPlan>
 absl::Status ReadCommon(const Node& node, AnyPlan& plan) {
@@ -529,16 +540,31 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
   const Node root(*document, "");
   PipelinePlan plan;
   RETURN_IF_ERROR(ReadIdentity(root, module, plan.schema_version, plan.module_hash));
-  RETURN_IF_ERROR(
-      root.ExpectKeys({"schema_version",    "module_hash",  "options",        "method",
-                       "cost_model",        "step_time_us", "bubble",         "meshes_share_cores",
-                       "peak_memory_bytes", "memory_tier",  "search_seconds", "num_micro_batches",
-                       "per_micro_batch",   "remat",        "schedule",       "num_layers",
-                       "stage_of_layer",    "notes",        "transfers",      "stages"}));
+  RETURN_IF_ERROR(root.ExpectKeys({"schema_version",
+                                   "module_hash",
+                                   "options",
+                                   "method",
+                                   "cost_model",
+                                   "step_time_us",
+                                   "bubble",
+                                   "meshes_share_cores",
+                                   "peak_memory_bytes",
+                                   "memory_tier",
+                                   "search_seconds",
+                                   "num_micro_batches",
+                                   "per_micro_batch",
+                                   "remat",
+                                   "schedule",
+                                   "num_layers",
+                                   "layer_starts",
+                                   "stage_of_layer",
+                                   "notes",
+                                   "transfers",
+                                   "stages"}));
   RETURN_IF_ERROR(ReadCommon(root, plan));
   RETURN_IF_ERROR(root["bubble"].Read(plan.bubble));
   RETURN_IF_ERROR(root["meshes_share_cores"].Read(plan.meshes_share_cores));
-  RETURN_IF_ERROR(root["num_layers"].Read(plan.num_layers));
+  RETURN_IF_ERROR(ReadLayers(root, plan.layers));
   RETURN_IF_ERROR(root["stage_of_layer"].Read(plan.stage_of_layer));
   const Node transfers = root["transfers"];
   ASSIGN_OR_RETURN(const size_t num_transfers, transfers.Size());
@@ -572,9 +598,10 @@ absl::StatusOr<PlannedPreparation> PlannedPreparationOf(std::string_view json) {
   const auto stages = document.find("stage_of_layer");
   if (stages == document.end()) return found;
   RETURN_IF_ERROR(Node(*stages, "stage_of_layer").Read(found.stage_of_layer));
-  const auto layers = document.find("num_layers");
-  if (layers == document.end()) return InvalidArgument("plan: lacks the field 'num_layers'");
-  RETURN_IF_ERROR(Node(*layers, "num_layers").Read(found.num_layers));
+  for (const char* const field : {"num_layers", "layer_starts"}) {
+    if (!document.contains(field)) return InvalidArgument("plan: lacks the field '{}'", field);
+  }
+  RETURN_IF_ERROR(ReadLayers(Node(document, ""), found.layers));
   const auto schedule = document.find("schedule");
   if (schedule == document.end()) return InvalidArgument("plan: lacks the field 'schedule'");
   RETURN_IF_ERROR(Node(*schedule, "schedule").Read(found.schedule));

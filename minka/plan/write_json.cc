@@ -183,6 +183,8 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
         Json::array({of_meshes.from_mesh, of_meshes.to_mesh, of_meshes.per_micro_batch,
                      of_meshes.num_values, of_meshes.num_messages, of_meshes.bytes}));
   }
+  const auto* const automatic = std::get_if<AutoLayers>(&plan.layers);
+  const auto* const manual = std::get_if<ManualLayers>(&plan.layers);
   return Json::object({{"schema_version", kPlanSchemaVersion},
                        {"module_hash", plan.module_hash},
                        {"options", plan.options},
@@ -198,7 +200,8 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                        {"per_micro_batch", plan.per_micro_batch},
                        {"remat", RematJson(plan.remat)},
                        {"schedule", plan.schedule},
-                       {"num_layers", plan.num_layers},
+                       {"num_layers", automatic ? automatic->num_layers : 0},
+                       {"layer_starts", manual ? manual->starts : std::vector<std::string>()},
                        {"stage_of_layer", plan.stage_of_layer},
                        {"notes", plan.notes},
                        {"transfers", std::move(transfers)},

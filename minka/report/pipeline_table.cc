@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "fmt/format.h"
 #include "minka/report/format.h"
@@ -15,14 +16,8 @@ namespace {
 
 constexpr int kGridWidth = 100;
 
-// "0-3", "4".
-std::string LayersText(const std::vector<int>& layers) {
-  if (layers.empty()) return "";
-  return layers.size() == 1 ? fmt::to_string(layers.front())
-                            : fmt::format("{}-{}", layers.front(), layers.back());
-}
-
-std::string StageTable(const PipelinePlan& plan, const Schedule& schedule) {
+std::string StageTable(const PipelinePlan& plan, const Schedule& schedule,
+                       const std::vector<int64_t>& weight_bytes) {
   std::vector<Column> columns = {{"stage", Align::kRight},   {"layers"},
                                  {"on", Align::kRight},      {"mesh"},
                                  {"forward", Align::kRight}, {"backward", Align::kRight}};
@@ -33,6 +28,7 @@ std::string StageTable(const PipelinePlan& plan, const Schedule& schedule) {
                                  {"in flight", Align::kRight},
                                  {"memory/device", Align::kRight},
                                  {"of it state", Align::kRight},
+                                 {"weights", Align::kRight},
                                  {"gap", Align::kRight}});
   Table table(columns);
   const std::vector<int> in_flight = PeakInFlight(schedule);
@@ -50,27 +46,48 @@ std::string StageTable(const PipelinePlan& plan, const Schedule& schedule) {
         {FormatTime(stage.apply_us), FormatTime(stage.send_forward_us),
          FormatTime(stage.send_backward_us), fmt::to_string(in_flight[stage.mesh_number]),
          FormatBytes(stage.plan.peak_memory_bytes), FormatBytes(stage.plan.state_bytes_per_device),
-         FormatPercent(stage.plan.sharding_gap)});
+         FormatBytes(weight_bytes[i]), FormatPercent(stage.plan.sharding_gap)});
     table.Add(std::move(cells));
   }
   return table.ToString();
 }
 
-std::string TransferTable(const PipelinePlan& plan) {
-  if (plan.transfers.empty()) return "nothing is sent from mesh to mesh\n";
+// Equal ones in a row.
+std::string SentTable(const PipelinePlan& plan, const std::vector<SentValue>& sent) {
+  if (sent.empty()) return "nothing is sent from mesh to mesh\n";
+  struct Row {
+    std::string name;
+    int64_t count = 0;
+  };
+  using Key = std::tuple<int, int, bool, std::string, std::string, std::string, int64_t>;
+  std::map<Key, Row> rows;
+  for (const SentValue& value : sent) {
+    Row& row = rows[{value.from_mesh, value.to_mesh, !value.per_micro_batch, ToString(value.shape),
+                     value.sent_as, value.received_as, value.shape.num_bytes()}];
+    if (row.count++ == 0) row.name = value.name;
+  }
   Table table({{"from mesh", Align::kRight},
                {"to", Align::kRight},
-               {"", Align::kLeft},
-               {"values", Align::kRight},
+               {""},
+               {"value"},
+               {"shape"},
+               {"sent as"},
+               {"received as"},
                {"messages/step", Align::kRight},
                {"bytes/step", Align::kRight}});
-  for (const PlannedTransfers& transfers : plan.transfers) {
-    table.Add({fmt::to_string(transfers.from_mesh), fmt::to_string(transfers.to_mesh),
-               transfers.per_micro_batch ? "per micro-batch" : "once per step",
-               fmt::to_string(transfers.num_values), fmt::to_string(transfers.num_messages),
-               FormatBytes(transfers.bytes)});
+  int64_t all_messages = 0, all_bytes = 0;
+  for (const auto& [key, row] : rows) {
+    const auto& [from, to, once, shape, sent_as, received_as, bytes] = key;
+    const int64_t messages = row.count * (once ? 1 : plan.num_micro_batches);
+    all_messages += messages;
+    all_bytes += messages * bytes;
+    const std::string more = row.count > 1 ? fmt::format(" and {} more", row.count - 1) : "";
+    table.Add({fmt::to_string(from), fmt::to_string(to), once ? "once" : "per micro-batch",
+               row.name + more, shape, sent_as, received_as, fmt::to_string(messages),
+               FormatBytes(messages * bytes)});
   }
-  return table.ToString();
+  return table.ToString() +
+         fmt::format("together {} messages, {} per step\n", all_messages, FormatBytes(all_bytes));
 }
 
 std::string Headline(const Step& prepared, const PipelinePlan& plan, const Schedule& schedule) {
@@ -105,6 +122,12 @@ char LetterOf(const Task& task) {
 }
 
 }  // namespace
+
+std::string LayersText(const std::vector<int>& layers) {
+  if (layers.empty()) return "";
+  return layers.size() == 1 ? fmt::to_string(layers.front())
+                            : fmt::format("{}-{}", layers.front(), layers.back());
+}
 
 std::string TimelineGrid(const Timeline& timeline, int width) {
   std::string text;
@@ -169,9 +192,10 @@ std::string ChromeTrace(const Timeline& timeline,
 }
 
 std::string PipelineTable(const Step& prepared, const PipelinePlan& plan, const Schedule& schedule,
-                          const Timeline& timeline) {
-  std::string text = Headline(prepared, plan, schedule) + "\n" + StageTable(plan, schedule) + "\n" +
-                     TransferTable(plan) +
+                          const Timeline& timeline, const PipelineContents& contents) {
+  std::string text = Headline(prepared, plan, schedule) + "\n" +
+                     StageTable(plan, schedule, contents.weight_bytes) + "\n" +
+                     SentTable(plan, contents.sent) +
                      "\none step, predicted (digit: forward of that micro-batch, "
                      "letter: backward, a for 0, w: gradients of weights, #: update, .: waits)\n" +
                      TimelineGrid(timeline, kGridWidth);

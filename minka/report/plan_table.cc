@@ -245,4 +245,9 @@ std::string PlanTable(const Step& prepared, const Plan& plan, const PlanTableOpt
   return text;
 }
 
+std::string StoredAndCollectives(const Step& step, const Plan& plan) {
+  return StoredTable(TensorsOfPlan(step, plan), plan.stage.mesh) + "\n" +
+         CollectivesTable(step, plan.stage);
+}
+
 }  // namespace minka

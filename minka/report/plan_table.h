@@ -18,4 +18,7 @@ struct PlanTableOptions {
 // for all layers, "layer_{0-3}" for some.
 std::string PlanTable(const Step& prepared, const Plan& plan, const PlanTableOptions& options = {});
 
+// Of it what one stage of a pipeline needs: parameters, optimizer state and inputs, collectives.
+std::string StoredAndCollectives(const Step& step, const Plan& plan);
+
 }  // namespace minka

@@ -221,10 +221,13 @@ std::string StepsText(const Reshard& reshard, const Mesh& mesh) {
 
 std::string OperationText(const Operation& operation, const Mesh& mesh) {
   const Instruction& instruction = operation.instruction();
-  std::string text = fmt::format("{}  {}  {}  {}{}\n", instruction.name,
-                                 OpcodeName(instruction.opcode), ToString(instruction.shape()),
-                                 kPhaseNames[static_cast<int>(operation.plan().phase)],
-                                 instruction.op_name.empty() ? "" : "  " + instruction.op_name);
+  std::string text = fmt::format("{}  {}  {}  {}", instruction.name, OpcodeName(instruction.opcode),
+                                 ToString(instruction.shape()),
+                                 kPhaseNames[static_cast<int>(operation.plan().phase)]);
+  for (const std::string& source : {instruction.op_name, instruction.source_line}) {
+    if (!source.empty()) text += "  " + source;
+  }
+  text += '\n';
   for (int i = 0; i < static_cast<int>(instruction.operands.size()); ++i) {
     const Reshard* const reshard = operation.ReshardOf(i);
     text += fmt::format("    operand {}  {}  {}{}\n", i, operation.OperandSharding(i),
@@ -263,6 +266,7 @@ Json OperationJson(const Operation& operation, const Mesh& mesh) {
   const std::string followed = operation.Followed();
   return {{"name", instruction.name},
           {"path", instruction.op_name},
+          {"source_line", instruction.source_line},
           {"opcode", std::string(OpcodeName(instruction.opcode))},
           {"phase", std::string(kPhaseNames[static_cast<int>(operation.plan().phase)])},
           {"splits", operation.Split()},

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "minka/base/status.h"
+#include "minka/driver/describe_pipeline.h"
 #include "minka/report/pipeline_table.h"
 #include "minka/report/tensors_of_plan.h"
 #include "minka/tools/command.h"
@@ -38,8 +39,8 @@ absl::StatusOr<std::vector<TensorOnMesh>> Selected(const InspectFlags& flags,
 
 absl::Status PrintPipeline(const PlannedPipeline& pipeline, bool json) {
   if (json) return Print(PipelinePlanToJson(pipeline.plan, pipeline.modules()));
-  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(pipeline));
-  return Print(PipelineTable(pipeline.prepared, pipeline.plan, pipeline.schedule, timeline));
+  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(pipeline));
+  return Print(table + "\n" + DescribeStages(pipeline));
 }
 
 // A stage's plan is one of its step on its mesh.
@@ -57,9 +58,9 @@ absl::Status RunInspect(const InspectFlags& flags) {
     return InvalidArgument("--only chooses tensors and --ops lists operations; give one of them");
   }
   ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(flags.plan, flags.module));
-  if (const auto* const pipeline = std::get_if<PlannedPipeline>(&file)) {
-    if (!flags.stage) return PrintPipeline(*pipeline, flags.json);
-    ASSIGN_OR_RETURN(file, StageOf(*pipeline, *flags.stage));
+  if (const auto* const loaded = std::get_if<PipelineOfStep>(&file)) {
+    if (!flags.stage) return PrintPipeline(loaded->planned, flags.json);
+    ASSIGN_OR_RETURN(file, StageOf(loaded->planned, *flags.stage));
   } else if (flags.stage) {
     return InvalidArgument("--stage {}: {} is the plan of one mesh", *flags.stage, flags.plan);
   }
@@ -95,8 +96,8 @@ void AddInspectCommand(CLI::App& app, CommandLine& line) {
           "* matches / too")
       ->capture_default_str();
   command->add_option("--stage", flags->stage,
-                      "Of a pipeline: the tensors or operations of this stage. Default: a table of "
-                      "the stages");
+                      "Of a pipeline: the tensors or operations of this stage. Default: tables of "
+                      "the stages, of what they send, and of how parameters lie on each");
   command->add_flag("--ops", flags->ops,
                     "Per operation: shardings of operands and results, what each axis splits, what "
                     "it followed, costs. Default: tensors");

@@ -1,10 +1,15 @@
 // `minka plan`: how a step is best split over a mesh, and how good that provably is.
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/describe_pipeline.h"
 #include "minka/driver/pipeline.h"
+#include "minka/report/pipeline_comparison.h"
 #include "minka/report/pipeline_table.h"
 #include "minka/report/plan_table.h"
 #include "minka/tools/child_process.h"
@@ -21,8 +26,23 @@ struct PlanFlags {
   StepSource source;
   PlanningFlags planning;
   std::string out, trace, plugin;
+  int top = 8;
   bool json = false;
 };
+
+// What the search over submeshes tried, where that is more than one parting; "": it did not.
+std::string DescribeTried(const std::vector<TriedSubmeshes>& tried, int top) {
+  if (tried.size() < 2 || top < 1) return "";
+  std::vector<PipelineRow> rows;
+  for (const TriedSubmeshes& parting : tried) rows.push_back(RowOf(parting));
+  const size_t num_shown = std::min(rows.size(), static_cast<size_t>(top));
+  rows.resize(num_shown);
+  const std::string rest =
+      num_shown < tried.size()
+          ? fmt::format("and {} more (--top {})\n", tried.size() - num_shown, tried.size())
+          : "";
+  return PipelineComparison(rows) + rest + "\n";
+}
 
 absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
                              const PlanRequest& request) {
@@ -33,11 +53,14 @@ absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
   }
   const std::string json = PipelinePlanToJson(planned.plan, planned.modules());
   if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, json));
-  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
-  if (!flags.trace.empty()) RETURN_IF_ERROR(WriteFile(flags.trace, ChromeTrace(timeline)));
+  if (!flags.trace.empty()) {
+    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
+    RETURN_IF_ERROR(WriteFile(flags.trace, ChromeTrace(timeline)));
+  }
   if (flags.json) return Print(json);
   if (flags.out == "-") return absl::OkStatus();
-  return Print(PipelineTable(planned.prepared, planned.plan, planned.schedule, timeline));
+  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(planned));
+  return Print(DescribeTried(planned.tried, flags.top) + table);
 }
 
 absl::Status RunPlan(const PlanFlags& flags) {
@@ -82,6 +105,11 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
   AddModuleFlags(*command, flags->source);
   command->add_option("--out", flags->out,
                       "Write plan.json to this file; - is standard output. Default: not written");
+  command
+      ->add_option("--top", flags->top,
+                   "For pipeline: show so many of the partings of the devices that were tried, the "
+                   "best first; 0: none")
+      ->capture_default_str();
   AddTraceFlag(*command, flags->trace, "as predicted");
   command->add_flag("--json", flags->json, "Print the content of plan.json instead of tables");
   command->add_option("--plugin", flags->plugin,

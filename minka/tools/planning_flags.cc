@@ -1,14 +1,13 @@
 #include "minka/tools/planning_flags.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
 #include "minka/plan/pipeline_plan.h"
 #include "minka/report/comparison.h"
-#include "minka/schedule/generate.h"
+#include "minka/tools/pipeline_flags.h"
 #include "minka/tools/quantities.h"
 
 namespace minka {
@@ -16,16 +15,6 @@ namespace {
 
 constexpr int kMaxLocalDevices = 64;
 constexpr const char* kGroup = "Planning";
-
-std::vector<std::string> SplitAtCommas(const std::string& text) {
-  std::vector<std::string> items;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    items.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
-}
 
 // What was joined by spaces; items end in `end`, which those with spaces inside are told by.
 std::vector<std::string> SplitAfter(const std::string& text, const std::string& end) {
@@ -49,109 +38,6 @@ absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const 
     numbers.push_back(number);
   }
   return numbers;
-}
-
-// "marked", or their number.
-absl::Status ReadLayers(const std::string& text, PipelineOptions& options) {
-  if (text == "marked") return absl::OkStatus();
-  if (CLI::detail::lexical_cast(text, options.num_layers) && options.num_layers > 0) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument("--pipeline-layers {} is neither marked nor a number of layers", text);
-}
-
-// "3", or the number of layers of each: "4,4,2".
-absl::Status ReadStages(const std::string& text, PipelineOptions& options) {
-  if (text == "auto") return absl::OkStatus();
-  std::vector<int> numbers;
-  for (const std::string& item : SplitAtCommas(text)) {
-    int number = 0;
-    if (!CLI::detail::lexical_cast(item, number) || number < 1) {
-      return InvalidArgument(
-          "--stages {} is neither auto, nor a number of stages, nor the number of layers of each, "
-          "such as 4,4,2",
-          text);
-    }
-    numbers.push_back(number);
-  }
-  if (numbers.size() == 1) {
-    options.num_stages = numbers[0];
-    return absl::OkStatus();
-  }
-  for (size_t stage = 0; stage < numbers.size(); ++stage) {
-    options.stage_of_layer.insert(options.stage_of_layer.end(), numbers[stage],
-                                  static_cast<int>(stage));
-  }
-  return absl::OkStatus();
-}
-
-// "1x2,1x4": hosts times devices per host.
-absl::Status ReadSubmeshes(const std::string& text, std::vector<int>& submeshes) {
-  if (text.empty()) return absl::OkStatus();
-  for (const std::string& item : SplitAtCommas(text)) {
-    const size_t times = item.find('x');
-    int hosts = 0, devices = 0;
-    if (times == std::string::npos || !CLI::detail::lexical_cast(item.substr(0, times), hosts) ||
-        !CLI::detail::lexical_cast(item.substr(times + 1), devices) || hosts < 1 || devices < 1) {
-      return InvalidArgument(
-          "--submeshes {}: {} is no hosts x devices per host, such as 1x2 in 1x2,1x4", text, item);
-    }
-    submeshes.push_back(hosts * devices);
-  }
-  return absl::OkStatus();
-}
-
-// --dp, --op, --pp: as many equal meshes, of which one degree may follow from the devices.
-absl::Status ReadDegrees(const PlanningFlags& flags, PipelineOptions& options) {
-  if (!flags.dp && !flags.op && !flags.pp) return absl::OkStatus();
-  if (!flags.meshes.empty() || !flags.submeshes.empty() || options.num_stages > 0) {
-    return InvalidArgument(
-        "--dp, --op and --pp say stages and meshes; drop --mesh, --submeshes and --stages");
-  }
-  const int num_given = flags.dp.has_value() + flags.op.has_value() + flags.pp.has_value();
-  const int product = flags.dp.value_or(1) * flags.op.value_or(1) * flags.pp.value_or(1);
-  const int num_devices = flags.num_devices.value_or(num_given == 3 ? product : 0);
-  const int rest = product > 0 ? num_devices / product : 0;
-  const bool fits = rest > 0 && rest * product == num_devices && (rest == 1 || num_given == 2);
-  if (!fits) {
-    return InvalidArgument(
-        "--dp {} --op {} --pp {} on {} devices: the product of the three must be the number of "
-        "devices "
-        "(--num-devices); one of them may be left out",
-        flags.dp.value_or(0), flags.op.value_or(0), flags.pp.value_or(0), num_devices);
-  }
-  const int stages = flags.pp.value_or(rest);
-  if (!options.stage_of_layer.empty() && options.stage_of_layer.back() + 1 != stages) {
-    return InvalidArgument("--stages lists {} stages, --pp says {}",
-                           options.stage_of_layer.back() + 1, stages);
-  }
-  options.meshes.assign(
-      stages, Mesh({{"data", flags.dp.value_or(rest)}, {"operator", flags.op.value_or(rest)}}));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& flags,
-                                                          const std::vector<Mesh>& meshes) {
-  const PlanningFlags defaults;
-  if (flags.method != kPipelineMethod) {
-    const bool is_asked_for = flags.layers != defaults.layers || flags.stages != defaults.stages ||
-                              !flags.submeshes.empty() || flags.schedule != defaults.schedule ||
-                              flags.dp || flags.op || flags.pp;
-    if (!is_asked_for) return std::nullopt;
-    return InvalidArgument(
-        "--pipeline-layers, --stages, --submeshes, --schedule, --dp, --op and --pp belong to "
-        "--method pipeline, not to {}",
-        flags.method);
-  }
-  if (!meshes.empty() && !flags.submeshes.empty()) {
-    return InvalidArgument("--mesh and --submeshes both say on what the stages run; drop one");
-  }
-  PipelineOptions options{.meshes = meshes, .schedule = flags.schedule};
-  RETURN_IF_ERROR(ReadLayers(flags.layers, options));
-  RETURN_IF_ERROR(ReadStages(flags.stages, options));
-  RETURN_IF_ERROR(ReadSubmeshes(flags.submeshes, options.submeshes));
-  RETURN_IF_ERROR(ReadDegrees(flags, options));
-  return options;
 }
 
 // That one mesh or, of a pipeline, all meshes need.
@@ -189,13 +75,7 @@ absl::StatusOr<Cluster> LocalCluster(const PlanningFlags& flags, const std::vect
 absl::StatusOr<Cluster> ClusterOf(const PlanningFlags& flags, const std::vector<Mesh>& meshes,
                                   const std::optional<PipelineOptions>& pipeline) {
   if (flags.cluster == "local") return LocalCluster(flags, meshes, pipeline);
-  Cluster cluster;
-  std::error_code ignored;
-  if (flags.cluster.ends_with(".json") || std::filesystem::exists(flags.cluster, ignored)) {
-    ASSIGN_OR_RETURN(cluster, Cluster::FromFile(flags.cluster));
-  } else {
-    ASSIGN_OR_RETURN(cluster, Cluster::Preset(flags.cluster));
-  }
+  ASSIGN_OR_RETURN(Cluster cluster, Cluster::Named(flags.cluster));
   if (flags.num_devices && *flags.num_devices != cluster.num_devices()) {
     return InvalidArgument(
         "--num-devices {} is not the {} devices of cluster {}; leave it out, or give --mesh",
@@ -249,18 +129,6 @@ absl::StatusOr<CostModelChoice> CostModelOf(const PlanningFlags& flags) {
 
 }  // namespace
 
-namespace {
-
-std::string Schedules() {
-  std::string text;
-  for (const ScheduleKind& kind : ScheduleKinds()) {
-    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", kind.name, kind.summary);
-  }
-  return text;
-}
-
-}  // namespace
-
 void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                       const std::string& memory_limit_help) {
   const char* const group = kGroup;
@@ -306,36 +174,7 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
           "joined by commas; auto: as the memory limit asks for")
       ->capture_default_str()
       ->group(group);
-  command
-      .add_option("--pipeline-layers", flags.layers,
-                  "For pipeline: marked (layers between the boundaries that the step marks or that "
-                  "are found in it), or into how many layers of about equal compute it is parted "
-                  "instead. Default without boundaries: 4 for each stage that --stages asks for")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option(
-          "--stages", flags.stages,
-          "For pipeline: auto, a number of stages, or the number of layers of each, such as "
-          "4,4,2")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option(
-          "--submeshes", flags.submeshes,
-          "For pipeline: hosts x devices per host of each mesh, such as 1x2,1x4. Default: "
-          "equal parts of the devices, or powers of two where these are predicted to be faster")
-      ->group(group);
-  command.add_option("--schedule", flags.schedule, "For pipeline: " + Schedules())
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--dp", flags.dp,
-                  "For pipeline: equal meshes of so many devices for data (with --op and --pp; one "
-                  "may follow from --num-devices)")
-      ->group(group);
-  command.add_option("--op", flags.op, "For pipeline: times so many for operators")->group(group);
-  command.add_option("--pp", flags.pp, "For pipeline: so many stages")->group(group);
+  AddPipelineFlags(command, flags, group);
   command
       .add_option("--memory-limit", flags.memory_limit,
                   "Bytes per device, such as 2GiB" + memory_limit_help)
@@ -433,7 +272,7 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
     ASSIGN_OR_RETURN(Mesh mesh, Mesh::Parse(text));
     request.meshes.push_back(std::move(mesh));
   }
-  ASSIGN_OR_RETURN(request.pipeline, PipelineOf(flags, request.meshes));
+  ASSIGN_OR_RETURN(request.pipeline, PipelineOf(flags, request.meshes, search.limits));
   ASSIGN_OR_RETURN(request.cluster, ClusterOf(flags, request.meshes, request.pipeline));
   if (!request.pipeline) request.methods.clear();
   for (const std::string& name : SplitAtCommas(flags.method)) {

@@ -67,7 +67,7 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
          point.layout.is_inner ? "inner" : "first", FormatBytes(point.bytes),
          FormatTime(point.us)});
   }
-  if (const std::string note = DriftNote(calibration); !note.empty()) {
+  if (const std::string note = DisturbanceNote(calibration); !note.empty()) {
     text += fmt::format("warning: {}\n\n", note);
   }
   return text + dots.ToString() + "\n" + reductions.ToString() + "\n" + collectives.ToString() +
@@ -99,7 +99,7 @@ void AddProfileCommand(CLI::App& app, CommandLine& line) {
   CLI::App* const command = app.add_subcommand(
       "profile",
       "Measure what operations and collectives cost on this machine, and keep it for "
-      "--cost-model measured (about a minute)");
+      "--cost-model measured (about two minutes)");
   command->add_flag("--local", flags->local,
                     "Measure this machine's devices, which is all that can be measured so far");
   command->add_option("--num-devices", flags->num_devices, "Devices that run at once")

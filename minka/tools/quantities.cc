@@ -1,5 +1,6 @@
 #include "minka/tools/quantities.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <stdexcept>
@@ -52,6 +53,16 @@ absl::StatusOr<int64_t> ParseBytes(const std::string& flag, const std::string& t
                            text);
   }
   return static_cast<int64_t>(quantity.value * unit->second);
+}
+
+std::vector<std::string> SplitAtCommas(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
 }
 
 }  // namespace minka

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
@@ -17,6 +18,9 @@ absl::StatusOr<double> ParseSeconds(const std::string& flag, const std::string& 
 
 // "2GiB", "500MB", "1.5g" (binary), "4096".
 absl::StatusOr<int64_t> ParseBytes(const std::string& flag, const std::string& text);
+
+// "a,b" -> {"a", "b"}.
+std::vector<std::string> SplitAtCommas(const std::string& text);
 
 // A check of flags: a whole number of at least `least` that fits into Number.
 template <typename Number>

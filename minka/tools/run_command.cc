@@ -9,6 +9,7 @@
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/check.h"
+#include "minka/driver/describe_pipeline.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
 #include "minka/driver/prepare.h"
@@ -268,12 +269,9 @@ class ModuleRun {
 
   absl::Status PrintReport() const {
     const PlannedPipeline* const pipeline = run_->pipeline();
-    std::optional<Timeline> timeline;
-    if (pipeline != nullptr) {
-      ASSIGN_OR_RETURN(timeline, PredictTimeline(*pipeline));
-      if (!flags_.workers.trace.empty()) {
-        RETURN_IF_ERROR(WriteFile(flags_.workers.trace, ChromeTrace(*timeline, trace_)));
-      }
+    if (pipeline != nullptr && !flags_.workers.trace.empty()) {
+      ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
+      RETURN_IF_ERROR(WriteFile(flags_.workers.trace, ChromeTrace(timeline, trace_)));
     }
     if (flags_.json) {
       auto json = pipeline != nullptr ? RunJson(*pipeline, figures_)
@@ -285,8 +283,9 @@ class ModuleRun {
     std::string text;
     for (const std::string& line : source_.inferred) text += fmt::format("concluded: {}\n", line);
     if (pipeline != nullptr) {
-      text += PipelineTable(run_->prepared(), pipeline->plan, pipeline->schedule, *timeline) +
-              "\n" + PredictedAndMeasured(pipeline->plan, !flags_.workers.in_process, figures_);
+      ASSIGN_OR_RETURN(const std::string table, DescribePipeline(*pipeline));
+      text +=
+          table + "\n" + PredictedAndMeasured(pipeline->plan, !flags_.workers.in_process, figures_);
     } else {
       text += PlanTable(run_->prepared(), run_->plan()) + "\n" +
               PredictedAndMeasured(run_->plan(), figures_);

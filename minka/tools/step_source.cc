@@ -241,13 +241,6 @@ absl::StatusOr<StepSource> FromOptions(const std::map<std::string, std::string>&
   return source;
 }
 
-absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& module) {
-  ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(path, module));
-  if (auto* const plan = std::get_if<PlanOfStep>(&file)) return std::move(*plan);
-  return InvalidArgument("{} is the plan of a pipeline; minka inspect shows it and its stages",
-                         path);
-}
-
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path, const std::string& module) {
   ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
   auto options = OptionsOfPlan(json);
@@ -267,7 +260,7 @@ absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path, const std::string
   if (!how.stage_of_layer.empty()) {
     auto pipeline = LoadPipeline(loaded->step, json);
     if (!pipeline.ok()) return WithContext(pipeline.status(), path);
-    return *std::move(pipeline);
+    return PipelineOfStep{.step = std::move(loaded->step), .planned = *std::move(pipeline)};
   }
   PlanOfStep result;
   result.step = std::move(loaded->step);

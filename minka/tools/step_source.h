@@ -51,10 +51,13 @@ struct PlanOfStep {
   Step step, prepared;
   Plan plan;
 };
-absl::StatusOr<PlanOfStep> ReadPlan(const std::string& path, const std::string& module);
 
-// The same of a file that may have the plan of a pipeline, which ReadPlan refuses.
-using PlanFile = std::variant<PlanOfStep, PlannedPipeline>;
+// The same of a pipeline.
+struct PipelineOfStep {
+  Step step;
+  PlannedPipeline planned;
+};
+using PlanFile = std::variant<PlanOfStep, PipelineOfStep>;
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path, const std::string& module);
 
 }  // namespace minka

@@ -7,6 +7,7 @@
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/check.h"
+#include "minka/driver/describe_pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/report/format.h"
 #include "minka/report/pipeline_table.h"
@@ -236,12 +237,13 @@ void EndScheduleWithTraining(TrainFlags& flags) {
 }
 
 absl::Status ShowPipeline(const PlannedPipeline& pipeline, const TrainFlags& flags) {
-  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(pipeline));
   if (!flags.workers.trace.empty()) {
+    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(pipeline));
     RETURN_IF_ERROR(WriteFile(flags.workers.trace, ChromeTrace(timeline)));
   }
   if (flags.json) return absl::OkStatus();
-  return Print(PipelineTable(pipeline.prepared, pipeline.plan, pipeline.schedule, timeline) + "\n");
+  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(pipeline));
+  return Print(table + "\n");
 }
 
 absl::Status RunTrain(TrainFlags flags) {

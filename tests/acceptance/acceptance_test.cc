@@ -62,6 +62,54 @@ std::string TableHead() {
          "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 }
 
+// What has no plan's cost: what holds, and the test that shows it.
+std::string RunTimeTable() {
+  struct Row {
+    const char *name, *facts, *test;
+  };
+  constexpr const char* kCpp = "run_time_rows_test";
+  constexpr Row kRows[] = {
+      {"create state",
+       "on one mesh, in 2 micro-batches and as 2 stages it lies as the step takes it, and is equal "
+       "to one device's",
+       "StateIsCreatedWhereTheStepTakesIt; from Python `test_state.py`"},
+      {"follow",
+       "an evaluation of 64 examples reads the parameters of a training of 32 where they lie: none "
+       "is copied",
+       "AnEvaluationReadsParametersWhereTrainingHasThem; from Python `test_following.py`"},
+      {"data loader",
+       "batch split, features split, both: the sums of columns are those of all samples",
+       "PlacedBatchesArriveAsAPermutation; from Python `test_data_loader.py`"},
+      {"distributed save/load",
+       "tiles [0,2] [1,3] [4,6] [5,7] are saved and loaded by rows; a pipeline goes on from an "
+       "unsharded checkpoint, and one device from a pipeline's",
+       "TilesAreSavedAndLoadedInAnotherSharding, "
+       "APipelineGoesOnFromAnUnshardedCheckpointAndTheOtherWay; `workers/checkpoint_test`"},
+      {"plain save/load", "state read back and given again goes on with equal losses",
+       "StateThatWasReadBackGoesOn"},
+      {"leaks", "after 2 steps and dropping their outputs no array is left on a worker",
+       "StepsLeaveNoArraysBehind"},
+      {"plan reuse", "a stored plan has the same objective and places parameters the same",
+       "AStoredPlanIsTheSamePlan"},
+      {"random numbers",
+       "two split draws of 16x4: 128 distinct; equal for a seed in two programs, others for "
+       "another",
+       "RandomNumbersAreThoseOfTheirSeed"},
+      {"tracing",
+       "2 stages, 2 micro-batches, 2 steps: 6 programs beside those in front of the micro-batches, "
+       "4 runs of the first stage's forward one",
+       "ATracedStepShowsEveryRun"},
+  };
+  std::string table = fmt::format(
+      "\n# Rows about run time\n\nAll on workers. Tests without a name before them are those of "
+      "`{}`.\n\n| row | what holds | test |\n|---|---|---|\n",
+      kCpp);
+  for (const Row& row : kRows) {
+    table += fmt::format("| {} | {} | {} |\n", row.name, row.facts, row.test);
+  }
+  return table;
+}
+
 void ExpectShardings(const AcceptanceRow& row, const AcceptanceResult& result) {
   const Mesh& mesh = result.plan.stage.mesh;
   for (const auto& [glob, sharding] : row.shardings) {
@@ -127,6 +175,7 @@ TEST_F(Acceptance, PlansAreThoseOfTheCommittedTable) {
     ASSERT_TRUE(results_[i].ok()) << Message(results_[i].status());
     table += TableRow(rows[i], *results_[i]);
   }
+  table += RunTimeTable();
   if (std::getenv("MINKA_UPDATE_RESULTS")) {
     ASSERT_TRUE(WriteFile(MINKA_ACCEPTANCE_RESULTS, table).ok());
   }

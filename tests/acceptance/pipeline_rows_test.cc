@@ -9,10 +9,14 @@
 #include "minka/driver/evaluation.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/parallelize.h"
-#include "minka/frontend/nn.h"
 #include "minka/frontend/trace.h"
+#include "minka/models/bert.h"
 #include "minka/oracle/oracle.h"
+#include "minka/program/pipeline_program.h"
 #include "minka/runtime/mesh/local_devices.h"
+#include "minka/runtime/mesh/step_runner.h"
+#include "minka/runtime/pipeline/session.h"
+#include "tests/acceptance/pipeline_models.h"
 #include "tests/same_result/step_inputs.h"
 
 namespace minka {
@@ -21,49 +25,13 @@ namespace {
 constexpr uint64_t kSeed = 5;
 
 const LocalDevices& Devices() {
-  static const LocalDevices devices = OpenLocalDevices({.num_devices = 4}).value();
+  static const LocalDevices devices = OpenLocalDevices({.num_devices = 8}).value();
   return devices;
 }
 
-// Dense layers in blocks, as many in each, and the mean squared error.
-Model DenseLayers(int64_t batch, int64_t width, int num_blocks, int layers_per_block) {
-  const Shape shape{ElementType::kF32, {batch, width}};
-  return {.name = "dense_layers",
-          .inputs = {{"x", shape}, {"y", shape}},
-          .forward = [=](const Scope& scope, std::span<const Tensor> inputs) {
-            Tensor x = inputs[0];
-            for (int i = 0; i < num_blocks; ++i) {
-              x = (scope / fmt::format("block_{}", i)).Block(x, [&](const Scope& block, Tensor in) {
-                for (int j = 0; j < layers_per_block; ++j) {
-                  in = Dense(block / fmt::format("dense_{}", j), in, {.features = {width}});
-                }
-                return in;
-              });
-            }
-            const Tensor difference = x - inputs[1];
-            return ModelOutput{.loss = Mean(difference * difference, {0, 1}),
-                               .outputs = {{"y", x}}};
-          }};
-}
-
-// A table of 256 rows looked up at the bottom and multiplied with at the top; the loss is a sum.
-Model TiedTable() {
-  constexpr int64_t kRows = 256, kWidth = 16;
-  return {.name = "tied_table",
-          .inputs = {{"tokens", {ElementType::kS32, {8, 8}}, kRows}},
-          .forward = [=](const Scope& scope, std::span<const Tensor> inputs) {
-            const Tensor table =
-                EmbeddingTable(scope / "table", {.num_rows = kRows, .features = kWidth});
-            const Tensor x = (scope / "look_up").Block(inputs[0], [&](const Scope&, Tensor ids) {
-              return EmbeddingRows(table, ids, ElementType::kF32);
-            });
-            const Tensor logits = Einsum("bsh,vh->bsv", x, table);
-            return ModelOutput{.loss = Sum(logits, {0, 1, 2})};
-          }};
-}
-
-void ExpectAsOneDevice(const TracedStep& traced, const Pipeline& method, int num_steps) {
-  auto run = Parallelize(traced, Cluster::Local(4), method, {.devices = Devices()});
+void ExpectAsOneDevice(const TracedStep& traced, const Pipeline& method, int num_steps,
+                       int num_devices = 4) {
+  auto run = Parallelize(traced, Cluster::Local(num_devices), method, {.devices = Devices()});
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const StepInputs inputs = InputsOf(traced, kSeed);
   const auto one_device = RunOnOneDevice(traced.step, Devices().client, inputs, num_steps);
@@ -72,13 +40,6 @@ void ExpectAsOneDevice(const TracedStep& traced, const Pipeline& method, int num
       CompareWithOneDevice(traced.step, run->runner(), inputs, num_steps, *one_device);
   ASSERT_TRUE(report.ok()) << Message(report.status());
   EXPECT_EQ(report->Failures(), "");
-}
-
-Pipeline TwoStages(int num_micro_batches, std::vector<int> submeshes = {2, 2}) {
-  Pipeline method{.num_micro_batches = num_micro_batches};
-  method.options.num_stages = 2;
-  method.options.submeshes = std::move(submeshes);
-  return method;
 }
 
 TEST(PipelineRows, DenseLayersWithMomentum) {
@@ -105,30 +66,147 @@ TEST(PipelineRows, SixDenseLayersInTwoStages) {
   ExpectAsOneDevice(Trace(DenseLayers(128, 128, 6, 1), AdamW()).value(), TwoStages(2), 2);
 }
 
-TEST(PipelineRows, ATableThatTwoStagesRead) {
-  ExpectAsOneDevice(Trace(TiedTable(), AdamW({.learning_rate = 1e-2})).value(), TwoStages(2), 2);
+// Smaller than Alpa's (batch 16, sequence 256, hidden 512, 8 heads).
+Model SmallBert(int num_layers) {
+  return BertLayers({.batch = 8,
+                     .sequence = 16,
+                     .hidden = 32,
+                     .num_layers = num_layers,
+                     .num_heads = 4,
+                     .dropout = 0});
 }
 
-TEST(PipelineRows, AStageMayForbidGatheringAndPinItsWeights) {
-  Pipeline method = TwoStages(2);
-  method.options.meshes = {Mesh({{"dummy", 1}, {"model", 2}}), Mesh({{"dummy", 1}, {"data", 2}})};
-  method.options.submeshes.clear();
-  method.options.stage_pins = {{"params/block_0/dense_0/kernel=[-,model]"}, {"y=[-,data,-]"}};
-  const TracedStep traced = Trace(DenseLayers(64, 16, 2, 2), Sgd()).value();
-  const PlanRequest request = RequestFor(Cluster::Local(4), method, {}).value();
-  const auto planned = PlanPipeline(traced.step, request);
-  ASSERT_TRUE(planned.ok()) << Message(planned.status());
-  const auto program = LowerPipeline(*planned);
-  ASSERT_TRUE(program.ok()) << Message(program.status());
-  for (size_t i = 0; i < traced.step.parameters.size(); ++i) {
-    if (traced.step.parameters[i].name != "params/block_0/dense_0/kernel") continue;
-    const MeshSlot at = program->parameters[i].front();
-    EXPECT_EQ(at.mesh, 0);
-    EXPECT_EQ(ToString(LocalShape(program->slot(at).shape, program->slot(at).sharding,
-                                  program->meshes[0].mesh)),
-              "f32[16,8]");
+TEST(PipelineRows, GradientsWithoutAnUpdate) {
+  for (const std::vector<int>& submeshes : {std::vector<int>{1, 1}, {2, 2}}) {
+    ExpectAsOneDevice(Trace(DenseLayers(64, 16, 2, 2), GivesGradients()).value(),
+                      TwoStages(4, submeshes), 1);
+    ExpectAsOneDevice(Trace(SmallBert(2), GivesGradients()).value(), TwoStages(4, submeshes), 1);
   }
-  ExpectAsOneDevice(traced, method, 2);
+}
+
+TEST(PipelineRows, LayersThatAreFound) {
+  const auto automatic = [](int num_layers) {
+    Pipeline method = TwoStages(4);
+    method.options.layers = AutoLayers{num_layers};
+    return method;
+  };
+  ExpectAsOneDevice(Trace(DenseLayers(64, 16, 1, 4), Sgd()).value(), automatic(2), 3);
+  ExpectAsOneDevice(Trace(SmallBert(2), AdamW({.learning_rate = 1e-2})).value(), automatic(2), 1);
+}
+
+TEST(PipelineRows, EightLayersOnAsManyDevices) {
+  Pipeline method{.num_micro_batches = 4};
+  method.options.num_stages = 8;
+  method.options.layers = AutoLayers{8};
+  method.remat = RematChoice{RematPolicy::kAll};
+  const TracedStep traced = Trace(SmallBert(8), AdamW({.learning_rate = 1e-2})).value();
+  ExpectAsOneDevice(traced, method, 1, 8);
+}
+
+TEST(PipelineRows, BertLayersMayBeRecomputed) {
+  for (const LayerChoice& layers : {LayerChoice(MarkedLayers{}), LayerChoice(AutoLayers{2})}) {
+    Pipeline method = TwoStages(4);
+    method.options.layers = layers;
+    method.remat = RematChoice{RematPolicy::kAll};
+    ExpectAsOneDevice(Trace(SmallBert(2), AdamW({.learning_rate = 1e-2})).value(), method, 1);
+  }
+}
+
+TEST(PipelineRows, AGlobalNormOverBothStages) {
+  const TraceOptions options{.scaling = {.clip_norm = 0.05}};
+  ExpectAsOneDevice(Trace(DenseLayers(64, 16, 2, 2), Adam(), options).value(), TwoStages(4), 3);
+}
+
+// Batch forced to the first dimension of a (1,2) mesh, which leaves the other axis to operators,
+// and of a (2,1) mesh.
+TEST(PipelineRows, BatchesForcedToADimensionOfEachMesh) {
+  const TracedStep traced = Trace(BertLayers({.batch = 4,
+                                              .sequence = 4,
+                                              .hidden = 4,
+                                              .num_layers = 2,
+                                              .num_heads = 1,
+                                              .dropout = 0}),
+                                  Adam())
+                                .value();
+  for (const Mesh& mesh :
+       {Mesh({{"batch", 1}, {"model", 2}}), Mesh({{"batch", 2}, {"model", 1}})}) {
+    Pipeline method{.num_micro_batches = 2};
+    method.options.meshes = {mesh, mesh};
+    method.options.stage_search.assign(2, {.limits = SearchLimits{.batch_axis = "batch"}});
+    ExpectAsOneDevice(traced, method, 1);
+  }
+}
+
+TEST(PipelineRows, StagesThatAreFound) {
+  Pipeline method{.num_micro_batches = 4};
+  ExpectAsOneDevice(Trace(DenseLayers(64, 16, 2, 2), Sgd()).value(), method, 3);
+  ExpectAsOneDevice(Trace(SmallBert(2), AdamW({.learning_rate = 1e-2})).value(), method, 1);
+  method.options.layers = AutoLayers{4};
+  ExpectAsOneDevice(Trace(DenseLayers(64, 16, 2, 2), Sgd()).value(), method, 3);
+  ExpectAsOneDevice(Trace(SmallBert(8), AdamW({.learning_rate = 1e-2})).value(), method, 1);
+}
+
+TEST(PipelineRows, LayersByHand) {
+  Pipeline method = TwoStages(4);
+  method.options.layers = ManualLayers{.starts = {"*/block_1/*"}};
+  ExpectAsOneDevice(Trace(DenseLayers(64, 16, 2, 2), Sgd()).value(), method, 3);
+}
+
+Pipeline Inference(std::vector<int> submeshes) {
+  Pipeline method = TwoStages(4, std::move(submeshes));
+  method.options.schedule = "inference";
+  return method;
+}
+
+TEST(PipelineRows, InferenceAlone) {
+  ExpectAsOneDevice(TraceEvaluation(DenseLayers(64, 16, 2, 2)).value(), Inference({2, 2}), 1);
+  Pipeline method = Inference({2, 2});
+  method.options.stage_search.assign(2, {.limits = SearchLimits{.no_all_to_all = true}});
+  ExpectAsOneDevice(TraceEvaluation(SmallBert(4)).value(), method, 1);
+}
+
+TEST(PipelineRows, InferenceOnStagesThatAreFound) {
+  Pipeline method = Inference({});
+  method.options.num_stages = 0;
+  ExpectAsOneDevice(TraceEvaluation(DenseLayers(64, 16, 2, 2)).value(), method, 1);
+  ExpectAsOneDevice(TraceEvaluation(SmallBert(4)).value(), method, 1);
+}
+
+// Their instruction lists differ, what they compute does not.
+TEST(PipelineRows, TwoProgramsInOneSession) {
+  const TracedStep traced = Trace(DenseLayers(64, 16, 2, 2), Sgd()).value();
+  const ParameterValues values = InputsOf(traced, kSeed)(0).value();
+  LocalSession session(Devices());
+  std::vector<std::string> instructions;
+  std::vector<std::vector<Literal>> states;
+  std::vector<StepRunner> runners;  // both are loaded at once
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    Pipeline method = TwoStages(4);
+    method.options.schedule = schedule;
+    PlannedPipeline planned =
+        PlanPipeline(traced.step, RequestFor(Cluster::Local(4), method, {}).value()).value();
+    auto executor = CompilePipeline(planned, session);
+    ASSERT_TRUE(executor.ok()) << Message(executor.status());
+    instructions.push_back(InstructionsText((*executor)->program().meshes[0]));
+    runners.emplace_back(planned.prepared, *std::move(executor));
+  }
+  EXPECT_NE(instructions[0], instructions[1]);
+  for (StepRunner& runner : runners) {
+    const StepOutput output = runner.Run(runner.CreateState(values).value(), values).value();
+    std::vector<Literal>& state = states.emplace_back();
+    for (const DistributedArray& array : output.state.arrays) {
+      if (!array.empty()) state.push_back(array.ToHost().value());
+    }
+  }
+  ASSERT_EQ(states[0].size(), states[1].size());
+  ASSERT_FALSE(states[0].empty());
+  for (size_t i = 0; i < states[0].size(); ++i) {
+    EXPECT_EQ(*states[0][i].bytes == *states[1][i].bytes, true) << i;
+  }
+}
+
+TEST(PipelineRows, ATableThatTwoStagesRead) {
+  ExpectAsOneDevice(Trace(TiedTable(), AdamW({.learning_rate = 1e-2})).value(), TwoStages(2), 2);
 }
 
 // Parameters lie where the training has them, another batch goes through.

@@ -327,7 +327,7 @@ absl::StatusOr<AcceptanceResult> PlanAndLower(const AcceptanceRow& row) {
   out.plan.stage = std::move(planned.stage);
   Describe(out.prepared, out.plan);
   RETURN_IF_ERROR(CheckPlan(out.plan, module));
-  ASSIGN_OR_RETURN(out.program, LowerSpmd(module, out.plan.stage));
+  ASSIGN_OR_RETURN(out.program, LowerSpmd(module, out.plan.stage, Platform::kCpu));
   RETURN_IF_ERROR(Verify(out.program.module));
   out.objective = ObjectiveOf(row, module, out.plan.stage, *cost);
   for (const CollectiveInstruction& collective : CollectivesOf(out.program.module)) {

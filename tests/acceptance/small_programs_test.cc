@@ -65,7 +65,7 @@ absl::StatusOr<Planned> PlanAndLower(const Step& step, const ParallelMethod& how
   out.prepared = std::move(result.prepared);
   out.plan = std::move(result.candidates[result.best].plan);
   RETURN_IF_ERROR(CheckPlan(out.plan, out.prepared.module));
-  ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stage));
+  ASSIGN_OR_RETURN(out.program, LowerSpmd(out.prepared.module, out.plan.stage, Platform::kCpu));
   return out;
 }
 

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 using std::chrono::seconds;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 class PipelineCommandTest : public CommandTest {};
@@ -81,11 +82,15 @@ TEST_F(PipelineCommandTest, APlanIsShownKeptInspectedAndRun) {
   // A name for each mesh; forward and backward of each micro-batch and the update on each.
   EXPECT_EQ(nlohmann::json::parse(Slurp(Path("trace.json")))["traceEvents"].size(), 2u * (1 + 5));
 
-  EXPECT_EQ(Run("inspect plan.json").out, plan.out);
+  const std::string inspected = Run("inspect plan.json").out;
+  EXPECT_THAT(inspected, StartsWith(plan.out));
+  EXPECT_THAT(inspected, testing::ContainsRegex("\nfrom mesh  to .* sent as .* received as "));
+  EXPECT_THAT(inspected, HasSubstr("\nstage 1, layers "));
+  EXPECT_THAT(inspected,
+              testing::ContainsRegex("\nparams/head/kernel .*(data|operator|zero|idle)"));
   EXPECT_THAT(Run("inspect plan.json --stage 1 --only params").out,
               HasSubstr("params/head/kernel"));
   EXPECT_THAT(Run("inspect plan.json --stage 2").err, HasSubstr("there are stages 0 to 1"));
-  EXPECT_THAT(Run("diff plan.json plan.json").err, HasSubstr("is the plan of a pipeline"));
 
   std::string forward_only = Slurp(Path("plan.json"));
   forward_only.replace(forward_only.find("\"schedule\": \"1f1b\""), 18,
@@ -112,7 +117,93 @@ TEST_F(PipelineCommandTest, APlanIsShownKeptInspectedAndRun) {
   EXPECT_THAT(Slurp(Path("dump/mesh1.instructions.txt")),
               HasSubstr("\nrun stage 1 forward of micro-batch 1: "));
   EXPECT_THAT(Slurp(Path("dump/cross_mesh_transfers.txt")), StartsWith("mesh 0 to mesh 1: "));
-  EXPECT_THAT(Slurp(Path("dump/stage0.backward.hlo.txt")), StartsWith("HloModule "));
+  for (const std::string program : {"stage0.forward", "stage1.backward", "stage1.apply"}) {
+    EXPECT_THAT(Slurp(Path("dump/" + program + ".hlo.txt")), StartsWith("HloModule "));
+    EXPECT_THAT(Slurp(Path("dump/" + program + ".optimized.hlo.txt")), StartsWith("HloModule "));
+    EXPECT_THAT(Slurp(Path("dump/" + program + ".inputs.txt")), HasSubstr("  on each device f32["));
+    EXPECT_THAT(Slurp(Path("dump/" + program + ".outputs.txt")),
+                HasSubstr("  on each device f32["));
+    const auto memory = nlohmann::json::parse(Slurp(Path("dump/" + program + ".memory.json")));
+    EXPECT_GT(memory["argument_bytes"], 0);
+  }
+  EXPECT_THAT(Slurp(Path("dump/step_inputs.txt")),
+              testing::ContainsRegex("state     mesh 1  params/head/kernel  f32"));
+  EXPECT_THAT(Slurp(Path("dump/step_outputs.txt")), HasSubstr("loss      mesh 1  loss  f32[]"));
+}
+
+TEST_F(PipelineCommandTest, ExplainSaysWhatIsNextToAPipelineAndDiffWhatIsDifferent) {
+  const std::string plan =
+      fmt::format("plan {} --method pipeline --num-devices 4 --micro-batches 2 ", kSmallGpt);
+  const Outcome two = Run(plan + "--stages 2 --out two.json --pin 'params/head/kernel=[-,x]'");
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  ASSERT_EQ(Run(plan + "--stages 4 --out four.json").exit_code, 0);
+  const Outcome any = Run(plan + "--top 1");
+  EXPECT_THAT(any.out, testing::ContainsRegex("^   pipeline  .*\n\\*  [234] stages on "));
+  EXPECT_THAT(any.out, testing::ContainsRegex("\nand [0-9]+ more \\(--top [0-9]+\\)\n"));
+
+  const Outcome whole = Run("explain two.json");
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_THAT(whole.out, StartsWith("gpt-tiny as a pipeline: where the "));
+  EXPECT_THAT(whole.out, HasSubstr("\nmeshes sent in no time "));
+  EXPECT_THAT(whole.out, testing::ContainsRegex("\n   layer [0-9] on stage [01] "));
+  EXPECT_THAT(Run("explain two.json --stage 1").out, StartsWith("stage 1 of gpt-tiny: layers "));
+  const Outcome kernel = Run("explain two.json --tensor params/head/kernel");
+  EXPECT_EQ(kernel.exit_code, 0) << kernel.err;
+  EXPECT_THAT(kernel.out, StartsWith("The best plans of stage 1 on mesh 1, "));
+  EXPECT_THAT(kernel.out, testing::ContainsRegex("\n\\*  \\[-,x\\] "));
+  EXPECT_EQ(Run("explain two.json --tensor nothing").err,
+            "minka: no parameter of two.json matches nothing; minka inspect two.json lists them\n");
+  EXPECT_THAT(Run("explain two.json --stage 7").err, HasSubstr("there are stages 0 to 1"));
+
+  const Outcome diff = Run("diff two.json four.json");
+  EXPECT_EQ(diff.exit_code, 0) << diff.err;
+  EXPECT_THAT(diff.out, testing::ContainsRegex("\nbubble .* %  .* %\n"));
+  EXPECT_THAT(diff.out,
+              testing::ContainsRegex("\nparams params/head/kernel +1  \\[-,x\\] +\\[-,-\\]\n"));
+  EXPECT_THAT(diff.out, HasSubstr(" others lie alike, on other stages\n"));
+  EXPECT_THAT(Run("diff two.json two.json").out,
+              HasSubstr("All parameters, inputs and outputs lie alike.\n"));
+  ASSERT_EQ(Run(fmt::format("plan {} --mesh x=4 --out one.json", kSmallGpt)).exit_code, 0);
+  const Outcome with_one = Run("diff one.json two.json");
+  EXPECT_EQ(with_one.exit_code, 0) << with_one.err;
+  EXPECT_THAT(with_one.out, testing::ContainsRegex("\nmesh +x=4 +"));
+  EXPECT_THAT(with_one.out, Not(HasSubstr("different modules")));
+}
+
+TEST_F(PipelineCommandTest, LayersAndStagesAreAsListed) {
+  const std::string plan =
+      fmt::format("plan {} --method pipeline --num-devices 4 --micro-batches 2 --json ", kSmallGpt);
+  const auto planned = [&](const std::string& flags) {
+    const Outcome outcome = Run(plan + flags);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  };
+  const auto by_name =
+      planned("--pipeline-layers 'params/layer_0/*,params/layer_1/*' --stages 1,2");
+  EXPECT_EQ(by_name["layer_starts"].size(), 2u);
+  EXPECT_EQ(by_name["stage_of_layer"], (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(planned("--pipeline-layers 0,2 --stages 2")["stage_of_layer"].size(), 2u);
+  EXPECT_EQ(Run(plan + "--pipeline-layers 'params/layer_7/*' --stages 2").err,
+            "minka: a layer shall begin at \"params/layer_7/*\", which names nothing in the "
+            "forward pass of gpt-tiny; there are names of operations, their names in the model and "
+            "names of parameters\n");
+
+  Write("stages.json", R"({"stages": [{"layers": 1, "mesh": "data=2", "batch_axis": "data"},
+    {"layers": [1, 2, 3], "mesh": "data=1,model=2", "pins": ["params/head/kernel=[-,model]"]}]})");
+  const auto by_file = planned("--stages stages.json --out plan.json");
+  EXPECT_EQ(by_file["stage_of_layer"], (std::vector<int>{0, 1, 1, 1}));
+  EXPECT_EQ(by_file["stages"][1]["plan"]["stages"][0]["mesh"], "data=1,model=2");
+  const Outcome run = Run(
+      "run gpt-tiny --layers 2 --sequence 32 --plan plan.json --random-inputs 1 --steps 1 --check "
+      "--in-process --json");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  // The plan says by itself what stood in the file.
+  ASSERT_TRUE(fs::remove(Path("stages.json")));
+  EXPECT_EQ(Run("explain plan.json --tensor params/head/kernel --stage 1").exit_code, 0);
+  EXPECT_THAT(Run(plan + "--stages stages.json").err, HasSubstr("stages.json"));
+  Write("stages.json", R"({"stages": [{"layers": 1, "mesh": "data=2"}, {"layer": 3}]})");
+  EXPECT_THAT(Run(plan + "--stages stages.json").err,
+              HasSubstr("stages[1] has a field layer; layers, submesh, mesh"));
 }
 
 TEST_F(PipelineCommandTest, StagesGetUnequalMeshesWhereTheyDoNotDivideTheDevices) {
@@ -192,7 +283,7 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --pipeline-layers 5000"),
               HasSubstr("5000 layers are asked for, but the forward pass of gpt-tiny has "));
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --pipeline-layers 0"),
-              HasSubstr("--pipeline-layers 0 is neither marked nor a number of layers"));
+              HasSubstr("--pipeline-layers 0 is neither marked, nor a number of layers"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 1,4"),
               HasSubstr("5 layers are given to stages; gpt-tiny has 4"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 3"),

@@ -105,7 +105,7 @@ class Enumerator {
     Restriction restriction;
     if (instruction.opcode == Opcode::kParameter) {
       ASSIGN_OR_RETURN(restriction, restrictions.OfParameter(id));
-    } else if (loop_.exists() && loop_.roles[id] == LoopRole::kSum) {
+    } else if (loop_.IsSum(id)) {
       restriction = restrictions.OfSum(id);
     }
     restrictions.AddBatchAxis(id, rule, restriction);

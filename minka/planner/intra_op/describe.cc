@@ -124,13 +124,14 @@ void DescribeAccumulators(const Step& step, const StagePlan& stage, Plan& plan) 
   const MicroLoop loop = FindMicroLoop(step.module);
   plan.num_micro_batches = static_cast<int>(loop.num_micro_batches);
   const std::map<InstructionId, std::string> names = NamesOfMarks(step);
-  for (InstructionId id = loop.begin; id < loop.end; ++id) {
-    if (!loop.LeavesLoop(id)) continue;
-    const auto name = names.find(id);
-    const Sharding sharding = VersionSharding(step.module, stage, {id, 0}, 0);
-    plan.accumulators[name == names.end() ? entry.instructions[id].name : name->second] =
-        fmt::format("{} {} {}", loop.roles[id] == LoopRole::kSum ? "sum" : "stack",
-                    ToString(entry.shape({id, 0})), ToString(sharding, stage.mesh));
+  for (const Accumulator& accumulator : loop.accumulators) {
+    const Value value = {accumulator.id};
+    const auto name = names.find(accumulator.id);
+    const Sharding sharding = VersionSharding(step.module, stage, value, 0);
+    const bool is_sum = accumulator.kind == Accumulator::Kind::kSum;
+    plan.accumulators[name == names.end() ? entry.instruction(value).name : name->second] =
+        fmt::format("{} {} {}", is_sum ? "sum" : "stack", ToString(entry.shape(value)),
+                    ToString(sharding, stage.mesh));
   }
 }
 

@@ -382,9 +382,8 @@ std::vector<bool> FindActivations(const Step& step, const std::vector<Phase>& ph
     }
     found[id] = found[id] && phases[id] != Phase::kApply;
   }
-  const MicroLoop loop = FindMicroLoop(step.module);
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    if (loop.LeavesLoop(id)) found[id] = false;
+  for (const Accumulator& accumulator : FindMicroLoop(step.module).accumulators) {
+    found[accumulator.id] = false;
   }
   return found;
 }

@@ -68,7 +68,7 @@ struct StepFacts {
   // in front of the loop.
   int64_t RunsOfReshard(Value value, InstructionId reader, bool hoists) const {
     if (loop.IsTransient(value.instruction)) return loop.num_micro_batches;
-    const bool hoisted = hoists || !loop.IsInside(reader) || loop.roles[reader] == LoopRole::kStack;
+    const bool hoisted = hoists || !loop.IsInside(reader) || loop.IsStack(reader);
     return hoisted ? 1 : loop.num_micro_batches;
   }
 };

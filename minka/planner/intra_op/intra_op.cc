@@ -331,7 +331,8 @@ SearchResult<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const C
                                      const IntraOpOptions& options) {
   if (IsDataParallel(options.method)) return PlanDataParallel(step, mesh, cost, options);
   ASSIGN_OR_RETURN(IntraOpResult result, PlanOnce(step, mesh, cost, options));
-  if (cost.shares_latency()) TakePlanByRules(step, mesh, cost, options, result);
+  if (options.tries_rules && cost.shares_latency())
+    TakePlanByRules(step, mesh, cost, options, result);
   return result;
 }
 

@@ -86,6 +86,9 @@ struct IntraOpOptions {
   WorkBudget* budget = nullptr;  // outlives the call; null: no limit
   // The search ends once nothing can have a smaller objective. For methods without penalties.
   std::optional<double> cutoff;
+  // Are the plans of data, zero2 and zero3 among the answers of kShard? Without them planning takes
+  // half the time, and the plan may be a little slower.
+  bool tries_rules = true;
   // Sums over micro-batches are split over as many devices as divide them.
   bool scatters_accumulators = false;
   // What a device holds when the plan's program is compiled, where the compiler's work can be

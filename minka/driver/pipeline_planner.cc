@@ -1,0 +1,288 @@
+#include "minka/driver/pipeline_planner.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+#include "minka/driver/predict_pipeline.h"
+#include "minka/planner/inter_op/balance_stages.h"
+
+namespace minka {
+namespace {
+
+// Under limits stages are searched again and again, and seldom to the end: about so often.
+constexpr int64_t kLimitedSearches = 12;
+
+// By what pins name things (SearchOptions::pins).
+bool NamesParameterOrResult(const Step& step, std::string_view glob) {
+  const auto matches = [&](const auto& info) { return MatchesGlob(glob, info.name); };
+  return std::ranges::any_of(step.parameters, matches) ||
+         std::ranges::any_of(step.results, matches);
+}
+bool NamesOperation(const Step& step, std::string_view glob) {
+  return std::ranges::any_of(
+      step.module.entry_computation().instructions, [&](const Instruction& instruction) {
+        return MatchesGlob(glob, instruction.name) || MatchesGlob(glob, instruction.op_name);
+      });
+}
+
+// Without pins on what other stages have.
+std::vector<std::string> PinsOfStage(const std::vector<std::string>& pins, const Step& whole,
+                                     const Step& stage) {
+  std::vector<std::string> of_stage;
+  for (const std::string& pin : pins) {
+    const std::string_view glob = std::string_view(pin).substr(0, pin.rfind('='));
+    const auto names =
+        NamesParameterOrResult(whole, glob) ? NamesParameterOrResult : NamesOperation;
+    if (names(stage, glob) || !names(whole, glob)) of_stage.push_back(pin);
+  }
+  return of_stage;
+}
+
+}  // namespace
+
+PipelinePlanner::PipelinePlanner(const PlanRequest& planning, Step simplified, LayerChoice layers,
+                                 StagePlanner& stages)
+    : planning_(planning),
+      steps_(std::move(simplified)),
+      layers_(std::move(layers)),
+      stages_(stages),
+      layer_costs_(planning, steps_, stages) {}
+
+absl::Status PipelinePlanner::CheckStages(int num_stages) const {
+  if (num_stages <= num_layers()) return absl::OkStatus();
+  if (num_layers() == 0) {
+    return InvalidArgument(
+        "{} has no layers to part into stages: none are marked, and none are found between its "
+        "inputs and its loss (--loss names that result of a module); --pipeline-layers N parts "
+        "it into N layers",
+        name());
+  }
+  return InvalidArgument(
+      "{} stages are asked for, but {} has {} layers, and each stage one at least{}", num_stages,
+      name(), num_layers(),
+      std::holds_alternative<MarkedLayers>(layers_) ? " (--pipeline-layers N parts it into N)"
+                                                    : "");
+}
+
+absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_layer, int num_stages,
+                                                   std::vector<std::vector<Mesh>> shapes) {
+  const auto num_meshes = static_cast<int>(shapes.size());
+  if (num_stages < 1 || num_stages % num_meshes != 0) {
+    return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
+  }
+  const size_t num_options = planning_.pipeline->stage_search.size();
+  if (num_options > 0 && num_options != static_cast<size_t>(num_stages)) {
+    return InvalidArgument("{} stages are planned, but there are options for {}", num_stages,
+                           num_options);
+  }
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  Assignment out{.shapes = std::move(shapes)};
+  ASSIGN_OR_RETURN(
+      out.schedule,
+      ScheduleFor(*prepared, planning_.pipeline->schedule,
+                  {.num_meshes = num_meshes,
+                   .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches),
+                   .stages_per_mesh = num_stages / num_meshes}));
+  if (stage_of_layer.empty()) {
+    std::vector<int> sizes;
+    for (int stage = 0; stage < num_stages; ++stage) {
+      const Mesh& mesh = out.shapes[out.schedule.MeshOf(stage)].front();
+      sizes.push_back(static_cast<int>(mesh.num_devices()));
+    }
+    ASSIGN_OR_RETURN(const std::vector<double> load, LoadOfLayers());
+    stage_of_layer = BalanceLayers(load, sizes);
+  }
+  out.stage_of_layer = std::move(stage_of_layer);
+  return out;
+}
+
+absl::StatusOr<PlannedPipeline> PipelinePlanner::Plan(const Assignment& assignment,
+                                                      const StageDemands& demands) {
+  ASSIGN_OR_RETURN(Searched searched, PlanAs(assignment, demands));
+  return std::move(searched.pipeline);
+}
+
+absl::StatusOr<PlannedPipeline> PipelinePlanner::PlanWithin(const Assignment& assignment) {
+  const StageDemands first{.remat = FirstRemat()};
+  if (!planning_.search.memory_limit_bytes) return Plan(assignment, first);
+  FitOptions options{.limit_bytes = *planning_.search.memory_limit_bytes,
+                     .stage_of_layer = assignment.stage_of_layer,
+                     .candidates = planning_.remat ? RematChoice() : steps_.RematCandidates()};
+  for (int stage = 0; stage < assignment.schedule.num_stages(); ++stage) {
+    options.mesh_of_stage.push_back(assignment.schedule.MeshOf(stage));
+  }
+  const auto plan = [&](const StageDemands& demands) -> absl::StatusOr<DemandedPipeline> {
+    ASSIGN_OR_RETURN(const Searched searched, PlanAs(assignment, demands));
+    return Summary(searched);
+  };
+  ASSIGN_OR_RETURN(const StageDemands demands, FitStages(first, options, plan));
+  ASSIGN_OR_RETURN(Searched searched, PlanAs(assignment, demands));
+  return std::move(searched.pipeline);
+}
+
+void PipelinePlanner::AddWays(int num_devices, const std::vector<Mesh>& shapes, bool saves_memory,
+                              std::vector<StageWay>& ways, std::vector<MeshOfWay>& meshes) {
+  const RematChoice all =
+      saves_memory && !planning_.remat ? steps_.RematCandidates() : RematChoice();
+  for (const Mesh& mesh : shapes) {
+    for (const bool splits_state : {false, true}) {
+      if (splits_state && (!saves_memory || num_devices == 1)) continue;
+      auto kept = layer_costs_.On(mesh, splits_state, FirstRemat());
+      if (!kept.ok()) continue;
+      StageWay way{.num_devices = num_devices, .kept = *std::move(kept)};
+      if (!all.empty()) {
+        auto recomputed = layer_costs_.On(mesh, splits_state, all);
+        if (recomputed.ok()) way.recomputed = *std::move(recomputed);
+      }
+      ways.push_back(std::move(way));
+      meshes.push_back({mesh, splits_state});
+    }
+  }
+}
+
+StageDemands PipelinePlanner::DemandsOf(const FoundPipeline& found) {
+  StageDemands demands{.remat = FirstRemat()};
+  const RematChoice all = steps_.RematCandidates();
+  for (const FoundStage& stage : found.stages) {
+    for (int layer = stage.begin_layer; layer < stage.begin_layer + stage.num_recomputed; ++layer) {
+      if (all[layer] == RematPolicy::kNone) continue;
+      demands.remat.resize(num_layers(), RematPolicy::kNone);
+      demands.remat[layer] = all[layer];
+    }
+  }
+  return demands;
+}
+
+absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages) {
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  std::vector<int> out = {0};
+  for (int num_stages = 1; num_stages <= most_stages; ++num_stages) {
+    const auto schedule = ScheduleFor(
+        *prepared, planning_.pipeline->schedule,
+        {.num_meshes = num_stages,
+         .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches)});
+    if (!schedule.ok() && num_stages == 1) return schedule.status();
+    // Some schedules cannot have every number of stages.
+    out.push_back(schedule.ok() ? PeakInFlight(*schedule).front() : out.back());
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<double>> PipelinePlanner::LoadOfLayers() {
+  if (load_.empty()) RETURN_IF_ERROR(FindLoadOfLayers());
+  return load_;
+}
+
+absl::StatusOr<PipelinePlanner::Searched> PipelinePlanner::PlanAs(const Assignment& assignment,
+                                                                  const StageDemands& demands) {
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(demands.remat));
+  Searched out{.pipeline = {.prepared = *prepared, .schedule = assignment.schedule}};
+  PlannedPipeline& pipeline = out.pipeline;
+  pipeline.plan.stage_of_layer = assignment.stage_of_layer;
+  pipeline.plan.remat = demands.remat;
+  ASSIGN_OR_RETURN(
+      pipeline.staged,
+      CutIntoStages(*prepared, {.stage_of_layer = assignment.stage_of_layer,
+                                .splits_backward = assignment.schedule.splits_backward}));
+  RETURN_IF_ERROR(PlanStages(assignment, demands.limit_bytes, pipeline));
+  for (const PipelineStagePlan& stage : pipeline.plan.stages) {
+    out.bytes.push_back(stage.plan.peak_memory_bytes);
+  }
+  RETURN_IF_ERROR(Describe(pipeline));
+  return out;
+}
+
+DemandedPipeline PipelinePlanner::Summary(const Searched& searched) {
+  const PipelinePlan& plan = searched.pipeline.plan;
+  DemandedPipeline out{.step_time_us = plan.step_time_us};
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const PipelineStagePlan& stage = plan.stages[i];
+    const double micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us;
+    out.stages.push_back({.searched_bytes = searched.bytes[i],
+                          .peak_bytes = stage.plan.peak_memory_bytes,
+                          .busy_us = plan.num_micro_batches * micro_batch_us + stage.apply_us});
+  }
+  return out;
+}
+
+absl::Status PipelinePlanner::FindLoadOfLayers() {
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  const Mesh one_device({{"x", 1}});
+  ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
+                   MakeCostModel(planning_.cost_model, planning_.cluster, one_device));
+  ASSIGN_OR_RETURN(const IntraOpResult planned,
+                   PlanMesh(*prepared, one_device, *cost, {.method = Method::kData}));
+  load_.resize(num_layers());
+  const Computation& entry = prepared->module.entry_computation();
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const StepPart& part = entry.instructions[id].part;
+    if (part.layer < 0 || part.phase == Phase::kApply) continue;
+    load_[part.layer] += planned.stage.ops[id].cost_us;
+  }
+  return absl::OkStatus();
+}
+
+void PipelinePlanner::ReportProgress(int stage, int num_stages) const {
+  if (!planning_.on_progress) return;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  planning_.on_progress(fmt::format("stage {} of {}", stage + 1, num_stages), elapsed.count(), 1);
+}
+
+absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
+                                         const std::vector<std::optional<int64_t>>& limits,
+                                         PlannedPipeline& out) {
+  std::vector<std::vector<Mesh>> left =
+      assignment.shapes;  // of each mesh the one that its first stage took
+  for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
+    const int number = out.schedule.MeshOf(stage);
+    RETURN_IF_ERROR(CheckNotCancelled(planning_));
+    ReportProgress(stage, out.schedule.num_stages());
+    const std::optional<int64_t> limit = limits.empty() ? std::nullopt : limits[stage];
+    absl::StatusOr<minka::Plan> best = stages_.PlanOn(
+        out.staged.stages[stage].step,
+        {.meshes = left[number],
+         .search = SearchOf(stage, limit, out),
+         .splits_state = !assignment.splits_state.empty() && assignment.splits_state[stage]});
+    if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
+    for (size_t layer = 0; layer < out.plan.stage_of_layer.size(); ++layer) {
+      if (out.plan.stage_of_layer[layer] == stage)
+        best->stage.layers.push_back(static_cast<int>(layer));
+    }
+    left[number] = {best->stage.mesh};
+    out.plan.stages.push_back({.plan = *std::move(best), .mesh_number = number});
+  }
+  return absl::OkStatus();
+}
+
+SearchOptions PipelinePlanner::SearchOf(int stage, std::optional<int64_t> limit,
+                                        const PlannedPipeline& pipeline) const {
+  SearchOptions search = planning_.search;
+  search.memory_limit_bytes = limit;
+  search.work_limit /= pipeline.schedule.num_stages() * (limit ? kLimitedSearches : 1);
+  search.pins = PinsOfStage(search.pins, pipeline.prepared, pipeline.staged.stages[stage].step);
+  const std::vector<StageSearchOptions>& of_stages = planning_.pipeline->stage_search;
+  if (of_stages.empty()) return search;
+  std::ranges::copy(of_stages[stage].pins, std::back_inserter(search.pins));
+  if (of_stages[stage].limits) search.limits = *of_stages[stage].limits;
+  return search;
+}
+
+absl::Status PipelinePlanner::Describe(PlannedPipeline& out) const {
+  PipelinePlan& plan = out.plan;
+  plan.module_hash = HashText(ModuleHash(out.prepared.module));
+  plan.options = planning_.options;
+  plan.cost_model = plan.stages.front().plan.cost_model;
+  plan.num_micro_batches = out.schedule.shape.num_micro_batches;
+  plan.per_micro_batch = plan.num_micro_batches > 1 && planning_.micro_batches.per_micro_batch;
+  plan.schedule = out.schedule.name;
+  plan.layers = layers_;
+  return PredictPipeline(planning_.cluster, out);
+}
+
+}  // namespace minka

@@ -1,0 +1,104 @@
+// Plans pipelines of one step, once it is said which layers are a stage, and on which meshes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "minka/driver/layer_costs.h"
+#include "minka/driver/pipeline.h"
+#include "minka/driver/plan_stage.h"
+#include "minka/driver/prepared_steps.h"
+#include "minka/planner/inter_op/fit_stages.h"
+#include "minka/planner/inter_op/stage_search.h"
+
+namespace minka {
+
+// Which layers run where, before anything is searched.
+struct Assignment {
+  Schedule schedule;
+  std::vector<int> stage_of_layer;
+  std::vector<std::vector<Mesh>> shapes;  // that each mesh may have
+  std::vector<bool> splits_state;         // by stage, see StageRequest; empty: nowhere
+};
+
+// Where a way of the search over stages runs.
+struct MeshOfWay {
+  Mesh mesh;
+  bool splits_state = false;
+};
+
+// Not thread-safe. What it is made of must outlive it.
+class PipelinePlanner {
+ public:
+  // `layers`: by which the step was simplified.
+  PipelinePlanner(const PlanRequest& planning, Step simplified, LayerChoice layers,
+                  StagePlanner& stages);
+
+  int num_layers() const { return steps_.simplified().num_layers.value_or(0); }
+  const std::string& name() const { return steps_.simplified().module.name; }
+
+  // InvalidArgument where there are not so many layers.
+  absl::Status CheckStages(int num_stages) const;
+
+  // Of so many stages on meshes of the shapes given by mesh. Without stage_of_layer, layers are
+  // spread evenly.
+  absl::StatusOr<Assignment> Assign(std::vector<int> stage_of_layer, int num_stages,
+                                    std::vector<std::vector<Mesh>> shapes);
+
+  // As demanded, whatever memory it needs.
+  absl::StatusOr<PlannedPipeline> Plan(const Assignment& assignment, const StageDemands& demands);
+
+  // The fastest found that fits into the memory limit; if none does, the one that needs least.
+  absl::StatusOr<PlannedPipeline> PlanWithin(const Assignment& assignment);
+
+  // Ways to run each layer on so many devices, as far as they can be planned; none where the step
+  // cannot be cut behind every layer. `saves_memory`: those that take less of it, too.
+  void AddWays(int num_devices, const std::vector<Mesh>& shapes, bool saves_memory,
+               std::vector<StageWay>& ways, std::vector<MeshOfWay>& meshes);
+
+  // The first layers of each stage recomputed, as many as it says.
+  StageDemands DemandsOf(const FoundPipeline& found);
+
+  // By number of stages from a stage to the end: how many micro-batches it holds. Of as many
+  // stages as there are at most.
+  absl::StatusOr<std::vector<int>> InFlight(int most_stages);
+
+  // What the forward and backward pass of each layer take on one device.
+  absl::StatusOr<std::vector<double>> LoadOfLayers();
+
+ private:
+  struct Searched {
+    PlannedPipeline pipeline;
+    std::vector<int64_t> bytes;  // by stage, that its search takes it to need
+  };
+
+  RematChoice FirstRemat() const { return planning_.remat.value_or(RematChoice()); }
+  absl::StatusOr<const Step*> PreparedWith(const RematChoice& remat) {
+    return steps_.With(remat, planning_.micro_batches);
+  }
+
+  absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands);
+  static DemandedPipeline Summary(const Searched& searched);
+  absl::Status FindLoadOfLayers();
+  void ReportProgress(int stage, int num_stages) const;
+  absl::Status PlanStages(const Assignment& assignment,
+                          const std::vector<std::optional<int64_t>>& limits, PlannedPipeline& out);
+  SearchOptions SearchOf(int stage, std::optional<int64_t> limit,
+                         const PlannedPipeline& pipeline) const;
+  absl::Status Describe(PlannedPipeline& out) const;
+
+  const PlanRequest& planning_;
+  PreparedSteps steps_;
+  const LayerChoice layers_;
+  StagePlanner& stages_;
+  LayerCosts layer_costs_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<double> load_;  // by layer
+};
+
+}  // namespace minka

@@ -1,0 +1,96 @@
+#include "minka/driver/plan_stage.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "fmt/format.h"
+#include "minka/base/hash.h"
+#include "minka/base/status.h"
+#include "minka/planner/intra_op/describe.h"
+
+namespace minka {
+namespace {
+
+constexpr int64_t kNoLimit = int64_t{1} << 60;
+
+// Equal for stages of equal layers: what a search looks at.
+uint64_t KeyOf(const Step& step, const StageRequest& request) {
+  const SearchOptions& search = request.search;
+  std::string text = fmt::to_string(ModuleHash(step.module));
+  for (const Instruction& instruction : step.module.entry_computation().instructions) {
+    text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
+    text += static_cast<char>('a' + static_cast<int>(instruction.part.loop));
+  }
+  for (const ParameterInfo& info : step.parameters) {
+    text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
+    if (!search.pins.empty()) text += info.name;
+  }
+  for (const std::string& pin : search.pins) text += " " + pin;
+  if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
+  for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
+  text += fmt::format(" {} {} {}", request.splits_state, request.tries_rules, search.gap);
+  const SearchLimits& limits = search.limits;
+  text += fmt::format(" {}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
+                      limits.no_replicated_parameters, limits.prefer_reduce_scatter,
+                      limits.batch_axis, limits.combine_gathers_bytes);
+  return StableHash(text);
+}
+
+void SplitState(SearchOptions& search) {
+  search.limits.no_replicated_parameters = true;
+  // With a limit, be it one that nothing reaches, no copies are made in front of the loop.
+  if (!search.memory_limit_bytes) search.memory_limit_bytes = kNoLimit;
+}
+
+}  // namespace
+
+absl::StatusOr<const SearchedStage*> StagePlanner::Search(const Step& step,
+                                                          const StageRequest& request) {
+  const uint64_t key = KeyOf(step, request);
+  auto found = searched_.find(key);
+  if (found == searched_.end()) {
+    ASSIGN_OR_RETURN(SearchedStage searched, SearchAnew(step, request));
+    found = searched_.emplace(key, std::move(searched)).first;
+  }
+  return &found->second;
+}
+
+absl::StatusOr<Plan> StagePlanner::PlanOn(const Step& step, const StageRequest& request) {
+  ASSIGN_OR_RETURN(const SearchedStage* searched, Search(step, request));
+  ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(searched->mesh));
+  return PlanOf(step, request_.methods.front(), *cost, searched->result);
+}
+
+absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
+                                                       const StageRequest& request) const {
+  std::optional<SearchedStage> best;
+  absl::Status refusal;
+  for (const Mesh& mesh : request.meshes) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(mesh));
+    WorkBudget budget(request.search.work_limit / static_cast<int64_t>(request.meshes.size()));
+    IntraOpOptions options{.method = request_.methods.front(),
+                           .search = request.search,
+                           .budget = &budget,
+                           .tries_rules = request.tries_rules,
+                           .scatters_accumulators = request.splits_state,
+                           .cancelled = request_.cancelled};
+    if (request.splits_state) SplitState(options.search);
+    if (best && request_.methods.front() == Method::kShard) options.cutoff = best->result.objective;
+    SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
+    if (!planned.ok()) {
+      if (refusal.ok()) refusal = planned.status().why;
+      continue;
+    }
+    if (best && planned->stage.step_time_us >= best->result.stage.step_time_us) continue;
+    best = SearchedStage{mesh, *std::move(planned)};
+  }
+  if (!best) return refusal;
+  return *std::move(best);
+}
+
+absl::StatusOr<std::unique_ptr<CostModel>> StagePlanner::CostModelFor(const Mesh& mesh) const {
+  return MakeCostModel(request_.cost_model, request_.cluster, mesh);
+}
+
+}  // namespace minka

@@ -1,0 +1,50 @@
+// Plans single stages of pipelines, each on the fastest of the meshes that it may have.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/plan_step.h"
+
+namespace minka {
+
+// What the search found of a stage: its fastest mesh and how it runs there.
+struct SearchedStage {
+  Mesh mesh;
+  IntraOpResult result;
+};
+
+struct StageRequest {
+  std::vector<Mesh> meshes;  // that it may have
+  SearchOptions search;      // work_limit of this stage alone
+  // No state and no sum over micro-batches is whole on every device where it can be split, and no
+  // copy of it outlives a micro-batch.
+  bool splits_state = false;
+  bool tries_rules = true;  // see IntraOpOptions
+};
+
+// Remembers what it found: stages of equal layers are searched once, in however many pipelines of
+// one step they stand. Not thread-safe.
+class StagePlanner {
+ public:
+  // Reads cluster, cost model, first method and `cancelled`.
+  explicit StagePlanner(PlanRequest request) : request_(std::move(request)) {}
+
+  // As long as this lives; the same for equal stages. Errors say why the first mesh has no plan.
+  absl::StatusOr<const SearchedStage*> Search(const Step& step, const StageRequest& request);
+  // Described, for its step.
+  absl::StatusOr<Plan> PlanOn(const Step& step, const StageRequest& request);
+
+ private:
+  absl::StatusOr<SearchedStage> SearchAnew(const Step& step, const StageRequest& request) const;
+  absl::StatusOr<std::unique_ptr<CostModel>> CostModelFor(const Mesh& mesh) const;
+
+  const PlanRequest request_;
+  std::map<uint64_t, SearchedStage> searched_;  // by what a search looks at
+};
+
+}  // namespace minka

@@ -1,0 +1,252 @@
+#include "minka/driver/submesh_search.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "minka/base/status.h"
+#include "minka/driver/mesh_shapes.h"
+#include "minka/planner/inter_op/stage_search.h"
+
+namespace minka {
+namespace {
+
+// Which numbers of devices a stage may have: powers of two, and equal parts of the cluster.
+std::vector<int> SubmeshSizes(const Cluster& cluster, int num_stages) {
+  const int num_devices = cluster.num_devices();
+  std::set<int> sizes;
+  for (int size = 1; size < num_devices; size *= 2) sizes.insert(size);
+  for (int parts = 2; parts <= num_devices; ++parts) {
+    if (num_devices % parts == 0) sizes.insert(num_devices / parts);
+  }
+  if (num_stages == 1) sizes = {num_devices};
+  std::vector<int> out;
+  for (const int size : sizes) {
+    if (SubmeshShapes(cluster, size).ok()) out.push_back(size);
+  }
+  return out;
+}
+
+class SubmeshSearch {
+ public:
+  SubmeshSearch(PipelinePlanner& planner, const PlanRequest& request)
+      : planner_(planner), request_(request), cluster_(request.cluster) {}
+
+  absl::StatusOr<PlannedPipeline> Run(int num_stages) {
+    RETURN_IF_ERROR(planner_.CheckStages(num_stages > 0 ? num_stages : 2));
+    const size_t num_given = request_.pipeline->stage_of_layer.size();
+    if (num_given > 0 && static_cast<int>(num_given) != planner_.num_layers()) {
+      return InvalidArgument("{} layers are given to stages; {} has {}", num_given, planner_.name(),
+                             planner_.num_layers());
+    }
+    RETURN_IF_ERROR(FindWays(num_stages, /*saves_memory=*/false));
+    ASSIGN_OR_RETURN(StageSearchInput search, OptionsFor(num_stages));
+    const std::vector<FoundPipeline> free = FindStages(ways_, search);
+    if (free.empty()) {
+      return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
+                             cluster_.num_devices(),
+                             num_stages > 0 ? fmt::to_string(num_stages)
+                                            : fmt::format("2 to {}", planner_.num_layers()));
+    }
+    const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
+    const bool may_fit =
+        !limit || free.front().peak_bytes() < kHopeless * static_cast<double>(*limit);
+    if (may_fit) RETURN_IF_ERROR(PlanFastest(free));
+    if (best_ || !limit) return Best();
+    ASSIGN_OR_RETURN(const Assignment fastest, AssignmentOf(free.front()));
+    RETURN_IF_ERROR(FindWays(num_stages, /*saves_memory=*/true));
+    return FastestThatFits(std::move(search), fastest);
+  }
+
+ private:
+  // So many of what the search finds are planned, one of a number of stages.
+  static constexpr int kMostPlanned = 3;
+  // What is estimated to need so many times the limit is not planned.
+  static constexpr double kHopeless = 1.25;
+  // Estimates that were too low are corrected so often.
+  static constexpr int kMostCorrections = 3;
+  // Meshes of more devices are searched in shapes of two axes at most.
+  static constexpr int kMostDevicesOfAllShapes = 8;
+
+  absl::Status FindWays(int num_stages, bool saves_memory) {
+    ways_.clear();
+    meshes_.clear();
+    for (const int size : SubmeshSizes(cluster_, num_stages)) {
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      ASSIGN_OR_RETURN(std::vector<Mesh> shapes, SubmeshShapes(cluster_, size));
+      std::erase_if(shapes, [size](const Mesh& mesh) {
+        return size > kMostDevicesOfAllShapes && NumAxesThatSplit(mesh) > 2;
+      });
+      planner_.AddWays(size, shapes, saves_memory, ways_, meshes_);
+    }
+    if (!ways_.empty()) return absl::OkStatus();
+    return AddEvenWays(num_stages);
+  }
+
+  // As if every device did its even part of what the layers take on one.
+  absl::Status AddEvenWays(int num_stages) {
+    ASSIGN_OR_RETURN(const std::vector<double> load, planner_.LoadOfLayers());
+    for (const int size : SubmeshSizes(cluster_, num_stages)) {
+      StageWay way{.num_devices = size};
+      for (const double of_layer : load) way.kept.push_back({.micro_batch_us = of_layer / size});
+      ways_.push_back(std::move(way));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StageSearchInput> OptionsFor(int num_stages) {
+    StageSearchInput out{
+        .num_devices = cluster_.num_devices(),
+        .devices_per_host = cluster_.devices_per_host,
+        .num_micro_batches = static_cast<int>(request_.micro_batches.num_micro_batches),
+        .num_stages = num_stages};
+    const std::vector<int>& given = request_.pipeline->stage_of_layer;
+    for (int layer = 0; layer < static_cast<int>(given.size()); ++layer) {
+      if (layer == 0 || given[layer] != given[layer - 1]) out.stage_begins.push_back(layer);
+    }
+    ASSIGN_OR_RETURN(out.in_flight,
+                     planner_.InFlight(std::min(planner_.num_layers(), cluster_.num_devices())));
+    return out;
+  }
+
+  absl::Status PlanFastest(const std::vector<FoundPipeline>& found) {
+    int num_planned = 0;
+    absl::Status refusal;
+    for (const FoundPipeline& pipeline : found) {
+      const bool is_slower = best_ && best_->plan.step_time_us <= pipeline.step_time_us;
+      if (is_slower || num_planned == kMostPlanned) {
+        NoteNotPlanned(pipeline);
+        continue;
+      }
+      ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(pipeline));
+      absl::StatusOr<PlannedPipeline> planned =
+          planner_.Plan(assignment, planner_.DemandsOf(pipeline));
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      if (!planned.ok()) {
+        if (refusal.ok()) refusal = planned.status();
+        tried_.push_back({.num_devices = SizesOf(pipeline), .why_not = Message(planned.status())});
+        continue;
+      }
+      ++num_planned;
+      Take(*std::move(planned), static_cast<double>(pipeline.peak_bytes()));
+    }
+    return num_planned > 0 ? absl::OkStatus() : refusal;
+  }
+
+  std::vector<int> SizesOf(const FoundPipeline& found) const {
+    std::vector<int> sizes;
+    for (const FoundStage& stage : found.stages) sizes.push_back(ways_[stage.way].num_devices);
+    return sizes;
+  }
+
+  void NoteNotPlanned(const FoundPipeline& found) {
+    tried_.push_back({.num_devices = SizesOf(found),
+                      .why_not = fmt::format("not planned: estimated to take {:.4g} ms",
+                                             found.step_time_us / 1e3)});
+  }
+
+  void Take(PlannedPipeline planned, double estimated_bytes) {
+    Note(planned);
+    const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
+    const auto bytes = static_cast<double>(planned.plan.peak_memory_bytes);
+    if (limit && planned.plan.peak_memory_bytes > *limit) {
+      if (estimated_bytes > 0) underestimate_ = std::max(underestimate_, bytes / estimated_bytes);
+      return;
+    }
+    if (best_ && best_->plan.step_time_us <= planned.plan.step_time_us) return;
+    best_ = std::move(planned);
+  }
+
+  // Searches under the limit; where plans of what was found need more than was estimated, under
+  // one that is lower by as much. Where that ends with nothing, stages of what is fastest are
+  // shaped one by one.
+  absl::StatusOr<PlannedPipeline> FastestThatFits(StageSearchInput search, Assignment nearest) {
+    const auto limit = static_cast<double>(*request_.search.memory_limit_bytes);
+    for (int i = 0; i < kMostCorrections; ++i) {
+      search.limit_bytes = static_cast<int64_t>(limit / underestimate_);
+      const std::vector<FoundPipeline> found = FindStages(ways_, search);
+      if (found.empty()) break;
+      ASSIGN_OR_RETURN(nearest, AssignmentOf(found.front()));
+      RETURN_IF_ERROR(PlanFastest(found));
+      if (best_) return Best();
+    }
+    ASSIGN_OR_RETURN(best_, planner_.PlanWithin(nearest));
+    Note(*best_);
+    return Best();
+  }
+
+  absl::StatusOr<PlannedPipeline> Best() {
+    Rank();
+    best_->tried = std::move(tried_);
+    return *std::move(best_);
+  }
+
+  void Note(const PlannedPipeline& planned) {
+    tried_.push_back({.num_devices = planned.num_devices(), .figures = FiguresOf(planned.plan)});
+  }
+
+  bool FitsIn(int64_t bytes) const {
+    const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
+    return !limit || bytes <= *limit;
+  }
+
+  // The best first, then, one by one, those that fit, that need too much, that were not planned.
+  void Rank() {
+    bool is_chosen = false;
+    for (TriedSubmeshes& tried : tried_) {
+      if (!tried.figures) continue;
+      const bool fits = FitsIn(tried.figures->peak_memory_bytes);
+      tried.chosen = !is_chosen && tried.figures->step_time_us == best_->plan.step_time_us &&
+                     tried.figures->peak_memory_bytes == best_->plan.peak_memory_bytes;
+      is_chosen = is_chosen || tried.chosen;
+      tried.why_not = tried.chosen ? "" : fits ? "slower" : "needs too much memory";
+    }
+    std::ranges::stable_sort(tried_, {}, [&](const TriedSubmeshes& tried) {
+      const bool fits = tried.figures && FitsIn(tried.figures->peak_memory_bytes);
+      return std::tuple(!tried.chosen, !fits, !tried.figures.has_value(),
+                        tried.figures ? tried.figures->step_time_us : 0.0);
+    });
+  }
+
+  absl::StatusOr<Assignment> AssignmentOf(const FoundPipeline& found) {
+    std::vector<int> stage_of_layer;
+    std::vector<std::vector<Mesh>> shapes;
+    std::vector<bool> splits_state;
+    for (const FoundStage& stage : found.stages) {
+      stage_of_layer.resize(stage.end_layer, static_cast<int>(shapes.size()));
+      if (meshes_.empty()) {
+        ASSIGN_OR_RETURN(shapes.emplace_back(),
+                         SubmeshShapes(cluster_, ways_[stage.way].num_devices));
+      } else {
+        shapes.push_back({meshes_[stage.way].mesh});
+        splits_state.push_back(meshes_[stage.way].splits_state);
+      }
+    }
+    const auto num_stages = static_cast<int>(shapes.size());
+    ASSIGN_OR_RETURN(Assignment out,
+                     planner_.Assign(std::move(stage_of_layer), num_stages, std::move(shapes)));
+    out.splits_state = std::move(splits_state);
+    return out;
+  }
+
+  PipelinePlanner& planner_;
+  const PlanRequest& request_;
+  const Cluster& cluster_;
+  std::vector<StageWay> ways_;
+  std::vector<MeshOfWay> meshes_;  // by way; empty: ways are no plans
+  std::vector<TriedSubmeshes> tried_;
+  std::optional<PlannedPipeline> best_;
+  double underestimate_ = 1;  // of memory
+};
+
+}  // namespace
+
+absl::StatusOr<PlannedPipeline> SearchSubmeshes(PipelinePlanner& planner,
+                                                const PlanRequest& request, int num_stages) {
+  return SubmeshSearch(planner, request).Run(num_stages);
+}
+
+}  // namespace minka

@@ -1,0 +1,326 @@
+#include "minka/planner/inter_op/stage_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace minka {
+namespace {
+
+constexpr double kUnreached = std::numeric_limits<double>::infinity();
+// Places where a mesh may begin: clusters of more devices are parted into so many blocks.
+constexpr int kMostBlocks = 64;
+// Bounds on the work of a stage are tried in steps of so much.
+constexpr double kBoundStep = 1.01;
+constexpr int kMostBounds = 64;
+
+// Sums over the first layers of one way, and the largest transients of runs.
+class Prefixes {
+ public:
+  explicit Prefixes(const std::vector<LayerCost>& layers)
+      : sums_(1), most_transient_(layers.size()) {
+    for (const LayerCost& layer : layers) {
+      LayerCost sum = sums_.back();
+      sum.micro_batch_us += layer.micro_batch_us;
+      sum.step_us += layer.step_us;
+      sum.static_bytes += layer.static_bytes;
+      sum.saved_bytes += layer.saved_bytes;
+      sum.update_bytes += layer.update_bytes;
+      sums_.push_back(sum);
+    }
+    for (size_t begin = 0; begin < layers.size(); ++begin) {
+      int64_t most = 0;
+      for (size_t i = begin; i < layers.size(); ++i) {
+        most = std::max(most, layers[i].transient_bytes);
+        most_transient_[begin].push_back(most);
+      }
+    }
+  }
+
+  bool empty() const { return most_transient_.empty(); }
+
+  // Of layers begin to end.
+  LayerCost Sum(int begin, int end) const {
+    const LayerCost &low = sums_[begin], &high = sums_[end];
+    return {.micro_batch_us = high.micro_batch_us - low.micro_batch_us,
+            .step_us = high.step_us - low.step_us,
+            .static_bytes = high.static_bytes - low.static_bytes,
+            .saved_bytes = high.saved_bytes - low.saved_bytes,
+            .update_bytes = high.update_bytes - low.update_bytes,
+            .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0};
+  }
+
+ private:
+  std::vector<LayerCost> sums_;
+  std::vector<std::vector<int64_t>> most_transient_;  // by first layer and number of others
+};
+
+class StageSearch {
+ public:
+  StageSearch(const std::vector<StageWay>& ways, const StageSearchInput& options)
+      : ways_(ways),
+        options_(options),
+        num_layers_(static_cast<int>(ways.front().kept.size())),
+        block_(std::max(1, options.num_devices / kMostBlocks)),
+        num_blocks_(options.num_devices / block_),
+        most_stages_(options.num_stages > 0 ? options.num_stages
+                                            : std::min(num_layers_, num_blocks_)) {
+    for (const StageWay& way : ways) {
+      kept_.emplace_back(way.kept);
+      recomputed_.emplace_back(way.recomputed);
+    }
+    may_begin_.assign(num_layers_ + 1, options.stage_begins.empty());
+    for (const int layer : options.stage_begins) may_begin_[layer] = true;
+    may_begin_[num_layers_] = true;
+    GroupWays();
+    found_.resize(most_stages_ + 1);
+  }
+
+  std::vector<FoundPipeline> Run() && {
+    TryBound(kUnreached);
+    const double least = LeastBound();
+    const double step = std::max(kBoundStep, std::pow(step_time_us_ / least, 1.0 / kMostBounds));
+    // The largest stage is part of a step's time.
+    double bound = least;
+    while (bound < step_time_us_) {
+      TryBound(bound);
+      bound *= step;
+    }
+    std::vector<FoundPipeline> out;
+    for (FoundPipeline& found : found_) {
+      if (!found.stages.empty()) out.push_back(std::move(found));
+    }
+    std::ranges::stable_sort(out, {}, &FoundPipeline::step_time_us);
+    return out;
+  }
+
+ private:
+  struct Entry {
+    double sum_us = kUnreached;  // of this stage and those behind it
+    int end_layer = 0, size = 0;
+  };
+
+  // The fastest way that fits.
+  struct Choice {
+    bool is_known = false;
+    int16_t way = -1;  // none fits
+    int32_t num_recomputed = 0;
+  };
+
+  int FewestStages() const { return options_.num_stages > 0 ? options_.num_stages : 2; }
+
+  void GroupWays() {
+    for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
+      const int size = ways_[way].num_devices;
+      if (size % block_ != 0 || size > options_.num_devices) continue;
+      const auto number = static_cast<size_t>(std::ranges::find(sizes_, size) - sizes_.begin());
+      if (number == sizes_.size()) {
+        sizes_.push_back(size);
+        of_size_.emplace_back();
+      }
+      of_size_[number].push_back(way);
+    }
+    choices_.resize(sizes_.size());
+  }
+
+  int InFlight(int from_end) const {
+    const auto& known = options_.in_flight;
+    return known[std::min(from_end, static_cast<int>(known.size()) - 1)];
+  }
+
+  // May a mesh of so many devices begin at the device?
+  bool MayBegin(int device, int size) const {
+    const int host = options_.devices_per_host;
+    if (size <= host) return device % host + size <= host;
+    return device % host == 0 && size % host == 0;
+  }
+
+  double Work(const FoundStage& stage) const {
+    return (options_.num_micro_batches - 1) * stage.micro_batch_us + stage.step_us;
+  }
+
+  FoundStage StageOf(int way, int begin, int end, int num_recomputed, int in_flight) const {
+    const int middle = begin + num_recomputed;
+    LayerCost sum = kept_[way].Sum(middle, end);
+    if (num_recomputed > 0) {
+      const LayerCost first = recomputed_[way].Sum(begin, middle);
+      sum.micro_batch_us += first.micro_batch_us;
+      sum.step_us += first.step_us;
+      sum.static_bytes += first.static_bytes;
+      sum.saved_bytes += first.saved_bytes;
+      sum.update_bytes += first.update_bytes;
+      sum.transient_bytes = std::max(sum.transient_bytes, first.transient_bytes);
+    }
+    return {.begin_layer = begin,
+            .end_layer = end,
+            .way = way,
+            .num_recomputed = num_recomputed,
+            .micro_batch_us = sum.micro_batch_us,
+            .step_us = sum.step_us,
+            .bytes = sum.static_bytes + std::max(in_flight * sum.saved_bytes, sum.update_bytes) +
+                     sum.transient_bytes,
+            .saved_bytes = sum.saved_bytes};
+  }
+
+  bool Fits(const FoundStage& stage) const {
+    return !options_.limit_bytes || stage.bytes <= *options_.limit_bytes;
+  }
+
+  // With as little recomputed as fits; nothing where that is too much.
+  std::optional<FoundStage> LeastRecomputed(int way, int begin, int end, int in_flight) const {
+    const FoundStage plain = StageOf(way, begin, end, 0, in_flight);
+    if (Fits(plain)) return plain;
+    int too_few = 0, enough = end - begin;
+    if (recomputed_[way].empty() || !Fits(StageOf(way, begin, end, enough, in_flight))) {
+      return std::nullopt;
+    }
+    while (enough - too_few > 1) {
+      const int middle = (too_few + enough) / 2;
+      (Fits(StageOf(way, begin, end, middle, in_flight)) ? enough : too_few) = middle;
+    }
+    return StageOf(way, begin, end, enough, in_flight);
+  }
+
+  std::optional<FoundStage> Fastest(int size, int begin, int end, int from_end) {
+    const int in_flight = InFlight(from_end);
+    // Without a limit it does not matter how many are in flight.
+    const int row = options_.limit_bytes ? in_flight : 0;
+    std::vector<std::vector<Choice>>& rows = choices_[size];
+    if (static_cast<int>(rows.size()) <= row) rows.resize(row + 1);
+    if (rows[row].empty()) rows[row].resize(num_layers_ * (num_layers_ + 1));
+    Choice& choice = rows[row][begin * (num_layers_ + 1) + end];
+    if (choice.is_known) {
+      if (choice.way < 0) return std::nullopt;
+      return StageOf(choice.way, begin, end, choice.num_recomputed, in_flight);
+    }
+    choice.is_known = true;
+    std::optional<FoundStage> best;
+    for (const int way : of_size_[size]) {
+      std::optional<FoundStage> stage = LeastRecomputed(way, begin, end, in_flight);
+      if (!stage || (best && !Less(*stage, *best))) continue;
+      best = stage;
+      choice.way = static_cast<int16_t>(way);
+      choice.num_recomputed = stage->num_recomputed;
+    }
+    return best;
+  }
+
+  bool Less(const FoundStage& one, const FoundStage& other) const {
+    return one.micro_batch_us + Work(one) < other.micro_batch_us + Work(other);
+  }
+
+  // No pipeline has less work in its largest stage: not its dearest layer, nor the mean over
+  // devices.
+  double LeastBound() const {
+    double dearest = 0, all = 0;
+    for (int layer = 0; layer < num_layers_; ++layer) {
+      double least = kUnreached, least_share = kUnreached;
+      for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
+        const double work = Work(StageOf(way, layer, layer + 1, 0, 0));
+        least = std::min(least, work);
+        least_share = std::min(least_share, work * ways_[way].num_devices);
+      }
+      dearest = std::max(dearest, least);
+      all += least_share;
+    }
+    return std::max({dearest, all / options_.num_devices, 1e-3});
+  }
+
+  Entry& At(int from_end, int begin, int block) {
+    return best_[from_end][begin * (num_blocks_ + 1) + block];
+  }
+
+  // By number of stages from the end, first layer and first device: the least sum of times of which
+  // no stage has more work than the bound.
+  void FillUnder(double bound) {
+    best_.assign(most_stages_ + 1, std::vector<Entry>((num_layers_ + 1) * (num_blocks_ + 1)));
+    At(0, num_layers_, num_blocks_).sum_us = 0;
+    for (int from_end = 1; from_end <= most_stages_; ++from_end) {
+      bool any = false;
+      for (int end = 1; end <= num_layers_; ++end) {
+        if (!may_begin_[end]) continue;
+        for (int block = 1; block <= num_blocks_; ++block) {
+          if (At(from_end - 1, end, block).sum_us == kUnreached) continue;
+          any = true;
+          Extend(from_end, end, block, bound);
+        }
+      }
+      if (!any) break;
+    }
+  }
+
+  void Extend(int from_end, int end, int end_block, double bound) {
+    const double behind = At(from_end - 1, end, end_block).sum_us;
+    for (int size = 0; size < static_cast<int>(sizes_.size()); ++size) {
+      const int block = end_block - sizes_[size] / block_;
+      if (block < 0 || !MayBegin(block * block_, sizes_[size])) continue;
+      for (int begin = end - 1; begin >= 0; --begin) {
+        if (!may_begin_[begin]) continue;
+        const std::optional<FoundStage> stage = Fastest(size, begin, end, from_end);
+        // More layers neither take less nor fit better.
+        if (!stage || Work(*stage) > bound) break;
+        Entry& entry = At(from_end, begin, block);
+        const double sum = behind + stage->micro_batch_us;
+        if (sum < entry.sum_us) entry = {.sum_us = sum, .end_layer = end, .size = size};
+      }
+    }
+  }
+
+  void TryBound(double bound) {
+    FillUnder(bound);
+    for (int stages = FewestStages(); stages <= most_stages_; ++stages) Keep(stages);
+  }
+
+  void Keep(int num_stages) {
+    if (At(num_stages, 0, 0).sum_us == kUnreached) return;
+    FoundPipeline pipeline = Read(num_stages);
+    step_time_us_ = std::min(step_time_us_, pipeline.step_time_us);
+    FoundPipeline& best = found_[num_stages];
+    if (best.stages.empty() || pipeline.step_time_us < best.step_time_us) {
+      best = std::move(pipeline);
+    }
+  }
+
+  FoundPipeline Read(int num_stages) {
+    FoundPipeline out;
+    double most_work = 0, sum = 0;
+    int begin = 0, block = 0;
+    for (int from_end = num_stages; from_end > 0; --from_end) {
+      const Entry entry = At(from_end, begin, block);
+      out.stages.push_back(*Fastest(entry.size, begin, entry.end_layer, from_end));
+      most_work = std::max(most_work, Work(out.stages.back()));
+      sum += out.stages.back().micro_batch_us;
+      begin = entry.end_layer;
+      block += sizes_[entry.size] / block_;
+    }
+    out.step_time_us = sum + most_work;
+    return out;
+  }
+
+  const std::vector<StageWay>& ways_;
+  const StageSearchInput& options_;
+  const int num_layers_, block_, num_blocks_, most_stages_;
+  std::vector<Prefixes> kept_, recomputed_;                // by way
+  std::vector<char> may_begin_;                            // by layer
+  std::vector<int> sizes_;                                 // of meshes, in devices
+  std::vector<std::vector<int>> of_size_;                  // ways
+  std::vector<std::vector<std::vector<Choice>>> choices_;  // by size, in flight, layers
+  std::vector<std::vector<Entry>> best_;                   // by number from the end; see At
+  std::vector<FoundPipeline> found_;                       // by number of stages
+  double step_time_us_ = kUnreached;                       // of the fastest
+};
+
+}  // namespace
+
+int64_t FoundPipeline::peak_bytes() const {
+  int64_t peak = 0;
+  for (const FoundStage& stage : stages) peak = std::max(peak, stage.bytes);
+  return peak;
+}
+
+std::vector<FoundPipeline> FindStages(const std::vector<StageWay>& ways,
+                                      const StageSearchInput& options) {
+  return StageSearch(ways, options).Run();
+}
+
+}  // namespace minka
