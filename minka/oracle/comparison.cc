@@ -206,6 +206,36 @@ double Roundings(const ResultRounding& rounding, const Norms& norms) {
   return std::max(own, std::max(1.0, 4 / root) * rounding.path_epsilon * norms.reference);
 }
 
+void CompareStateTogether(const std::vector<ResultRounding>& roundings,
+                          std::vector<OutputComparison>& outputs) {
+  double error = 0, noise = 0, num_elements = 0, most = 0;
+  OutputComparison* worst = nullptr;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const ResultRounding& rounding = roundings[i];
+    if (!rounding.is_state || rounding.path_epsilon <= rounding.own_epsilon) continue;
+    if (outputs[i].parts.empty() || outputs[i].parts[0].change <= 0) continue;
+    const Norms& whole = outputs[i].parts[0];
+    const auto count = static_cast<double>(whole.num_elements);
+    const auto part = [&](double norm) { return count * std::pow(norm / whole.change, 2); };
+    error += part(whole.error);
+    noise += part(std::max(whole.single_error, whole.nudged_error));
+    num_elements += count;
+    if (part(whole.error) <= most) continue;
+    most = part(whole.error);
+    worst = &outputs[i];
+  }
+  if (worst == nullptr || !worst->ok()) return;
+  error = std::sqrt(error / num_elements);
+  const double allowed =
+      4 * std::sqrt(noise / num_elements) + std::min(2.0, 4 / std::sqrt(num_elements));
+  if (error <= allowed) return;
+  worst->fault = Fault::kTogether;
+  worst->detail = fmt::format(
+      "the error of all state together is {:.3g} of its change, allowed {:.3g}, and most of it "
+      "here: {:.3g} of {:.3g}",
+      error, allowed, worst->parts[0].error, worst->parts[0].change);
+}
+
 OutputComparison CompareResult(const ResultRuns& runs, const ResultRounding& rounding,
                                const PartsOfResult& parts) {
   OutputComparison out{.shape = runs.minka.shape};

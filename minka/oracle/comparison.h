@@ -30,6 +30,7 @@ enum class Fault : uint8_t {
   kNotFinite,   // an element is no number, or another infinity, where it is not on one device
   kNotApplied,  // a device still holds the state that the first step read
   kValue,       // differs by more than rounding does
+  kTogether,    // all state does, taken together, and this most
 };
 
 // Of a whole result, or of the part of one device. Elements that are not finite are left out.
@@ -52,7 +53,7 @@ struct OutputComparison {
   int64_t num_not_finite = 0;     // elements of the single run
   Norms norms;                    // kNorm: of the part that uses up most of what it may
   std::vector<Norms> parts;       // kNorm: of the whole, then of every part
-  std::string detail;             // of kReplicas, kNotFinite: which element and what it is
+  std::string detail;             // of kReplicas, kNotFinite, kTogether: what and where
 
   bool ok() const { return fault == Fault::kNone; }
 };
@@ -88,5 +89,11 @@ double Roundings(const ResultRounding& rounding, const Norms& norms);
 // All but result, name, and the replicas.
 OutputComparison CompareResult(const ResultRuns& runs, const ResultRounding& rounding,
                                const PartsOfResult& parts = {});
+
+// All state that is wider than a value on its way, as one array of what each result is off by in
+// parts of its change: small arrays may have a few elements off, each by luck, but not all of them.
+// The roundings and the outputs are by result.
+void CompareStateTogether(const std::vector<ResultRounding>& roundings,
+                          std::vector<OutputComparison>& outputs);
 
 }  // namespace minka

@@ -1,5 +1,6 @@
 #include "minka/oracle/comparison.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -171,6 +172,39 @@ TEST(CompareResult, RandomResultsOnlyKeepTheirRange) {
 TEST(CompareResult, AnotherShapeIsAFault) {
   EXPECT_EQ(CompareResult({.minka = Filled(kF32, 1, 3), .single = Filled(kF32, 1)}, {}).fault,
             Fault::kShape);
+}
+
+// Ten arrays of three elements in f32 behind bf16; of so many the change has the wrong sign.
+std::vector<OutputComparison> SmallState(int num_wrong) {
+  const ResultRounding rounding{
+      .own_epsilon = kF32Epsilon, .path_epsilon = kBf16Epsilon, .is_state = true};
+  std::vector<OutputComparison> outputs;
+  for (int i = 0; i < 10; ++i) {
+    const Literal before = Filled(kF32, 0, 3), after = Filled(kF32, 1, 3);
+    outputs.push_back(CompareResult({.minka = Filled(kF32, i < num_wrong ? -1 : 1, 3),
+                                     .single = after,
+                                     .reference = Filled(kF64, 1, 3),
+                                     .nudged = {after},
+                                     .before = before,
+                                     .nudged_before = {before}},
+                                    rounding));
+  }
+  CompareStateTogether(std::vector<ResultRounding>(10, rounding), outputs);
+  return outputs;
+}
+
+TEST(CompareStateTogether, AllowsFourElementsOfAllArrays) {
+  const auto num_faults = [](int num_wrong) {
+    return std::ranges::count_if(SmallState(num_wrong), [](const OutputComparison& output) {
+      return output.fault == Fault::kTogether;
+    });
+  };
+  EXPECT_EQ(num_faults(0), 0);
+  EXPECT_EQ(num_faults(1), 0);
+  EXPECT_EQ(num_faults(2), 1);
+  EXPECT_EQ(SmallState(2)[0].detail,
+            "the error of all state together is 0.894 of its change, allowed 0.73, and most of it "
+            "here: 3.46 of 1.73");
 }
 
 }  // namespace

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -12,24 +10,20 @@
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
-#include "minka/ir/hlo_proto.h"
-#include "minka/ir/micro_loop.h"
-#include "minka/lowering/micro_batches.h"
-#include "minka/lowering/spmd.h"
-#include "minka/runtime/mesh/split_array.h"
+#include "minka/oracle/decisions.h"
 
 namespace minka {
 namespace {
 
 constexpr int kMaxTurned = 16;
+constexpr int kMaxTies = 16;
 
-// A value of the prepared step and where the plan first has it complete.
+// A value of the prepared step that the search knows of the plan's run.
 struct Point {
   Value value;
-  // Nothing: made of constants alone, the plan makes it again where it needs it.
-  std::optional<ValueVersion> kept;
-  int dim = -1;  // of which micro-batches have slices
-  Sharding sharding;
+  // Nothing: a parameter, or made of constants alone, so that the plan makes it again where it
+  // needs it.
+  std::optional<ValuePlace> place;
 };
 
 // Made of nothing that differs, or the bytes of another value.
@@ -47,53 +41,6 @@ bool IsPlain(Opcode opcode) {
   }
 }
 
-// Does a result that differs by a whole number follow from inputs that differ by a rounding?
-bool IsDecision(const Computation& entry, const Instruction& instruction) {
-  const auto reads_floats = [&] { return IsFloat(entry.shape(instruction.operands[0]).type); };
-  switch (instruction.opcode) {
-    case Opcode::kCeil:
-    case Opcode::kCompare:
-    case Opcode::kFloor:
-    case Opcode::kRoundNearestAfz:
-    case Opcode::kRoundNearestEven:
-    case Opcode::kSign:
-      return reads_floats();
-    case Opcode::kConvert:
-      return reads_floats() && !IsFloat(instruction.shape().type);
-    default:
-      return false;
-  }
-}
-
-// Picks by order, and how many of them lie together: no way to say how far from a threshold.
-bool PicksByOrder(const Instruction& instruction) {
-  switch (instruction.opcode) {
-    case Opcode::kSelectAndScatter:
-    case Opcode::kSort:
-    case Opcode::kTopK:
-      return true;
-    case Opcode::kReduce:
-      return instruction.results.size() > 1;
-    default:
-      return false;
-  }
-}
-
-// How far the inputs of a decision lie from where its result changes.
-double Distance(const Instruction& instruction, double x, double y) {
-  switch (instruction.opcode) {
-    case Opcode::kCompare:
-      return std::abs(x - y);
-    case Opcode::kSign:
-      return std::abs(x);
-    case Opcode::kRoundNearestAfz:
-    case Opcode::kRoundNearestEven:
-      return std::abs(x - std::floor(x) - 0.5);
-    default:
-      return std::abs(x - std::round(x));
-  }
-}
-
 std::string ElementName(const Shape& shape, int64_t element) {
   std::vector<int64_t> index(shape.rank());
   for (int dim = shape.rank() - 1; dim >= 0; --dim) {
@@ -103,30 +50,21 @@ std::string ElementName(const Shape& shape, int64_t element) {
   return fmt::format("[{}]", fmt::join(index, ","));
 }
 
-// [m, .., b, ..] -> [.., m b, ..]: slices along `dim` of `whole` put together; those of what is the
-// same for all (-1): the first.
-std::string JoinSlices(std::string_view slices, const Shape& whole, int64_t num_slices, int dim) {
-  std::string joined(slices.substr(0, whole.num_bytes()));
-  if (dim < 0) return joined;
-  const Mesh mesh({{"micro", num_slices}});
-  Sharding sharding = Sharding::Replicated(whole.rank());
-  sharding.dims[dim].PushMinor(0);
-  const size_t slice_bytes = slices.size() / num_slices;
-  for (int64_t i = 0; i < num_slices; ++i) {
-    PutPart(slices.substr(i * slice_bytes, slice_bytes), whole, sharding, mesh, i, joined);
+// The frontend's name of an operation and its line in the user's program, where they are known.
+std::string SourceOf(const Instruction& instruction) {
+  std::vector<std::string> parts;
+  for (const std::string& part : {instruction.op_name, instruction.source_line}) {
+    if (!part.empty()) parts.push_back(part);
   }
-  return joined;
+  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
 }
 
 class DifferenceSearch {
  public:
-  DifferenceSearch(const SearchedRun& run, MicroBatchedStep micro_batched,
-                   int64_t max_bytes_at_once)
+  DifferenceSearch(const SearchedRun& run, KeptValues kept, int64_t max_bytes_at_once)
       : run_(run),
-        stage_(run.plan.stage),
         entry_(run.prepared.module.entry_computation()),
-        micro_batched_(std::move(micro_batched)),
-        loop_(FindMicroLoop(micro_batched_.step.module)),
+        kept_(std::move(kept)),
         max_bytes_at_once_(max_bytes_at_once),
         points_(FindPoints()),
         groups_(MakeGroups()),
@@ -134,7 +72,8 @@ class DifferenceSearch {
 
   absl::StatusOr<FirstDifference> Run() && {
     FirstDifference found;
-    ASSIGN_OR_RETURN(num_steps_, FirstRefusedStep());
+    ASSIGN_OR_RETURN(const int first_step, FirstRefusedStep());
+    num_steps_ = first_step;
     while (true) {
       ASSIGN_OR_RETURN(const std::optional<Difference> difference, FindDifference());
       if (difference && !difference->can_turn) {
@@ -143,9 +82,10 @@ class DifferenceSearch {
       }
       if (!difference || static_cast<int>(turned_.size()) == kMaxTurned) break;
       found.turned.push_back(difference->text);
-      turned_.push_back(difference->instruction);
+      turned_.push_back(difference->decision);
     }
     ASSIGN_OR_RETURN(found.report, CompareOriginal());
+    if (found.text.empty() && !found.report.ok()) RETURN_IF_ERROR(TurnTies(first_step, found));
     if (found.text.empty() && !found.report.ok()) {
       found.text =
           "with intermediate values kept, both programs agree: what differs depends on how "
@@ -156,9 +96,23 @@ class DifferenceSearch {
 
  private:
   struct Difference {
-    InstructionId instruction = -1;
+    Value decision;
     std::string text;
     bool can_turn = false;
+  };
+
+  // What a decision reads, by one device, and how far rounding may move it.
+  struct DecisionInputs {
+    std::vector<Literal> values;
+    double tolerance = 0;
+  };
+
+  // An element of a decision in a step (from 1) that lies within rounding of its threshold.
+  struct Tie {
+    Value decision;
+    int step = 1;
+    int64_t element = 0;
+    double distance = 0, tolerance = 0;
   };
 
   // Both programs with the values of a group as more results.
@@ -182,31 +136,13 @@ class DifferenceSearch {
       for (int r = 0; r < static_cast<int>(instruction.results.size()); ++r) {
         const ElementType type = instruction.results[r].type;
         if (!IsFloat(type) && !IsInteger(type) && type != ElementType::kPred) continue;
-        if (std::optional<Point> point = FindPoint({id, r})) {
-          points.push_back(*std::move(point));
-        } else if (is_constant.back()) {
-          points.push_back({.value = {id, r}});
-        }
+        const bool is_given = instruction.opcode == Opcode::kParameter;
+        Point point{.value = {id, r}};
+        if (!is_given) point.place = kept_.Find({id, r});
+        if (point.place || is_given || is_constant.back()) points.push_back(std::move(point));
       }
     }
     return points;
-  }
-
-  // nullopt: the plan never has it complete.
-  std::optional<Point> FindPoint(Value value) const {
-    const MicroBatchedValue& became = micro_batched_.became[value.instruction][value.result];
-    if (became.value.instruction < 0) return std::nullopt;
-    const Module& module = micro_batched_.step.module;
-    for (int version = 0; version <= static_cast<int>(stage_.reshards.size()); ++version) {
-      if (version > 0 && stage_.reshards[version - 1].value != became.value) continue;
-      Sharding sharding = VersionSharding(module, stage_, became.value, version);
-      if (!sharding.partial.empty()) continue;
-      return Point{.value = value,
-                   .kept = ValueVersion{became.value, version},
-                   .dim = became.dim,
-                   .sharding = std::move(sharding)};
-    }
-    return std::nullopt;
   }
 
   std::vector<std::vector<int>> MakeGroups() const {
@@ -214,7 +150,7 @@ class DifferenceSearch {
     int64_t bytes = 0;
     for (int i = 0; i < static_cast<int>(points_.size()); ++i) {
       const Opcode opcode = entry_.instruction(points_[i].value).opcode;
-      if (!points_[i].kept || opcode == Opcode::kParameter || IsPlain(opcode)) continue;
+      if (!points_[i].place || IsPlain(opcode)) continue;
       const int64_t more = entry_.shape(points_[i].value).num_bytes();
       if (bytes + more > max_bytes_at_once_ && !groups.back().empty()) {
         groups.emplace_back();
@@ -232,8 +168,11 @@ class DifferenceSearch {
     std::map<Value, Point> wanted;
     for (const int i : groups_[group]) {
       wanted.emplace(points_[i].value, points_[i]);
-      const Instruction& instruction = entry_.instruction(points_[i].value);
-      for (const Value operand : instruction.operands) {
+      std::vector<Value> read = entry_.instruction(points_[i].value).operands;
+      if (IsPick(run_.prepared.module, points_[i].value)) {
+        read = InputsOfDecision(run_.prepared.module, points_[i].value);
+      }
+      for (const Value operand : read) {
         const auto point = std::ranges::find(points_, operand, &Point::value);
         if (point != points_.end()) wanted.emplace(operand, *point);
       }
@@ -242,40 +181,24 @@ class DifferenceSearch {
     return points;
   }
 
-  Step WithResults(Step step, const std::vector<Point>& points) const {
-    for (const Point& point : points) {
-      step.module.entry_computation().results.push_back(point.value);
-      step.results.push_back({.name = entry_.instruction(point.value).name});
-    }
-    return step;
-  }
-
   absl::StatusOr<Program*> ProgramOf(size_t group) {
     std::optional<Program>& program = programs_[group];
     if (program) return &*program;
     const std::vector<Point> points = PointsOf(group);
-    Program made{.step = WithResults(run_.prepared, points), .points = points};
-    const Module& module = micro_batched_.step.module;
-    std::vector<ValueVersion> kept;
-    for (const Point& point : points) {
-      if (point.kept) kept.push_back(*point.kept);
-    }
-    ASSIGN_OR_RETURN(SpmdProgram lowered, LowerSpmd(module, stage_, kept));
-    Step step = micro_batched_.step;
-    MeshSignature signature = SignatureOf(module, std::move(lowered.parameters), lowered.results);
-    for (const ValueVersion& value : kept) {
-      const Computation& entry = module.entry_computation();
-      step.results.push_back({.name = entry.instruction(value.value).name});
-      Shape& shape = signature.results.emplace_back(entry.shape(value.value));
-      if (!loop_.IsTransient(value.value.instruction)) continue;
-      shape.dims.insert(shape.dims.begin(), loop_.num_micro_batches);
-    }
-    ASSIGN_OR_RETURN(std::unique_ptr<PipelineExecutor> executor,
-                     run_.session.Load(ProgramOfOneMesh(std::move(lowered.module), stage_.mesh,
-                                                        std::move(signature))));
-    made.mesh.emplace(step, std::move(executor));
+    std::vector<Value> values;
+    for (const Point& point : points) values.push_back(point.value);
+    Program made{.step = WithResults(run_.prepared, values), .points = points};
+    ASSIGN_OR_RETURN(made.mesh, kept_.Compile(PlacesOf(points), run_.session));
     program = std::move(made);
     return &*program;
+  }
+
+  static std::vector<ValuePlace> PlacesOf(const std::vector<Point>& points) {
+    std::vector<ValuePlace> places;
+    for (const Point& point : points) {
+      if (point.place) places.push_back(*point.place);
+    }
+    return places;
   }
 
   // What is made of constants alone has no bytes.
@@ -283,45 +206,48 @@ class DifferenceSearch {
     ASSIGN_OR_RETURN(Program * program, ProgramOf(group));
     const auto found = program->results.find(num_steps);
     if (found != program->results.end()) return &found->second;
-    ASSIGN_OR_RETURN(MeshResults kept, RunOnMesh(*program->mesh, run_.inputs, num_steps));
-    return &program->results.emplace(num_steps, WholeResults(*program, kept)).first->second;
+    ASSIGN_OR_RETURN(MeshResults run, RunOnMesh(*program->mesh, run_.inputs, num_steps));
+    const std::vector<ValuePlace> places = PlacesOf(program->points);
+    MeshResults whole = kept_.Whole(places, std::move(run));
+    ASSIGN_OR_RETURN(const ParameterValues parameters, ParametersOf(num_steps));
+    MeshResults all = whole;
+    const size_t num_results = entry_.results.size();
+    all.values.resize(num_results);
+    all.parts.resize(num_results);
+    all.replica_faults.resize(num_results);
+    size_t next = num_results;
+    for (const Point& point : program->points) {
+      const Instruction& instruction = entry_.instruction(point.value);
+      Literal& value = all.values.emplace_back();
+      PartsOfResult& parts = all.parts.emplace_back();
+      std::string& replica_faults = all.replica_faults.emplace_back();
+      if (instruction.opcode == Opcode::kParameter) {
+        value = parameters[instruction.As<ParameterAttributes>().number];
+      }
+      if (!point.place) continue;
+      value = std::move(whole.values[next]);
+      parts = std::move(whole.parts[next]);
+      replica_faults = std::move(whole.replica_faults[next++]);
+    }
+    return &program->results.emplace(num_steps, std::move(all)).first->second;
   }
 
-  // By result of the program for one device.
-  MeshResults WholeResults(const Program& program, const MeshResults& kept) const {
-    MeshResults whole = kept;
-    const size_t num_results = entry_.results.size();
-    whole.values.resize(num_results);
-    whole.parts.resize(num_results);
-    whole.replica_faults.resize(num_results);
-    size_t next = num_results;
-    for (const Point& point : program.points) {
-      if (!point.kept) {
-        whole.values.emplace_back();
-        whole.parts.emplace_back();
-        whole.replica_faults.emplace_back();
-        continue;
-      }
-      whole.values.push_back(kept.values[next]);
-      whole.parts.push_back(kept.parts[next]);
-      whole.replica_faults.push_back(kept.replica_faults[next]);
-      ++next;
-      if (!loop_.IsTransient(point.kept->value.instruction)) continue;
-      const Shape& shape = entry_.shape(point.value);
-      const int64_t num_slices = loop_.num_micro_batches;
-      Literal& value = whole.values.back();
-      value = {shape, std::make_shared<const std::string>(
-                          JoinSlices(*value.bytes, shape, num_slices, point.dim))};
-      std::vector<int32_t>& parts = whole.parts.back().of_elements;
-      if (parts.empty()) continue;
-      const std::string_view numbers(reinterpret_cast<const char*>(parts.data()),
-                                     parts.size() * sizeof(int32_t));
-      const std::string joined =
-          JoinSlices(numbers, {ElementType::kS32, shape.dims}, num_slices, point.dim);
-      parts.resize(joined.size() / sizeof(int32_t));
-      std::memcpy(parts.data(), joined.data(), joined.size());
+  // What the plan's step (from 1) read.
+  absl::StatusOr<ParameterValues> ParametersOf(int step) {
+    ASSIGN_OR_RETURN(ParameterValues values, run_.inputs(step - 1));
+    if (step == 1) return values;
+    ASSIGN_OR_RETURN(const ParameterValues first, run_.inputs(0));
+    if (!before_.contains(step)) {
+      ASSIGN_OR_RETURN(before_[step], RunOnMesh(run_.runner, run_.inputs, step - 1));
     }
-    return whole;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const ParameterInfo& parameter = run_.prepared.parameters[i];
+      if (IsResident(parameter)) values[i] = first[i];
+      if (parameter.role == ParameterRole::kState && parameter.state_result >= 0) {
+        values[i] = before_[step].values[parameter.state_result];
+      }
+    }
+    return values;
   }
 
   static void FillConstants(const OneDeviceResults& one_device, MeshResults& mesh) {
@@ -331,52 +257,152 @@ class DifferenceSearch {
   }
 
   // What the plan decided in a step (from 1).
-  absl::StatusOr<Literal> DecisionOf(InstructionId id, int step) {
+  absl::StatusOr<Literal> DecisionOf(Value decision, int step) {
     for (size_t group = 0; group < groups_.size(); ++group) {
       for (const int i : groups_[group]) {
-        if (points_[i].value.instruction != id) continue;
+        if (points_[i].value != decision) continue;
         ASSIGN_OR_RETURN(const MeshResults* results, RunMesh(group, step));
         const std::vector<Value>& values =
             programs_[group]->step.module.entry_computation().results;
-        const auto at = std::ranges::find(values.begin() + entry_.results.size(), values.end(),
-                                          points_[i].value);
-        return results->values[at - values.begin()];
+        const auto at =
+            std::ranges::find(values.begin() + entry_.results.size(), values.end(), decision);
+        Literal decided = results->values[at - values.begin()];
+        for (const Tie& tie : turned_ties_) {
+          if (tie.decision == decision && tie.step == step) {
+            decided = Turned(decided, tie.element);
+          }
+        }
+        return decided;
       }
     }
-    return InternalError("the decision {} is in no group", entry_.instructions[id].name);
-  }
-
-  // The step in which what is turned over are inputs.
-  Step Turned(Step step) const {
-    Computation& entry = step.module.entry_computation();
-    for (const InstructionId id : turned_) {
-      Instruction& decision = entry.instructions[id];
-      decision.opcode = Opcode::kParameter;
-      decision.operands.clear();
-      decision.attributes = ParameterAttributes{static_cast<int64_t>(entry.parameters.size())};
-      entry.parameters.push_back(id);
-      step.parameters.push_back({.role = ParameterRole::kBatch, .name = decision.name});
-    }
-    return step;
+    return InternalError("the decision {} is in no group", entry_.instruction(decision).name);
   }
 
   StepInputs TurnedInputs() {
     return [this](int step) -> absl::StatusOr<ParameterValues> {
       ASSIGN_OR_RETURN(ParameterValues values, run_.inputs(step));
-      for (const InstructionId id : turned_) {
-        ASSIGN_OR_RETURN(values.emplace_back(), DecisionOf(id, step + 1));
+      for (const Value decision : turned_) {
+        ASSIGN_OR_RETURN(values.emplace_back(), DecisionOf(decision, step + 1));
       }
       return values;
     };
   }
 
   absl::StatusOr<OracleReport> CompareOriginal() {
-    ASSIGN_OR_RETURN(
-        const OneDeviceResults one_device,
-        RunOnOneDevice(Turned(run_.prepared), run_.client, TurnedInputs(), run_.num_steps));
+    ASSIGN_OR_RETURN(const OneDeviceResults one_device,
+                     RunOnOneDevice(WithGiven(run_.prepared, turned_), run_.client, TurnedInputs(),
+                                    run_.num_steps));
     OracleReport report = CompareResults(run_.prepared, run_.results, one_device);
     report.num_steps = run_.num_steps;
     return report;
+  }
+
+  // Of predicates and of signs.
+  static Literal Turned(const Literal& decided, int64_t element) {
+    std::string bytes = *decided.bytes;
+    const int64_t size = ElementBytes(decided.shape.type);
+    if (decided.shape.type == ElementType::kPred) {
+      bytes[element] = bytes[element] == 0 ? 1 : 0;
+    } else {
+      bytes[(element + 1) * size - 1] ^= '\x80';  // the sign bit of a float
+    }
+    return {decided.shape, std::make_shared<const std::string>(std::move(bytes))};
+  }
+
+  // Where both programs agree with their values kept, a decision may still have gone the other way
+  // in the plan's own program, which the compiler fuses otherwise. Turns over the elements that lie
+  // within rounding of their threshold, nearest first, each where the plan's results then lie
+  // closer to those of one device.
+  absl::Status TurnTies(int first_step, FirstDifference& found) {
+    ASSIGN_OR_RETURN(const std::vector<Tie> ties, FindTies(first_step));
+    for (const Tie& tie : ties) {
+      const std::vector<Value> turned_before = turned_;
+      if (std::ranges::find(turned_, tie.decision) == turned_.end()) {
+        turned_.push_back(tie.decision);
+      }
+      turned_ties_.push_back(tie);
+      ASSIGN_OR_RETURN(OracleReport report, CompareOriginal());
+      if (Excess(report) >= Excess(found.report)) {
+        turned_ = turned_before;
+        turned_ties_.pop_back();
+        continue;
+      }
+      found.report = std::move(report);
+      found.turned.push_back(DescribeTie(tie));
+      if (found.report.ok()) break;
+    }
+    return absl::OkStatus();
+  }
+
+  // How much more than allowed all outputs differ.
+  static double Excess(const OracleReport& report) {
+    double excess = 0;
+    for (const OutputComparison& output : report.outputs) {
+      if (output.ok()) continue;
+      excess += 1;
+      const Norms& norms = output.norms;
+      if (norms.error > norms.allowed_error && norms.allowed_error > 0) {
+        excess += std::log(norms.error / norms.allowed_error);
+      }
+    }
+    return excess;
+  }
+
+  // In order of steps, then nearest first.
+  absl::StatusOr<std::vector<Tie>> FindTies(int first_step) {
+    std::vector<Tie> ties;
+    for (int step = first_step; step <= run_.num_steps; ++step) {
+      for (size_t group = 0; group < groups_.size(); ++group) {
+        RETURN_IF_ERROR(AddTies(group, step, ties));
+      }
+    }
+    std::ranges::stable_sort(
+        ties, {}, [](const Tie& tie) { return std::pair(tie.step, tie.distance / tie.tolerance); });
+    if (ties.size() > kMaxTies) ties.resize(kMaxTies);
+    return ties;
+  }
+
+  absl::Status AddTies(size_t group, int step, std::vector<Tie>& ties) {
+    ASSIGN_OR_RETURN(MeshResults * mesh, RunMesh(group, step));
+    const Program& program = *programs_[group];
+    ASSIGN_OR_RETURN(
+        const OneDeviceResults one_device,
+        RunOnOneDevice(WithGiven(program.step, turned_), run_.client, TurnedInputs(), step));
+    FillConstants(one_device, *mesh);
+    const OracleReport report = CompareResults(program.step, *mesh, one_device);
+    const std::vector<Value>& values = program.step.module.entry_computation().results;
+    for (size_t at = entry_.results.size(); at < values.size(); ++at) {
+      const Opcode opcode = entry_.instruction(values[at]).opcode;
+      if (!IsDecision(run_.prepared.module, values[at]) ||
+          IsPick(run_.prepared.module, values[at]) ||
+          (opcode != Opcode::kCompare && opcode != Opcode::kSign)) {
+        continue;
+      }
+      const auto of_one = InputsOf(program, values[at], report, one_device.single);
+      const auto of_mesh = InputsOf(program, values[at], report, mesh->values);
+      if (!of_one || !of_mesh) continue;
+      const Literal& decided = one_device.single[at];
+      for (int64_t i = 0; i < decided.shape.num_elements(); ++i) {
+        const auto distance = [&](const DecisionInputs& inputs) {
+          return ThresholdDistance(run_.prepared.module, values[at], inputs.values, i);
+        };
+        const double mine = distance(*of_one);
+        // What is equal on both was not rounded: padding, a mask.
+        if (!(mine <= of_one->tolerance) || (mine == 0 && distance(*of_mesh) == 0)) continue;
+        ties.push_back({values[at], step, i, mine, of_one->tolerance});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::string DescribeTie(const Tie& tie) const {
+    const Instruction& instruction = entry_.instruction(tie.decision);
+    return fmt::format(
+        "in step {} element {} of {} {} {}{}, which lies {:.2g} from {}; rounding moves it by up "
+        "to {:.2g}, and how the compiler fuses operations decides",
+        tie.step, ElementName(entry_.shape(tie.decision), tie.element),
+        OpcodeName(instruction.opcode), instruction.name, ToString(entry_.shape(tie.decision)),
+        SourceOf(instruction), tie.distance, ThresholdName(tie.decision), tie.tolerance);
   }
 
   // The first step (from 1) whose results are refused: there is nothing to find in front of it.
@@ -398,8 +424,8 @@ class DifferenceSearch {
         const size_t group = group_;
         ASSIGN_OR_RETURN(MeshResults * mesh, RunMesh(group, num_steps_));
         ASSIGN_OR_RETURN(const OneDeviceResults one_device,
-                         RunOnOneDevice(Turned(programs_[group]->step), run_.client, TurnedInputs(),
-                                        num_steps_));
+                         RunOnOneDevice(WithGiven(programs_[group]->step, turned_), run_.client,
+                                        TurnedInputs(), num_steps_));
         FillConstants(one_device, *mesh);
         const OracleReport report = CompareResults(programs_[group]->step, *mesh, one_device);
         ASSIGN_OR_RETURN(const std::optional<size_t> first,
@@ -421,7 +447,7 @@ class DifferenceSearch {
           IsPlain(instruction.opcode)) {
         continue;
       }
-      if (IsDecision(entry_, instruction)) return i;
+      if (IsDecision(run_.prepared.module, values[i])) return i;
       ASSIGN_OR_RETURN(const bool follows, FollowsFromOperands(values, i, mesh));
       if (!follows) return i;
     }
@@ -460,18 +486,13 @@ class DifferenceSearch {
     const Value value = program.step.module.entry_computation().results[at];
     const Instruction& instruction = entry_.instruction(value);
     const auto point = std::ranges::find(points_, value, &Point::value);
-    Difference difference{.instruction = value.instruction};
+    Difference difference{.decision = value};
     difference.text =
         fmt::format("in step {} the first operation that differs is {} {} {}{} in {}", num_steps_,
                     OpcodeName(instruction.opcode), instruction.name, ToString(entry_.shape(value)),
-                    instruction.op_name.empty() ? "" : fmt::format(" ({})", instruction.op_name),
-                    ToString(point->sharding, stage_.mesh));
-    if (!IsDecision(entry_, instruction)) {
-      difference.text += fmt::format(
-          ": {}{}", Describe(report.outputs[at]),
-          PicksByOrder(instruction) ? "; it picks by order, so elements that are equal but for "
-                                      "rounding may change places"
-                                    : "; what it reads agrees");
+                    SourceOf(instruction), kept_.Describe(*point->place));
+    if (!IsDecision(run_.prepared.module, value)) {
+      difference.text += fmt::format(": {}; what it reads agrees", Describe(report.outputs[at]));
       return difference;
     }
     DescribeDecision(program, at, report, mesh, one_device, difference);
@@ -481,60 +502,70 @@ class DifferenceSearch {
   void DescribeDecision(const Program& program, size_t at, const OracleReport& report,
                         const MeshResults& mesh, const OneDeviceResults& one_device,
                         Difference& difference) const {
-    const std::vector<Value>& values = program.step.module.entry_computation().results;
-    const Instruction& instruction = entry_.instructions[difference.instruction];
-    std::vector<size_t> inputs;
-    double tolerance = 0;
-    for (const Value operand : instruction.operands) {
-      const auto found = std::find(values.begin() + entry_.results.size(), values.end(), operand);
-      if (found == values.end()) {
-        difference.text += ", whose input the plan never has whole";
-        return;
-      }
-      inputs.push_back(found - values.begin());
-      const OutputComparison& input = report.outputs[inputs.back()];
-      if (input.parts.empty()) continue;
-      const Norms& norms = input.parts.front();
-      tolerance += 4 * norms.allowed_error / std::sqrt(std::max<double>(norms.num_elements, 1));
+    const Module& module = run_.prepared.module;
+    const auto inputs = InputsOf(program, difference.decision, report, one_device.single);
+    if (!inputs) {
+      difference.text += ", whose input the plan never has whole";
+      return;
     }
-    int64_t num_turned = 0, first = -1;
-    double farthest = 0, nearest = 0;
+    const double tolerance = inputs->tolerance;
     const Literal& mine = mesh.values[at];
-    const Literal& other = one_device.single[at];
-    for (int64_t i = 0; i < mine.shape.num_elements(); ++i) {
-      if (ElementAsDouble(mine, i) == ElementAsDouble(other, i)) continue;
-      const double distance =
-          Distance(instruction, ElementAsDouble(one_device.single[inputs.front()], i),
-                   ElementAsDouble(one_device.single[inputs.back()], i));
-      if (num_turned++ == 0) {
-        first = i;
-        nearest = distance;
-      }
+    const std::vector<TurnedElement> turned =
+        TurnedElements(module, difference.decision, inputs->values, mine, one_device.single[at]);
+    double farthest = 0;
+    for (const auto& [element, distance] : turned) {
       farthest = std::isnan(distance) ? distance : std::max(farthest, distance);
     }
-    const std::string threshold =
-        instruction.opcode == Opcode::kCompare ? "what it is compared with" : "its threshold";
-    difference.can_turn = num_turned > 0 && farthest <= tolerance;
+    difference.can_turn = !turned.empty() && farthest <= tolerance;
+    if (turned.empty()) {  // on the device that is read
+      difference.text += ": " + Describe(report.outputs[at]);
+      return;
+    }
     difference.text += fmt::format(
         ": {} element{}, the first {}, which lies {:.2g} from {}; rounding moves it by up to "
         "{:.2g}",
-        num_turned, num_turned == 1 ? "" : "s", ElementName(mine.shape, first), nearest, threshold,
-        tolerance);
+        turned.size(), turned.size() == 1 ? "" : "s",
+        ElementName(mine.shape, turned.front().element), turned.front().distance,
+        ThresholdName(difference.decision), tolerance);
     if (!difference.can_turn) {
       difference.text += fmt::format(", and another lies {:.2g} away", farthest);
     }
   }
 
+  // From the results of one run of the program. nullopt: the plan never has an input whole.
+  std::optional<DecisionInputs> InputsOf(const Program& program, Value decision,
+                                         const OracleReport& report,
+                                         const std::vector<Literal>& results) const {
+    const std::vector<Value>& values = program.step.module.entry_computation().results;
+    DecisionInputs inputs;
+    for (const Value input : InputsOfDecision(run_.prepared.module, decision)) {
+      const auto found = std::find(values.begin() + entry_.results.size(), values.end(), input);
+      if (found == values.end()) return std::nullopt;
+      inputs.values.push_back(results[found - values.begin()]);
+      const OutputComparison& compared = report.outputs[found - values.begin()];
+      if (compared.parts.empty()) continue;
+      const Norms& norms = compared.parts.front();
+      inputs.tolerance +=
+          4 * norms.allowed_error / std::sqrt(std::max<double>(norms.num_elements, 1));
+    }
+    return inputs;
+  }
+
+  std::string_view ThresholdName(Value decision) const {
+    if (entry_.instruction(decision).opcode == Opcode::kCompare) return "what it is compared with";
+    return IsPick(run_.prepared.module, decision) ? "what one device picks" : "its threshold";
+  }
+
   const SearchedRun& run_;
-  const StagePlan& stage_;
   const Computation& entry_;
-  const MicroBatchedStep micro_batched_;
-  const MicroLoop loop_;
+  const KeptValues kept_;
   const int64_t max_bytes_at_once_;
   const std::vector<Point> points_;
   const std::vector<std::vector<int>> groups_;
   std::vector<std::optional<Program>> programs_;
-  std::vector<InstructionId> turned_;
+  std::map<int, MeshResults> before_;  // what the steps before left, by step
+  std::vector<Value> turned_;
+  std::vector<Tie> turned_ties_;
   // Where the search goes on.
   int num_steps_ = 1;
   size_t group_ = 0;
@@ -544,15 +575,13 @@ class DifferenceSearch {
 
 absl::StatusOr<FirstDifference> FindFirstDifference(const SearchedRun& run,
                                                     int64_t max_bytes_at_once) {
-  if (run.plan.per_micro_batch) {
+  if (run.plan.micro_batches.per_micro_batch) {
     return Unimplemented(
         "where it differs is not searched for where each micro-batch stands for the whole batch "
         "(--per-micro-batch); check the plan with --micro-batches 1");
   }
-  ASSIGN_OR_RETURN(
-      MicroBatchedStep micro_batched,
-      MakeMicroBatches(run.prepared, {.num_micro_batches = run.plan.num_micro_batches}));
-  return DifferenceSearch(run, std::move(micro_batched), max_bytes_at_once).Run();
+  ASSIGN_OR_RETURN(KeptValues kept, KeptValues::Create(run.prepared, run.plan));
+  return DifferenceSearch(run, std::move(kept), max_bytes_at_once).Run();
 }
 
 }  // namespace minka

@@ -1,10 +1,12 @@
 // Where the run of a plan leaves that of one device: the first operation, in the order of the
 // prepared step, whose result the oracle refuses although it accepts those of its operands.
 //
-// A comparison, sign or rounding whose input lies within rounding of its threshold may go either
-// way, and everything behind it then differs although nothing is wrong. Such an operation is turned
-// over on one device, too: its elements become an input, with the values that the plan has. The
-// plan is right if one device agrees with it once all of them are.
+// A decision (decisions.h) whose input lies within rounding of its threshold may go either way, and
+// everything behind it then differs although nothing is wrong. Such an operation is turned over on
+// one device, too: its elements become an input, with the values that the plan has. The plan is
+// right if one device agrees with it once all of them are. Where no operation differs with its
+// values kept, the plan's own program may have decided otherwise: then elements that lie within
+// rounding of their threshold are turned over one by one, nearest first.
 //
 // Both programs run with intermediate values as more results, in as many groups as
 // `max_bytes_at_once` asks for.
@@ -16,8 +18,8 @@
 
 #include "absl/status/statusor.h"
 #include "minka/ir/step.h"
+#include "minka/oracle/kept_values.h"
 #include "minka/oracle/oracle.h"
-#include "minka/plan/plan.h"
 #include "minka/runtime/pipeline/session.h"
 #include "minka/runtime/pjrt/client.h"
 
@@ -36,9 +38,9 @@ struct SearchedRun {
   // Prepared as the plan's, but for micro-batches: operations on the whole batch, as one device
   // runs them.
   const Step& prepared;
-  const Plan& plan;
+  SearchedPlan plan;
   const pjrt::Client& client;  // one device
-  Session& session;            // the mesh of the plan
+  Session& session;            // the meshes of the plan
   const StepInputs& inputs;
   int num_steps = 1;
   StepRunner& runner;          // of the plan's program as it is

@@ -7,30 +7,13 @@
 
 #include "minka/analysis/widen.h"
 #include "minka/base/status.h"
+#include "minka/oracle/decisions.h"
+#include "minka/oracle/draws.h"
 #include "minka/oracle/replicas.h"
 #include "minka/runtime/mesh/split_array.h"
 
 namespace minka {
 namespace {
-
-constexpr int kNudges = 3;
-
-Literal Widened(const Literal& literal) {
-  const ElementType type = WidenedType(literal.shape.type);
-  if (type == literal.shape.type) return literal;
-  Literal reals = literal;
-  if (IsComplex(type)) {  // as twice as many real elements
-    reals.shape.type = ElementType::kF32;
-    reals.shape.dims.push_back(2);
-  }
-  return {{type, literal.shape.dims}, ConvertLiteral(reals, ElementType::kF64).bytes};
-}
-
-// A rounding moves a value by at most half the distance of its neighbours; in the value's own type
-// only the whole distance leads to another one.
-double NudgeOf(ElementType type, double path_epsilon) {
-  return path_epsilon > Epsilon(type) ? path_epsilon / 2 : path_epsilon;
-}
 
 // Calls `inspect(step, results)` with what the devices hold after each step.
 template <typename Inspect>
@@ -49,43 +32,33 @@ absl::Status ForEachStep(StepRunner& runner, const StepInputs& inputs, int num_s
   return absl::OkStatus();
 }
 
-// All results of the last of `num_steps` steps on one device, state included.
-absl::StatusOr<std::vector<Literal>> RunSteps(StepRunner& runner, const StepInputs& inputs,
-                                              int num_steps) {
+absl::StatusOr<std::vector<Literal>> ToHost(std::span<const DistributedArray> arrays) {
   std::vector<Literal> values;
-  RETURN_IF_ERROR(ForEachStep(runner, inputs, num_steps,
-                              [&](int step, const std::vector<DistributedArray>& results) {
-                                if (step + 1 < num_steps) return absl::OkStatus();
-                                for (const DistributedArray& result : results) {
-                                  ASSIGN_OR_RETURN(values.emplace_back(), result.ToHost());
-                                }
-                                return absl::OkStatus();
-                              }));
+  for (const DistributedArray& array : arrays) {
+    ASSIGN_OR_RETURN(values.emplace_back(), array.ToHost());
+  }
   return values;
 }
 
-// The inputs with a function of (parameter, value, some number) over each value.
-template <typename Function>
-StepInputs WithEach(const StepInputs& inputs, const Function& function) {
-  return [&inputs, &function](int step) -> absl::StatusOr<ParameterValues> {
-    ASSIGN_OR_RETURN(ParameterValues values, inputs(step));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = function(i, values[i], values.size() * static_cast<uint64_t>(step) + i);
-    }
-    return values;
-  };
-}
-
-// The state that the first step reads, by result.
-absl::StatusOr<std::vector<Literal>> StateBefore(const Step& step, const StepInputs& inputs) {
-  std::vector<Literal> before(step.results.size());
-  ASSIGN_OR_RETURN(const ParameterValues values, inputs(0));
-  for (size_t i = 0; i < step.parameters.size(); ++i) {
-    const int result = step.parameters[i].state_result;
-    if (step.parameters[i].role != ParameterRole::kState || result < 0) continue;
-    before[result] = values[i];
-  }
-  return before;
+// All results of the last of `num_steps` steps on one device, state included, and the last
+// `num_picks` results of every step.
+struct StepRuns {
+  std::vector<Literal> results;
+  std::vector<std::vector<Literal>> picks;  // by step
+};
+absl::StatusOr<StepRuns> RunSteps(StepRunner& runner, const StepInputs& inputs, int num_steps,
+                                  size_t num_picks = 0) {
+  StepRuns out;
+  RETURN_IF_ERROR(ForEachStep(
+      runner, inputs, num_steps,
+      [&](int step, const std::vector<DistributedArray>& results) -> absl::Status {
+        const size_t num_results = results.size() - num_picks;
+        ASSIGN_OR_RETURN(out.picks.emplace_back(), ToHost(std::span(results).subspan(num_results)));
+        if (step + 1 < num_steps) return absl::OkStatus();
+        ASSIGN_OR_RETURN(out.results, ToHost(std::span(results).first(num_results)));
+        return absl::OkStatus();
+      }));
+  return out;
 }
 
 PartsOfResult PartsOf(const Shape& shape, const Sharding& sharding, const Mesh& mesh) {
@@ -144,6 +117,8 @@ std::string Describe(const OutputComparison& output) {
           "the state is as before the first step{}, on one device it changes by "
           "{:.3g} (norm {:.3g})",
           part, output.norms.change, output.norms.reference);
+    case Fault::kTogether:
+      return output.detail;
     case Fault::kValue:
       break;
   }
@@ -187,6 +162,7 @@ OracleReport CompareResults(const Step& step, const MeshResults& minka,
   const std::vector<bool> is_random = DependsOnRng(step);
   const PathEpsilons epsilons = FindPathEpsilons(step);
   OracleReport report;
+  std::vector<ResultRounding> roundings;
   for (size_t i = 0; i < step.results.size(); ++i) {
     ResultRuns runs{.minka = minka.values[i],
                     .single = one_device.single[i],
@@ -197,10 +173,11 @@ OracleReport CompareResults(const Step& step, const MeshResults& minka,
       runs.nudged.push_back(one_device.nudged[draw][i]);
       if (is_state) runs.nudged_before.push_back(one_device.nudged_before[draw][i]);
     }
-    const ResultRounding rounding{.own_epsilon = Epsilon(runs.minka.shape.type),
-                                  .path_epsilon = epsilons.of_results[i],
-                                  .is_state = is_state,
-                                  .is_random = is_random[i]};
+    const ResultRounding& rounding =
+        roundings.emplace_back(ResultRounding{.own_epsilon = Epsilon(runs.minka.shape.type),
+                                              .path_epsilon = epsilons.of_results[i],
+                                              .is_state = is_state,
+                                              .is_random = is_random[i]});
     OutputComparison output =
         CompareResult(runs, rounding, i < minka.parts.size() ? minka.parts[i] : PartsOfResult{});
     output.result = static_cast<int>(i);
@@ -211,37 +188,59 @@ OracleReport CompareResults(const Step& step, const MeshResults& minka,
     }
     report.outputs.push_back(std::move(output));
   }
+  CompareStateTogether(roundings, report.outputs);
   return report;
 }
 
-OneDevice::OneDevice(const Step& step, MeshExecutor single, MeshExecutor reference)
+OneDevice::OneDevice(const Step& step, std::vector<Value> picks, StepRunner single,
+                     std::optional<StepRunner> held, StepRunner reference)
     : step_(step),
-      epsilons_(FindPathEpsilons(step)),
-      single_(step, std::move(single)),
-      reference_(step, std::move(reference)) {}
+      picks_(std::move(picks)),
+      single_(std::move(single)),
+      held_(std::move(held)),
+      reference_(std::move(reference)) {}
 
 absl::StatusOr<OneDevice> OneDevice::Compile(const Step& step, const pjrt::Client& client) {
-  ASSIGN_OR_RETURN(MeshExecutor single, CompileForOneDevice(step.module, client));
-  ASSIGN_OR_RETURN(MeshExecutor reference, CompileForOneDevice(WidenFloats(step.module), client));
-  return OneDevice(step, std::move(single), std::move(reference));
+  std::vector<Value> picks = FindPicks(step.module);
+  const auto compile = [&](const Step& of, const Module& module) -> absl::StatusOr<StepRunner> {
+    ASSIGN_OR_RETURN(MeshExecutor executor, CompileForOneDevice(module, client));
+    return StepRunner(of, std::move(executor));
+  };
+  const Step picking = WithResults(step, picks), holding = WithGiven(step, picks);
+  ASSIGN_OR_RETURN(StepRunner single, compile(picking, picking.module));
+  std::optional<StepRunner> held;
+  if (!picks.empty()) {
+    ASSIGN_OR_RETURN(held, compile(holding, holding.module));
+  }
+  ASSIGN_OR_RETURN(StepRunner reference, compile(holding, WidenFloats(holding.module)));
+  return OneDevice(step, std::move(picks), std::move(single), std::move(held),
+                   std::move(reference));
 }
 
 absl::StatusOr<OneDeviceResults> OneDevice::Run(const StepInputs& inputs, int num_steps) {
-  OneDeviceResults results;
-  ASSIGN_OR_RETURN(results.before, StateBefore(step_, inputs));
-  ASSIGN_OR_RETURN(results.single, RunSteps(single_, inputs, num_steps));
-  for (uint64_t draw = 0; draw < kNudges; ++draw) {
-    const auto nudge = [&](size_t parameter, const Literal& value, uint64_t seed) {
-      return Nudged(value, NudgeOf(value.shape.type, epsilons_.of_parameters[parameter]),
-                    seed + (draw << 32));
+  std::vector<std::vector<Literal>> picks;  // of the single run, by step
+  using Results = absl::StatusOr<std::vector<Literal>>;
+  const auto run_single = [&](const StepInputs& values) -> Results {
+    ASSIGN_OR_RETURN(StepRuns runs, RunSteps(single_, values, num_steps, picks_.size()));
+    picks = std::move(runs.picks);
+    return std::move(runs.results);
+  };
+  const auto run_held = [&](StepRunner& runner, const StepInputs& values) -> Results {
+    const StepInputs held = [&](int step) -> absl::StatusOr<ParameterValues> {
+      ASSIGN_OR_RETURN(ParameterValues all, values(step));
+      all.resize(step_.parameters.size());
+      all.insert(all.end(), picks[step].begin(), picks[step].end());
+      return all;
     };
-    const StepInputs nudged_inputs = WithEach(inputs, nudge);
-    ASSIGN_OR_RETURN(results.nudged_before.emplace_back(), StateBefore(step_, nudged_inputs));
-    ASSIGN_OR_RETURN(results.nudged.emplace_back(), RunSteps(single_, nudged_inputs, num_steps));
-  }
-  const auto widen = [](size_t, const Literal& value, uint64_t) { return Widened(value); };
-  ASSIGN_OR_RETURN(results.reference, RunSteps(reference_, WithEach(inputs, widen), num_steps));
-  return results;
+    ASSIGN_OR_RETURN(StepRuns runs, RunSteps(runner, held, num_steps));
+    return std::move(runs.results);
+  };
+  return DrawNoise(
+      step_, inputs,
+      {.single = run_single,
+       .nudged =
+           [&](const StepInputs& values) { return run_held(held_ ? *held_ : single_, values); },
+       .reference = [&](const StepInputs& values) { return run_held(reference_, values); }});
 }
 
 absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step, const pjrt::Client& client,

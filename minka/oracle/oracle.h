@@ -4,6 +4,10 @@
 // counts as equal. Devices of the mesh that must hold equal parts must do so bit for bit after
 // every step.
 //
+// Noise is that of equal picks (decisions.h): the nudged runs and the reference take those of the
+// run on one device. A plan that picks otherwise is refused; first_difference.h finds out whether
+// it may.
+//
 // (A plain tolerance cannot work: an attention key's bias has a mathematically zero gradient, and
 // Adam turns rounding noise into full-size updates. Nor is one run's error enough of a measure of
 // that noise: docs/design/0005.)
@@ -49,18 +53,22 @@ struct OneDeviceResults {
   std::vector<std::vector<Literal>> nudged, nudged_before;  // by draw
 };
 
-// The step compiled for one device, as it is and widened.
+// The step compiled for one device: as it is, and with its picks given, in its own types and
+// widened.
 class OneDevice {
  public:
   static absl::StatusOr<OneDevice> Compile(const Step& step, const pjrt::Client& client);
   absl::StatusOr<OneDeviceResults> Run(const StepInputs& inputs, int num_steps);
 
  private:
-  OneDevice(const Step& step, MeshExecutor single, MeshExecutor reference);
+  OneDevice(const Step& step, std::vector<Value> picks, StepRunner single,
+            std::optional<StepRunner> held, StepRunner reference);
 
   Step step_;
-  PathEpsilons epsilons_;
-  StepRunner single_, reference_;
+  std::vector<Value> picks_;
+  StepRunner single_;               // with the picks as more results
+  std::optional<StepRunner> held_;  // with given picks; none: there are no picks
+  StepRunner reference_;            // widened, with given picks
 };
 
 // OneDevice, for a single run.

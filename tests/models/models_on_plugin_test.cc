@@ -34,7 +34,7 @@ T Must(absl::StatusOr<T> result) {
 
 const pjrt::Client& CpuClient() {
   static const pjrt::Client* client = [] {
-    const std::string path = Must(pjrt::FindPlugin({.kind = pjrt::PluginKind::kCpu}));
+    const std::string path = Must(pjrt::FindPlugin({.kind = Platform::kCpu}));
     return new pjrt::Client(
         Must(pjrt::Client::Create(Must(pjrt::Plugin::Load(path)), {.num_devices = 1})));
   }();

@@ -54,8 +54,6 @@ BreakRuns::Program& BreakRuns::ProgramOf(size_t plan) {
   program->compiled = Must(
       Compile(traced_.step, source, session,
               {.preparation = {.micro_batches = request.micro_batches}, .stop_after = "verify"}));
-  program->one_device_step =
-      Must(OneDeviceStep(traced_.step, PreparationOf(program->compiled.plan).micro_batches));
   return *program;
 }
 
@@ -78,7 +76,8 @@ Outcome BreakRuns::Run(const Break& fault) {
     if (!broken) continue;
     if (!program.one_device) {
       program.one_device =
-          Must(RunOnOneDevice(program.one_device_step, devices_.client, inputs_, kSteps));
+          Must(RunOnOneDevice(traced_.step, PreparationOf(program.compiled.plan).micro_batches,
+                              devices_.client, inputs_, kSteps));
     }
     const MeshResults results = RunProgram(program, *broken);
     const OracleReport report = CompareResults(traced_.step, results, *program.one_device);

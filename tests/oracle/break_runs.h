@@ -37,7 +37,6 @@ class BreakRuns {
   struct Program {
     SubjectPlan plan;
     CompiledStep compiled;
-    Step one_device_step;  // see OneDeviceStep
     std::optional<OneDeviceResults> one_device;
     std::optional<MeshResults> right;
   };

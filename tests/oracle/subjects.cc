@@ -12,6 +12,7 @@
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 #include "minka/models/wresnet.h"
+#include "tests/acceptance/programs.h"
 #include "tests/oracle/rewrite.h"
 
 namespace minka {
@@ -131,7 +132,16 @@ bool TakesBatchStatistics(const Subject& subject) { return subject.model == "wre
 
 }  // namespace
 
+bool IsJax(const Subject& subject) { return subject.model.starts_with("jax/"); }
+
 TracedStep TraceSubject(const Subject& subject) {
+  if (IsJax(subject)) {
+    auto step = JaxStep(subject.model.substr(4));
+    MINKA_CHECK(step.ok(), "{}", Message(step.status()));
+    const size_t num_parameters = step->parameters.size();
+    return {.step = *std::move(step),
+            .initializers = std::vector<std::optional<Initializer>>(num_parameters)};
+  }
   auto traced = Trace(ModelOf(subject.model), OptimizerOf(subject.optimizer),
                       {.dtype = TypesOf(subject.type)});
   MINKA_CHECK(traced.ok(), "{}", Message(traced.status()));

@@ -18,9 +18,23 @@ inline constexpr std::array<std::string_view, 4> kSubjectModels = {"mlp", "gpt",
 inline constexpr std::array<std::string_view, 4> kSubjectTypes = {"f32", "bf16", "f16",
                                                                   "bf16-state"};
 
+// Training steps that JAX made (tests/testdata/jax), in f32: the subjects "jax/NAME".
+inline constexpr std::array<std::string_view, 11> kJaxModules = {"small_bert_mlm",
+                                                                 "small_embedding",
+                                                                 "small_gpt_adamw",
+                                                                 "small_gpt_clipped",
+                                                                 "small_lstm",
+                                                                 "small_mlp_adam_remat",
+                                                                 "small_mlp_sgd",
+                                                                 "small_moe",
+                                                                 "small_random_bit_generator",
+                                                                 "small_resnet",
+                                                                 "mlp_hidden16_initial_values"};
+
 struct Subject {
   std::string model = "mlp", type = "f32", optimizer = "adamw";
 };
+bool IsJax(const Subject& subject);
 
 TracedStep TraceSubject(const Subject& subject);
 
@@ -35,7 +49,7 @@ struct SubjectPlan {
 
 ParallelMethod MethodOf(const Subject& subject, const SubjectPlan& plan);
 
-// State by the initialisers, random batches, other ones for each step and seed.
+// State by the initialisers (JAX's: random), random batches, other ones for each step and seed.
 StepInputs InputsOf(const TracedStep& traced, uint64_t seed, int num_equal_slices);
 int NumEqualSlices(const Subject& subject, const SubjectPlan& plan);
 

@@ -16,6 +16,7 @@
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
+#include "minka/driver/describe_pipeline.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/prepare.h"
 #include "minka/ir/hlo_proto.h"
@@ -84,8 +85,9 @@ PlanRequest RequestFor(const RandomStep& step, int seed) {
   PlanRequest request{.cluster = Cluster::Local(8),
                       .micro_batches = {.num_micro_batches = step.num_micro_batches},
                       .search = {.gap = 0.1, .num_threads = 1}};
-  request.pipeline = PipelineOptions{
-      .num_layers = 2 + (seed / 2) % 4, .num_stages = 2, .schedule = kSchedules[(seed / 5) % 3]};
+  request.pipeline = PipelineOptions{.layers = AutoLayers{2 + (seed / 2) % 4},
+                                     .num_stages = 2,
+                                     .schedule = kSchedules[(seed / 5) % 3]};
   for (const std::string& mesh : kMeshes[seed % 5]) {
     request.pipeline->meshes.push_back(Mesh::Parse(mesh).value());
   }
@@ -125,7 +127,8 @@ class RandomPipelines : public ::testing::Test {
   absl::StatusOr<std::vector<std::string>> RunOnOne(const RandomProgram& program) {
     const Mesh mesh = *Mesh::Parse("1");
     const Plan plan = PlanOfStrategies(program.module, mesh, WholeStrategies(program.module, mesh));
-    ASSIGN_OR_RETURN(const SpmdProgram lowered, LowerSpmd(program.module, plan.stage));
+    ASSIGN_OR_RETURN(const SpmdProgram lowered,
+                     LowerSpmd(program.module, plan.stage, Platform::kCpu));
     ASSIGN_OR_RETURN(pjrt::Executable executable,
                      pjrt::Executable::Compile(devices_.client, ExportHlo(lowered.module), {}));
     ASSIGN_OR_RETURN(const Step step, MakeStep(program.module, {}));
@@ -138,7 +141,7 @@ class RandomPipelines : public ::testing::Test {
   absl::StatusOr<std::vector<std::string>> RunAsPipeline(const RandomProgram& program,
                                                          PlannedPipeline& planned) {
     if (const char* const folder = std::getenv("MINKA_RANDOM_DUMP")) {
-      RETURN_IF_ERROR(DumpPipeline(planned, folder));
+      RETURN_IF_ERROR(DumpPipeline(planned, Platform::kCpu, nullptr, folder));
     }
     LocalSession session(devices_);
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(planned, session));

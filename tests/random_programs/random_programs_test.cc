@@ -53,7 +53,7 @@ struct Placed {
 class RandomPrograms : public ::testing::Test {
  protected:
   static pjrt::Client MakeClient() {
-    pjrt::PrepareEnvironment(pjrt::PluginKind::kCpu);
+    pjrt::PrepareEnvironment(Platform::kCpu);
     const auto plugin = pjrt::Plugin::Load(*pjrt::FindPlugin({}));
     return *pjrt::Client::Create(*plugin, {.num_devices = kNumDevices});
   }
@@ -105,7 +105,8 @@ class RandomPrograms : public ::testing::Test {
   absl::StatusOr<std::vector<std::string>> RunOnMesh(const RandomProgram& program,
                                                      const Plan& plan) {
     RETURN_IF_ERROR(CheckPlan(plan, program.module));
-    ASSIGN_OR_RETURN(const SpmdProgram lowered, LowerSpmd(program.module, plan.stage));
+    ASSIGN_OR_RETURN(const SpmdProgram lowered,
+                     LowerSpmd(program.module, plan.stage, Platform::kCpu));
     if (const char* const folder = std::getenv("MINKA_RANDOM_DUMP")) {
       RETURN_IF_ERROR(WriteFile(fmt::format("{}/program.txt", folder), HloText(program.module)));
       RETURN_IF_ERROR(

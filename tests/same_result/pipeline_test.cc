@@ -121,10 +121,12 @@ using Case = std::tuple<std::string, std::string, std::vector<std::string>, int,
 void ExpectWhatOneDeviceComputes(const Case& parameters, int num_layers) {
   const auto& [model, schedule, meshes, num_stages, num_micro_batches, place] = parameters;
   const Subject& subject = SubjectOf(model);
-  Pipeline method{
-      .num_micro_batches = num_micro_batches,
-      .options = {.num_layers = num_layers, .num_stages = num_stages, .schedule = schedule},
-      .per_micro_batch = model == "wresnet"};
+  Pipeline method{.num_micro_batches = num_micro_batches,
+                  .options = {.layers = num_layers > 0 ? LayerChoice(AutoLayers{num_layers})
+                                                       : LayerChoice(MarkedLayers{}),
+                              .num_stages = num_stages,
+                              .schedule = schedule},
+                  .per_micro_batch = model == "wresnet"};
   if (model == "gpt_remat") method.remat = RematChoice{RematPolicy::kAll};
   for (const std::string& mesh : meshes) method.options.meshes.push_back(Mesh::Parse(mesh).value());
   ParallelizeOptions options{.devices = Devices()};

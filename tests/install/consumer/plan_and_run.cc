@@ -34,8 +34,8 @@ absl::StatusOr<std::string> PlanAsJson(const Step& step, const Cluster& cluster)
 absl::Status CheckCheckpoint(Parallelized& run, const State& state) {
   ASSIGN_OR_RETURN(
       const std::string path,
-      SaveCheckpoint("checkpoints", /*keep=*/1, {.model = "network"}, run.runner(), state));
-  ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
+      SaveCheckpoint({.folder = "checkpoints"}, {.model = "network"}, run.runner(), state));
+  ASSIGN_OR_RETURN(CheckpointReader checkpoint, CheckpointReader::Open(path));
   RETURN_IF_ERROR(CheckFits(checkpoint, run.step()));
   ASSIGN_OR_RETURN(const State restored, RestoreCheckpoint(checkpoint, run.runner()));
   ASSIGN_OR_RETURN(const Literal before, state.arrays[0].ToHost());
