@@ -15,6 +15,7 @@ Importing it imports neither JAX nor the planner.
 """
 
 from minka.arrays import DistributedArray
+from minka.data_loader import DataLoader
 from minka.errors import Error
 from minka.jit_function import JitFunction, jit
 from minka.marks import grad, mark_boundary, value_and_grad
@@ -23,6 +24,6 @@ from minka.methods import (AutoLayers, AutoStages, DataParallel, ManualStages, P
 from minka.parallel_function import ParallelFunction, parallelize
 from minka.session import init, shutdown
 
-__all__ = ["AutoLayers", "AutoStages", "DataParallel", "DistributedArray", "Error", "JitFunction", "ManualStages", "ParallelFunction",
+__all__ = ["AutoLayers", "AutoStages", "DataLoader", "DataParallel", "DistributedArray", "Error", "JitFunction", "ManualStages", "ParallelFunction",
            "Pipeline", "Shard", "UniformStages", "Zero2", "Zero3", "grad", "init", "jit", "mark_boundary", "parallelize", "shutdown",
            "value_and_grad"]

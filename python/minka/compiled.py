@@ -1,6 +1,6 @@
 """A step that was planned and compiled for the session's devices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,8 +9,8 @@ import numpy as np
 from minka import session
 from minka.arrays import DistributedArray
 from minka.errors import Error, invalid_argument
-from minka.lowering import BATCH, CONSTANT, STATE, LoweredStep, host_value, paths
-from minka.methods import Method, Pipeline
+from minka.lowering import BATCH, CONSTANT, STATE, LoweredStep, check_type, host_value, lower, paths
+from minka.methods import Method, Pipeline, Shard
 from minka.plan import Plan
 from minka.waiting import Progress, wait_for
 
@@ -24,21 +24,6 @@ def check_divides(step: LoweredStep, method: Method, num_devices: int) -> None:
             raise invalid_argument(f"{leaf.name} has {leaf.shape[0]} examples along dimension 0, which "
                                    f"{' on '.join(filter(None, [into, over]))} do not divide: {type(method).__name__} takes a "
                                    f"multiple of {parts}")
-
-
-def other_tree(step: LoweredStep, arguments: Sequence[Any]) -> Error:
-    """What the arguments' tree lacks, or has besides."""
-
-    def paths_of(trees):
-        return [path for name, tree in zip(step.names, trees) for path in paths(tree, name)]
-
-    wanted = dict(zip(paths_of(jax.tree.unflatten(step.in_tree, step.parameters)), step.parameters))
-    now = paths_of(arguments)
-    missing = [leaf.name for path, leaf in wanted.items() if path not in now]
-    added = [path for path in now if path not in wanted]
-    what = f"{missing[0]} is missing" if missing else f"{added[0]} is new" if added else "its nodes are of other types"
-    return invalid_argument(f"the arguments are another tree than the step was planned for: {what}; parallelize another "
-                            "function for these")
 
 
 def _check_loss(step: LoweredStep, method: Method) -> None:
@@ -66,10 +51,13 @@ def wait_with_progress(job, step: LoweredStep) -> Any:
         progress.clear()
 
 
-def explain(step: LoweredStep, method: Method, pattern: str, executable=None) -> str:
-    """What the sharding of the first parameter that matches is worth, in the plan of the executable or, without one, the best."""
+def explain(step: LoweredStep, method: Method, pattern: str, operation: str, stage: int | None, executable=None) -> str:
+    """As ParallelFunction.explain, of the plan of the executable or, without one, the best."""
+    if pattern and operation:
+        raise invalid_argument(f"{step.function_name}.explain: pattern and operation ask two things; give one of them")
     from minka import _extension
-    return wait_with_progress(_extension.start_explain(request_of(step, method, session.current()), pattern, executable), step)
+    request = request_of(step, method, session.current())
+    return wait_with_progress(_extension.start_explain(request, pattern, operation, stage, executable), step)
 
 
 def _difference(names: Sequence[str], planned: Sequence[Any], given: Sequence[Any]) -> str:
@@ -92,7 +80,7 @@ def other_tree(step: LoweredStep, arguments: Sequence[Any]) -> Error:
 
 
 class CompiledStep:
-    """Runs one lowered step; not thread-safe."""
+    """Runs one lowered step. Not thread-safe, but for put_batch."""
 
     def __init__(self, step: LoweredStep, method: Method, now: session.Session):
         """Plans and compiles, which may take minutes. Raises Error where method and step do not go together."""
@@ -116,6 +104,9 @@ class CompiledStep:
             if leaf.role == STATE or leaf.role == CONSTANT:
                 resident.append(self._resident(number, leaf, value))
                 continue
+            if self._is_placed(number, value):
+                resident.append(value.handle)
+                continue
             resident.append(None)
             inputs.append(number)
             values.append(host_value(leaf, value).reshape(-1).view(np.uint8))
@@ -124,15 +115,49 @@ class CompiledStep:
                    for handle, leaf in zip(handles, self.step.results)]
         return jax.tree.unflatten(self.step.out_tree, results)
 
-    def put_state(self, argument: Any) -> Any:
+    def _is_placed(self, number: int, value: Any) -> bool:
+        return isinstance(value, DistributedArray) and self.executable.is_at(value.handle, number)
+
+    def put_batch(self, batch: Any) -> Any:
+        """The tree of the only argument that is a batch, with arrays that are on their way to the devices."""
+        numbers, tree = self._numbers(BATCH, "a batch", batch)
+        leaves = []
+        for number, value in zip(numbers, jax.tree.leaves(batch)):
+            leaf = self.step.parameters[number]
+            if leaf.role == BATCH and not self._is_placed(number, value):
+                value = self._array(number, self.executable.put(number, host_value(leaf, value).reshape(-1).view(np.uint8)))
+            leaves.append(value)
+        return jax.tree.unflatten(tree, leaves)
+
+    def create_state(self, init: Callable, arguments: Sequence[Any]) -> Any:
+        """See ParallelFunction.create_state."""
+        function = lower(init, [f"argument_{i}" for i in range(len(arguments))], arguments, [])
+        numbers, tree = self._numbers(STATE, "state", jax.tree.unflatten(function.out_tree, function.results))
+        for number, result in zip(numbers, function.results):
+            check_type(self.step.parameters[number], result)
+        for leaf in (*function.parameters, *function.results):
+            leaf.role = CONSTANT
+        values = [host_value(leaf, value).reshape(-1).view(np.uint8)
+                  for leaf, value in zip(function.parameters, jax.tree.leaves(tuple(arguments)))]
+        job = self.executable.start_make_state(request_of(function, Shard(), session.current()), numbers, values)
+        try:
+            handles = wait_with_progress(job, self.step)
+        except Error as error:
+            if error.code != "UNIMPLEMENTED":
+                raise
+            with jax.default_device(jax.local_devices(backend="cpu")[0]):
+                return self._put_state(jax.jit(init)(*arguments))
+        return jax.tree.unflatten(tree, [self._array(number, handles[number]) for number in numbers])
+
+    def _put_state(self, argument: Any) -> Any:
         """The argument's tree with its state where the step wants it; what is no state there stays as it is."""
-        numbers, tree = self._state_numbers(argument)
+        numbers, tree = self._numbers(STATE, "state", argument)
         leaves = [self._array(number, self._resident(number, self.step.parameters[number], value))
                   for number, value in zip(numbers, jax.tree.leaves(argument))]
         return jax.tree.unflatten(tree, leaves)
 
     def save(self, state: Any, folder: str, step: int, keep: int) -> str:
-        numbers, _ = self._state_numbers(state)
+        numbers, _ = self._numbers(STATE, "state", state)
         handles = [None] * len(self.step.parameters)
         for number, value in zip(numbers, jax.tree.leaves(state)):
             handles[number] = self._resident(number, self.step.parameters[number], value)
@@ -140,27 +165,26 @@ class CompiledStep:
 
     def restore(self, path: str) -> Any:
         handles = wait_with_progress(self.executable.start_restore(path), self.step)
-        numbers, tree = self._state_numbers()
+        numbers, tree = self._numbers(STATE, "state")
         return jax.tree.unflatten(tree, [self._array(number, handles[number]) for number in numbers])
 
     def _array(self, number: int, handle) -> DistributedArray:
         leaf = self.step.parameters[number]
         return DistributedArray(handle, leaf.name, leaf.shape, leaf.dtype, (leaf.host_shape, leaf.host_dtype))
 
-    def _state_numbers(self, state: Any = None) -> tuple[list[int], Any]:
-        """(parameters of the only argument that is state, its tree)"""
+    def _numbers(self, role: str, what: str, value: Any = None) -> tuple[list[int], Any]:
+        """(parameters of the only argument that has leaves of the role, its tree); value: refused where it is another tree"""
         step = self.step
         numbered = jax.tree.unflatten(step.in_tree, range(len(step.parameters)))
-        states = [i for i, argument in enumerate(numbered)
-                  if any(step.parameters[number].role == STATE for number in jax.tree.leaves(argument))]
-        if len(states) != 1:
-            raise invalid_argument(f"{step.function_name} has {len(states)} arguments that are state; only one can be made, saved and "
-                                   "restored")
-        numbers, tree = jax.tree.flatten(numbered[states[0]])
-        if state is not None and jax.tree.structure(state) != tree:
+        found = [i for i, argument in enumerate(numbered)
+                 if any(step.parameters[number].role == role for number in jax.tree.leaves(argument))]
+        if len(found) != 1:
+            raise invalid_argument(f"{step.function_name} has {len(found)} arguments that are {what}; it must be one for this")
+        numbers, tree = jax.tree.flatten(numbered[found[0]])
+        if value is not None and jax.tree.structure(value) != tree:
             planned = jax.tree.unflatten(tree, [step.parameters[number] for number in numbers])
-            what = _difference([step.names[states[0]]], [planned], [state])
-            raise invalid_argument(f"this is another tree than the state that {step.function_name} was planned for: {what}")
+            difference = _difference([step.names[found[0]]], [planned], [value])
+            raise invalid_argument(f"this is another tree than {what} that {step.function_name} was planned for: {difference}")
         return numbers, tree
 
     def check(self, arguments: Sequence[Any], num_steps: int) -> str:
@@ -169,8 +193,8 @@ class CompiledStep:
         values = [host_value(leaf, value).reshape(-1).view(np.uint8) for leaf, value in zip(self.step.parameters, leaves)]
         return wait_with_progress(self.executable.start_check(values, num_steps), self.step)
 
-    def explain(self, pattern: str) -> str:
-        return explain(self.step, self.method, pattern, self.executable)
+    def explain(self, pattern: str, operation: str, stage: int | None) -> str:
+        return explain(self.step, self.method, pattern, operation, stage, self.executable)
 
     def _leaves(self, arguments: Sequence[Any]) -> list:
         leaves, tree = jax.tree.flatten(tuple(arguments))
@@ -180,7 +204,7 @@ class CompiledStep:
 
     def _resident(self, number: int, leaf, value: Any):
         """Where the value lies as the parameter wants it; it is brought there unless it is there already."""
-        if isinstance(value, DistributedArray) and self.executable.is_at(value.handle, number):
+        if self._is_placed(number, value):
             return value.handle
         given, handle = self._constants.get(number, (None, None))
         # Unlike arrays of numpy, they do not change.

@@ -58,18 +58,23 @@ def _jax_devices(count: int) -> list:
     return devices[:count]
 
 
-def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str):
+def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str, platform: str):
+    """platform: JAX's name of who compiles the program; empty: the cluster's."""
     from minka import _extension
     request = _extension.ParallelizeRequest()
     for name, value in (method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": num_devices}).items():
         setattr(request, name, value)
-    return _extension.plan_for_jax(request, cluster)
+    return _extension.plan_for_jax(request, cluster, platform)
+
+
+def _platform(mesh: Mesh | AbstractMesh) -> str:
+    return "" if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0].platform
 
 
 def _compiler_options(mesh: Mesh | AbstractMesh) -> dict:
     """What keeps XLA from planning again; none where the platform is not known yet."""
     from minka import _extension
-    return {} if isinstance(mesh, AbstractMesh) else _extension.compiler_options(mesh.devices.flat[0].platform)
+    return _extension.compiler_options(_platform(mesh))
 
 
 def _to_stablehlo(hlo: bytes) -> bytes:
@@ -204,7 +209,7 @@ class JaxProgram:
         devices = _jax_devices(num_devices) if mesh is None else None
         check_divides(step, method, num_devices)
         self.step = step
-        self.executable = _plan(step, method, num_devices, cluster)
+        self.executable = _plan(step, method, num_devices, cluster, devices[0].platform if mesh is None else _platform(mesh))
         self.plan = Plan(self.executable)
         if mesh is None:
             names, sizes = zip(*self.executable.mesh)

@@ -18,8 +18,8 @@ atexit.register(_planned.clear)
 class JitFunction(ParallelFunction):
     """A JAX function that minka plans and JAX runs; see jit."""
 
-    def __init__(self, function: Callable, method: Method, mesh, cluster: str, batch_argnums: Sequence[int] | None,
-                 static_argnums: Sequence[int]):
+    def __init__(self, function: Callable, method: Method, mesh, cluster: str, batch_argnums: int | Sequence[int] | None,
+                 static_argnums: int | Sequence[int]):
         super().__init__(function, method, batch_argnums, static_argnums)
         self._mesh = mesh
         self._cluster = cluster
@@ -66,7 +66,7 @@ class JitFunction(ParallelFunction):
 
 
 def jit(function: Callable | None = None, *, method: Method = Shard(), mesh: Any = None, cluster: str = "",
-        batch_argnums: Sequence[int] | None = None, static_argnums: Sequence[int] = ()) -> Callable:
+        batch_argnums: int | Sequence[int] | None = None, static_argnums: int | Sequence[int] = ()) -> Callable:
     """jax.jit with minka's plan written into it: minka plans the function, JAX runs it. Also a decorator. Needs no minka.init.
 
     function, batch_argnums, static_argnums, errors: as of minka.parallelize. State is donated.

@@ -134,7 +134,8 @@ class Pipeline(Method):
     """Layers as stages on meshes of their own, each in a process of its own, through which micro-batches flow.
 
     layers: "marked": they end where the function calls minka.mark_boundary, and without one minka finds them; AutoLayers, or how
-        many.
+        many; or what each but the first begins with, e.g. ["*/h_4/*", "*/h_8/*"]: globs on names of operations (JAX's name stack)
+        and of parameters, or numbers of layers between boundaries.
     stages: AutoStages or "auto"; UniformStages, or how many; ManualStages, or the stage of every layer, e.g. [0, 0, 1].
     submeshes: as in ManualStages, for stages that do not say so themselves.
     schedule: "gpipe", "1f1b" and the others of docs/guides/pipelines.md.
@@ -142,14 +143,15 @@ class Pipeline(Method):
 
     name: ClassVar[str] = "pipeline"
 
-    layers: str | int | AutoLayers = "marked"
+    layers: str | int | Sequence[str] | AutoLayers = "marked"
     stages: str | int | Sequence[int] | AutoStages | UniformStages | ManualStages = "auto"
     submeshes: Sequence[int] | Sequence[str] = ()
     schedule: str = "1f1b"
 
     def __post_init__(self):
         if isinstance(self.layers, str) and self.layers != "marked":
-            raise invalid_argument(f'minka.Pipeline: layers is "{self.layers}"; take "marked" or minka.AutoLayers(n)')
+            raise invalid_argument(f'minka.Pipeline: layers is "{self.layers}"; take "marked", minka.AutoLayers(n) or a list of what '
+                                   f'they begin with, such as ["{self.layers}"]')
         if isinstance(self.stages, str) and self.stages != "auto":
             raise invalid_argument(f'minka.Pipeline: stages is "{self.stages}"; take "auto", minka.UniformStages(n) or '
                                    "minka.ManualStages(stage_of_layer=...)")
@@ -160,7 +162,12 @@ class Pipeline(Method):
             raise invalid_argument("minka.Pipeline: submeshes are named by minka.ManualStages, too; name them once")
 
     def _num_layers(self) -> int | None:
-        return self.layers.num_layers if isinstance(self.layers, AutoLayers) else None if self.layers == "marked" else self.layers
+        layers = self.layers.num_layers if isinstance(self.layers, AutoLayers) else self.layers
+        return layers if isinstance(layers, int) else None
+
+    def _layer_starts(self) -> list[str]:
+        listed = not isinstance(self.layers, (str, int, AutoLayers))
+        return [str(start) for start in self.layers] if listed else []
 
     def _num_stages(self) -> int | None:
         stages = self.stages.num_stages if isinstance(self.stages, UniformStages) else self.stages
@@ -174,9 +181,9 @@ class Pipeline(Method):
         meshes = [mesh for mesh in submeshes if isinstance(mesh, str)]
         if meshes and len(meshes) < len(submeshes):
             raise invalid_argument("minka.Pipeline: submeshes are numbers of devices or shapes, all of one kind")
-        return super().request(step) | {"num_layers": self._num_layers() or 0, "num_stages": self._num_stages() or 0,
-                                        "stage_of_layer": list(stage_of_layer), "submeshes": [] if meshes else submeshes,
-                                        "meshes": meshes, "schedule": self.schedule}
+        return super().request(step) | {"num_layers": self._num_layers() or 0, "layer_starts": self._layer_starts(),
+                                        "num_stages": self._num_stages() or 0, "stage_of_layer": list(stage_of_layer),
+                                        "submeshes": [] if meshes else submeshes, "meshes": meshes, "schedule": self.schedule}
 
 
 @dataclass(frozen=True, kw_only=True)

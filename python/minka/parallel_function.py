@@ -23,24 +23,25 @@ class Lowered:
         self.method = method
         self.hlo, self.parameters, self.results = step.hlo, step.parameters, step.results
 
-    def explain(self, pattern: str) -> str:
+    def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
         """As ParallelFunction.explain, about the best plan, which is searched for first and not kept."""
         if isinstance(self.method, SavedPlan):
             raise failed_precondition(f"{self.step.function_name} takes a plan of a file: explain is a method of the function, once "
                                       "it is compiled")
         from minka.compiled import explain
-        return explain(self.step, self.method, pattern)
+        return explain(self.step, self.method, pattern, operation, stage)
 
 
 class ParallelFunction:
     """A JAX function that runs on all devices; see parallelize."""
 
-    def __init__(self, function: Callable, method: Method, batch_argnums: Sequence[int] | None, static_argnums: Sequence[int]):
+    def __init__(self, function: Callable, method: Method, batch_argnums: int | Sequence[int] | None,
+                 static_argnums: int | Sequence[int]):
         functools.update_wrapper(self, function)
         self._function = function
         self._method = method
-        self._batch_argnums = batch_argnums
-        self._static_argnums = static_argnums
+        self._batch_argnums = (batch_argnums,) if isinstance(batch_argnums, int) else batch_argnums
+        self._static_argnums = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
 
     def __call__(self, *args, **kwargs) -> Any:
         """What the function returns, its arrays as minka.DistributedArray. The first call plans and compiles."""
@@ -64,14 +65,21 @@ class ParallelFunction:
     def create_state(self, init: Callable, *args) -> Any:
         """What the JAX function init(*args) returns, laid out as this function's state: what it takes first and returns.
 
-        init runs once, on this process's CPU, where its result is held as a whole; leaf by leaf it is copied to where the plan
-        wants it. Abstract arguments plan before: train_step.compile(jax.eval_shape(init, *args), batch).
+        Every device makes the part that it keeps: init is planned with the placement of this function's plan and runs where that
+        does, so that neither this process nor a device holds the state as a whole. Values are those that one device makes. What calls
+        libraries of the host (QR, SVD) cannot run there: then init runs on this process's CPU, and its result is copied.
+        Abstract arguments plan before: train_step.compile(jax.eval_shape(init, *args), batch).
         Raises Error FAILED_PRECONDITION before the function is compiled, INVALID_ARGUMENT for another tree, shape or type.
         """
-        import jax
-        compiled = self._last()
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            return compiled.put_state(jax.jit(init)(*args))
+        return self._last().create_state(init, args)
+
+    def put_batch(self, batch: Any) -> Any:
+        """The batch with its arrays on their way to the devices, for a call of this function; as it is before that is compiled.
+
+        Waits for no step. Raises Error INVALID_ARGUMENT for another tree, shape or type than the function was compiled for.
+        """
+        steps = self._steps()
+        return self._last().put_batch(batch) if steps else batch
 
     def save(self, folder: str | os.PathLike, state: Any, *, step: int, keep: int = 3) -> str:
         """Writes a checkpoint of the state, whole arrays by their paths in safetensors files, and returns its folder.
@@ -102,13 +110,15 @@ class ParallelFunction:
         positional = self._positional(args, kwargs)
         return self._compiled(positional).check(self._split(positional)[0], num_steps)
 
-    def explain(self, pattern: str) -> str:
-        """What a parameter's sharding is worth: a table of the best plans with each sharding that it could have.
+    def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
+        """Why the plan is as it is: what its parts cost, and what the plans next to it would.
 
-        pattern: glob on parameter names, e.g. "params/*kernel"; the first match is taken.
-        Raises Error NOT_FOUND where none matches, UNIMPLEMENTED for a pipeline, FAILED_PRECONDITION before the first call.
+        pattern: glob on parameter names, e.g. "params/*kernel", of which the first match is taken: a table of the best plans with
+            each sharding that it could have. operation: the same of an operation, by its name or its name in the model.
+        stage: of a pipeline, alone: why it has these layers and this mesh; else where to look. Without any, the plan as a whole.
+        Raises Error NOT_FOUND where none matches, FAILED_PRECONDITION before the first call.
         """
-        return self._last().explain(pattern)
+        return self._last().explain(pattern, operation, stage)
 
     def dump(self, folder: str) -> None:
         """Writes the plan, the local programs and what every device holds below the folder, which is made."""
@@ -141,6 +151,13 @@ class ParallelFunction:
             return list(args), ()
         count = len(args)
         static = tuple((i, arg) for i, arg in enumerate(args) if self._is_static(i, count))
+        for number, value in static:
+            try:
+                hash(value)
+            except TypeError as error:
+                raise invalid_argument(f"{self.__name__}: argument {self._names(count)[number]} is static and of type "
+                                       f"{type(value).__name__}, which cannot be hashed; give a tuple or another hashable "
+                                       "value") from error
         return [arg for i, arg in enumerate(args) if not self._is_static(i, count)], static
 
     def _compiled(self, args: tuple):
@@ -159,6 +176,9 @@ class ParallelFunction:
         if self._batch_argnums is None:
             batch = numbers[-1:] if len(numbers) > 1 else []
         else:
+            strange = [i for i in self._batch_argnums if not -len(args) <= i < len(args)]
+            if strange:
+                raise invalid_argument(f"{self.__name__}: batch_argnums names argument {strange[0]}, and {len(args)} are given")
             batch = [i % len(args) for i in self._batch_argnums]
         strange = [i for i in batch if i not in numbers]
         if strange:
@@ -184,7 +204,8 @@ class ParallelFunction:
 class FollowingFunction(ParallelFunction):
     """A function that runs on the state of another one, see parallelize."""
 
-    def __init__(self, function: Callable, follow: ParallelFunction, batch_argnums: Sequence[int] | None, static_argnums: Sequence[int]):
+    def __init__(self, function: Callable, follow: ParallelFunction, batch_argnums: int | Sequence[int] | None,
+                 static_argnums: int | Sequence[int]):
         super().__init__(function, follow._method, batch_argnums, static_argnums)
         self._follow = follow
 
@@ -202,8 +223,8 @@ class FollowingFunction(ParallelFunction):
 
 
 def parallelize(function: Callable | None = None, *, method: Method | None = None, plan: str | os.PathLike | None = None,
-                follow: ParallelFunction | None = None, batch_argnums: Sequence[int] | None = None,
-                static_argnums: Sequence[int] = ()) -> Callable:
+                follow: ParallelFunction | None = None, batch_argnums: int | Sequence[int] | None = None,
+                static_argnums: int | Sequence[int] = ()) -> Callable:
     """Makes a JAX function, most often a training step, run on all devices of minka.init. Also a decorator.
 
     function: of arrays and trees of them. Of what it returns, the tree that is like its first argument (or like another one that

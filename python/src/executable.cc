@@ -1,7 +1,6 @@
 #include "executable.h"
 
 #include <atomic>
-#include <map>
 #include <utility>
 
 #include "jax_step.h"
@@ -20,6 +19,12 @@ absl::StatusOr<std::optional<RematChoice>> ParseRemat(const std::vector<std::str
   return choice;
 }
 
+LayerChoice LayersOf(const ParallelizeRequest& request) {
+  if (!request.layer_starts.empty()) return ManualLayers{request.layer_starts};
+  if (request.num_layers > 0) return AutoLayers{request.num_layers};
+  return MarkedLayers{};
+}
+
 }  // namespace
 
 absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
@@ -31,7 +36,7 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
       ASSIGN_OR_RETURN(meshes.emplace_back(), Mesh::Parse(mesh));
     }
     return Pipeline{.num_micro_batches = request.num_micro_batches,
-                    .options = {.num_layers = request.num_layers,
+                    .options = {.layers = LayersOf(request),
                                 .num_stages = request.num_stages,
                                 .stage_of_layer = request.stage_of_layer,
                                 .meshes = std::move(meshes),
@@ -53,40 +58,45 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
 
 namespace {
 
-absl::Status NoExplanationOfPipelines() {
-  return Unimplemented(
-      "explain plans steps on one mesh; parallelize with minka.Shard for the mesh of a stage");
-}
-
-// Plans with each sharding of the first parameter that matches. `plan`: null: the best one.
+// `run`: null: of the best plan, which is searched for first.
 absl::StatusOr<std::string> ExplainStep(const Step& step, const ParallelizeRequest& asked,
-                                        const Plan* plan, const std::string& glob,
+                                        const Parallelized* run, const ExplainQuestion& question,
                                         const std::stop_token& stop, const OnPhase& on_phase) {
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(asked));
   ASSIGN_OR_RETURN(PlanRequest request,
                    RequestFor(Cluster::Local(asked.num_devices), method, CostModelChoice()));
-  if (request.pipeline) return NoExplanationOfPipelines();
   std::atomic<bool> cancelled = false;
   request.cancelled = &cancelled;
   const std::stop_callback cancel(stop, [&] { cancelled = true; });
-  PlanResult planned;
+  const OnExplained on_explained = [&](const std::string& what) { on_phase(what); };
+  if (run == nullptr) on_phase("plan");
+  if (run ? run->pipeline() != nullptr : request.pipeline.has_value()) {
+    std::optional<PlannedPipeline> searched;
+    if (run == nullptr) {
+      ASSIGN_OR_RETURN(searched, PlanPipeline(step, request));
+    }
+    const PlannedPipeline& planned = run ? *run->pipeline() : *searched;
+    if (!request.pipeline) request.pipeline.emplace();  // the plan is of a file
+    request.micro_batches = MicroBatchesOf(planned.plan);
+    return ExplainPipeline({.step = step, .planned = planned, .name = step.module.name}, request,
+                           question, on_explained);
+  }
+  PlanResult searched;
+  if (run == nullptr) {
+    ASSIGN_OR_RETURN(searched, PlanStep(step, request));
+  }
+  const Plan& plan = run ? run->plan() : searched.candidates[searched.best].plan;
   if (!asked.plan_path.empty()) {
-    ASSIGN_OR_RETURN(const Method planned_by, ParseMethod(plan->method));
+    ASSIGN_OR_RETURN(const Method planned_by, ParseMethod(plan.method));
     request.methods = {planned_by};
-    request.micro_batches = PreparationOf(*plan).micro_batches;
-    request.remat = plan->remat;
+    request.micro_batches = PreparationOf(plan).micro_batches;
+    request.remat = plan.remat;
   }
-  if (plan == nullptr) {
-    on_phase("plan");
-    ASSIGN_OR_RETURN(planned, PlanStep(step, request));
-    plan = &planned.candidates[planned.best].plan;
-  }
-  ASSIGN_OR_RETURN(const int parameter, FindParameter(*plan, step.module.name, glob));
-  ASSIGN_OR_RETURN(const std::string table,
-                   ExplainParameter(step, request, *plan, parameter,
-                                    [&](const std::string& pin) { on_phase("plan with " + pin); }));
-  return fmt::format("The best plans on mesh {} with {} pinned ('*': as planned):\n{}",
-                     plan->stage.mesh.ToString(), plan->parameters[parameter].name, table);
+  return Explain({.step = step,
+                  .prepared = run ? run->prepared() : searched.prepared,
+                  .plan = plan,
+                  .name = step.module.name},
+                 request, question, on_explained);
 }
 
 }  // namespace
@@ -127,6 +137,7 @@ absl::StatusOr<ArrayHandle> Executable::Put(int parameter, std::span<const uint8
   const std::lock_guard lock(mutex_);
   ASSIGN_OR_RETURN(const Literal value, Value(parameter, bytes));
   ASSIGN_OR_RETURN(DistributedArray array, run_.runner().executor().Put(parameter, value));
+  run_.runner().executor().Flush();
   return ArrayHandle{identity_, parameter, std::move(array)};
 }
 
@@ -171,48 +182,63 @@ absl::StatusOr<std::string> Executable::Save(const SaveRequest& request,
                                              std::span<ArrayHandle* const> state,
                                              const std::stop_token& stop) {
   const std::lock_guard lock(mutex_);
-  CheckpointManifest about{.step = request.step, .model = request.model};
-  ASSIGN_OR_RETURN(CheckpointWriter writer,
-                   CheckpointWriter::Create(request.folder, std::move(about)));
+  std::vector<NamedArray> arrays;
   for (size_t i = 0; i < state.size(); ++i) {
     const ParameterInfo& parameter = run_.step().parameters[i];
     if (parameter.role != ParameterRole::kState) continue;
-    if (stop.stop_requested()) return absl::CancelledError("saving was stopped");
     if (state[i]->array.empty()) {
       return FailedPrecondition("{} was consumed by a step; use what that returned",
                                 parameter.name);
     }
-    ASSIGN_OR_RETURN(const Literal value, state[i]->array.ToHost());
-    RETURN_IF_ERROR(writer.Add(parameter.name, {.shape = value.shape, .bytes = *value.bytes}));
+    arrays.push_back({parameter.name, &state[i]->array});
   }
-  return writer.Commit(request.keep);
+  return SaveArrays({.folder = request.folder, .keep = request.keep, .stop = stop},
+                    {.step = request.step, .model = request.model}, run_.runner().executor(),
+                    arrays);
 }
 
 absl::StatusOr<std::vector<ArrayHandle>> Executable::Restore(const std::string& path,
                                                              const std::stop_token& stop) {
   const std::lock_guard lock(mutex_);
-  ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(path));
+  ASSIGN_OR_RETURN(CheckpointReader checkpoint, CheckpointReader::Open(path));
   // Constants are the user's to give with every call.
   Step state = run_.step();
   for (ParameterInfo& parameter : state.parameters) {
     if (parameter.role == ParameterRole::kConstant) parameter.role = ParameterRole::kBatch;
   }
   RETURN_IF_ERROR(CheckFits(checkpoint, state));
-  std::map<std::string, int> numbers;
-  for (size_t i = 0; i < state.parameters.size(); ++i) {
-    if (IsResident(state.parameters[i])) numbers[state.parameters[i].name] = static_cast<int>(i);
+  std::vector<TensorOfParameter> tensors;
+  for (int i = 0; i < static_cast<int>(state.parameters.size()); ++i) {
+    const ParameterInfo& parameter = state.parameters[i];
+    if (parameter.role == ParameterRole::kState) tensors.push_back({i, parameter.name});
   }
+  ASSIGN_OR_RETURN(std::vector<DistributedArray> arrays,
+                   RestoreArrays(checkpoint, run_.runner().executor(), tensors, stop));
   std::vector<ArrayHandle> handles(state.parameters.size());
-  for (int file = 0; file < static_cast<int>(checkpoint.manifest().files.size()); ++file) {
-    ASSIGN_OR_RETURN(TensorFile tensors, checkpoint.ReadTensorFile(file));
-    for (auto& [name, tensor] : tensors.tensors) {
-      if (stop.stop_requested()) return absl::CancelledError("restoring was stopped");
-      const Literal value{tensor.shape,
-                          std::make_shared<const std::string>(std::move(tensor.bytes))};
-      const int number = numbers.at(name);
-      ASSIGN_OR_RETURN(DistributedArray array, run_.runner().executor().Put(number, value));
-      handles[number] = {identity_, number, std::move(array)};
-    }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int number = tensors[i].parameter;
+    handles[number] = {identity_, number, std::move(arrays[i])};
+  }
+  return handles;
+}
+
+absl::StatusOr<std::vector<ArrayHandle>> Executable::MakeState(
+    const ParallelizeRequest& init, const std::vector<int>& parameters,
+    const std::vector<std::string>& bytes) {
+  ASSIGN_OR_RETURN(Step step, StepOfJax(init.hlo, init.description));
+  const Computation& entry = step.module.entry_computation();
+  std::vector<Literal> inputs;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const Shape& shape = entry.instructions[entry.parameters[i]].shape();
+    inputs.push_back({shape, std::make_shared<const std::string>(bytes[i])});
+  }
+  const std::lock_guard lock(mutex_);
+  ASSIGN_OR_RETURN(
+      std::vector<DistributedArray> values,
+      MakeValues({std::move(step), parameters}, inputs, run_.executor(), run_.session()));
+  std::vector<ArrayHandle> handles(run_.step().parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    handles[parameters[i]] = {identity_, parameters[i], std::move(values[i])};
   }
   return handles;
 }
@@ -236,19 +262,18 @@ absl::StatusOr<std::string> Executable::Check(std::vector<Literal> values, int n
 }
 
 absl::StatusOr<std::string> Executable::Explain(const ParallelizeRequest& request,
-                                                const std::string& glob,
+                                                const ExplainQuestion& question,
                                                 const std::stop_token& stop,
                                                 const OnPhase& on_phase) const {
   // Not locked: these never change, and it takes long.
-  if (run_.pipeline()) return NoExplanationOfPipelines();
-  return ExplainStep(run_.step(), request, &run_.plan(), glob, stop, on_phase);
+  return ExplainStep(run_.step(), request, &run_, question, stop, on_phase);
 }
 
 absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
-                                           const std::string& glob, const std::stop_token& stop,
-                                           const OnPhase& on_phase) {
+                                           const ExplainQuestion& question,
+                                           const std::stop_token& stop, const OnPhase& on_phase) {
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
-  return ExplainStep(step, request, nullptr, glob, stop, on_phase);
+  return ExplainStep(step, request, nullptr, question, stop, on_phase);
 }
 
 absl::StatusOr<std::unique_ptr<Follower>> Executable::Follow(
@@ -299,8 +324,7 @@ absl::StatusOr<std::string> Executable::PlanTable() const {
   const std::lock_guard lock(mutex_);
   const PlannedPipeline* pipeline = run_.pipeline();
   if (!pipeline) return minka::PlanTable(run_.prepared(), run_.plan());
-  ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
-  return PipelineTable(pipeline->prepared, pipeline->plan, pipeline->schedule, timeline);
+  return DescribePipeline(*pipeline);
 }
 
 absl::Status Executable::Dump(const std::string& folder) {

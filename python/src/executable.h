@@ -32,7 +32,8 @@ struct ParallelizeRequest {
   std::optional<int64_t> peak_memory_bytes;  // per device
   std::vector<std::string> pins;             // see SearchOptions
   std::vector<std::string> remat;            // by layer, see RematPolicyName
-  int num_layers = 0;                        // this and the next: see PipelineOptions
+  int num_layers = 0;                        // see AutoLayers; 0: see MarkedLayers, or
+  std::vector<std::string> layer_starts;     // see ManualLayers; this and the next: PipelineOptions
   int num_stages = 0;
   std::vector<int> stage_of_layer;
   std::vector<int> submeshes;
@@ -78,9 +79,9 @@ class Executable {
 
   // Copies a whole array, dense and row-major, to where the parameter wants it.
   absl::StatusOr<ArrayHandle> Put(int parameter, std::span<const uint8_t> bytes);
-  // One step. `resident`: by parameter, each IsAt it, null for those that `inputs` give. State is
-  // consumed unless the step could not be started; constants are not. Returns the results by
-  // number.
+  // One step. `resident`: by parameter, batches that were put, too; each IsAt it, null for those
+  // that `inputs` give. State is consumed unless the step could not be started; constants are not.
+  // Returns the results by number.
   absl::StatusOr<std::vector<ArrayHandle>> Run(std::span<ArrayHandle* const> resident,
                                                std::span<const StepInput> inputs);
   // Does the array lie where this executable's parameter wants it (or did, before it was consumed)?
@@ -88,7 +89,7 @@ class Executable {
     return handle.owner == identity_ && handle.parameter == parameter;
   }
 
-  // Writes the state, an array after the other, and returns the checkpoint's folder. `state`: as
+  // Writes the state, see SaveArrays, and returns the checkpoint's folder. `state`: as
   // Run takes it; what is not state is not written. Cancelled soon after it is asked to stop.
   absl::StatusOr<std::string> Save(const SaveRequest& request, std::span<ArrayHandle* const> state,
                                    const std::stop_token& stop);
@@ -96,15 +97,22 @@ class Executable {
   absl::StatusOr<std::vector<ArrayHandle>> Restore(const std::string& path,
                                                    const std::stop_token& stop);
 
+  // State from a function, whose results, in their order, are the values of these parameters, made
+  // where they lie; `bytes`: its arguments. An empty handle where none is. See MakeValues.
+  absl::StatusOr<std::vector<ArrayHandle>> MakeState(const ParallelizeRequest& init,
+                                                     const std::vector<int>& parameters,
+                                                     const std::vector<std::string>& bytes);
+
   // Runs so many steps on all devices and on one device of this process, which is opened for that,
   // from the values of all parameters. A table; what differs is an error, Aborted.
   absl::StatusOr<std::string> Check(std::vector<Literal> values, int num_steps);
   // By parameter number, the bytes as given to Put.
   absl::StatusOr<std::vector<Literal>> Values(
       const std::vector<std::span<const uint8_t>>& bytes) const;
-  // See ExplainParameter.
-  absl::StatusOr<std::string> Explain(const ParallelizeRequest& request, const std::string& glob,
-                                      const std::stop_token& stop, const OnPhase& on_phase) const;
+  // See driver/explain.h and driver/explain_pipeline.h.
+  absl::StatusOr<std::string> Explain(const ParallelizeRequest& request,
+                                      const ExplainQuestion& question, const std::stop_token& stop,
+                                      const OnPhase& on_phase) const;
 
   // A step that reads this one's state where it lies: its parameters with role constant have names
   // of this one's. Fields of the request that say how are not read.
@@ -145,7 +153,7 @@ class Follower {
 
 // The same for a step that is only planned: the table is about its best plan.
 absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
-                                           const std::string& glob, const std::stop_token& stop,
-                                           const OnPhase& on_phase);
+                                           const ExplainQuestion& question,
+                                           const std::stop_token& stop, const OnPhase& on_phase);
 
 }  // namespace minka

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "executable.h"
@@ -99,12 +100,14 @@ std::unique_ptr<Job> StartParallelize(const ParallelizeRequest& request) {
 }
 
 // executable: null: the step is only planned.
-std::unique_ptr<Job> StartExplain(const ParallelizeRequest& request, const std::string& glob,
+std::unique_ptr<Job> StartExplain(const ParallelizeRequest& request, const std::string& tensor,
+                                  const std::string& operation, const std::optional<int>& stage,
                                   const Executable* executable) {
+  const ExplainQuestion question{.stage = stage, .tensor = tensor, .operation = operation};
   return std::make_unique<Job>(
       [=](const std::stop_token& stop, const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
-        return executable ? executable->Explain(request, glob, stop, on_phase)
-                          : ExplainRequest(request, glob, stop, on_phase);
+        return executable ? executable->Explain(request, question, stop, on_phase)
+                          : ExplainRequest(request, question, stop, on_phase);
       },
       Job::AtEnd::kWait);
 }
@@ -147,6 +150,26 @@ std::unique_ptr<Job> StartRestore(Executable& executable, const std::string& pat
       Job::AtEnd::kWait);
 }
 
+std::vector<std::string> CopiesOf(const std::vector<HostBytes>& values) {
+  std::vector<std::string> bytes;
+  for (const HostBytes& value : values) {
+    bytes.emplace_back(reinterpret_cast<const char*>(value.data()), value.size());
+  }
+  return bytes;
+}
+
+std::unique_ptr<Job> StartMakeState(Executable& executable, const ParallelizeRequest& init,
+                                    const std::vector<int>& parameters,
+                                    const std::vector<HostBytes>& values) {
+  return std::make_unique<Job>(
+      [&executable, init, parameters, bytes = CopiesOf(values)](
+          const std::stop_token&, const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        on_phase("make state");
+        return executable.MakeState(init, parameters, bytes);
+      },
+      Job::AtEnd::kWait);
+}
+
 std::unique_ptr<Job> StartFollow(const Executable& executable, const ParallelizeRequest& request) {
   return std::make_unique<Job>(
       [&executable, request](const std::stop_token&,
@@ -159,12 +182,8 @@ std::unique_ptr<Job> StartFollow(const Executable& executable, const Parallelize
 
 std::unique_ptr<Job> StartRunOfFollower(Follower& follower, const std::vector<ArrayHandle*>& state,
                                         const std::vector<HostBytes>& values) {
-  std::vector<std::string> bytes;
-  for (const HostBytes& value : values) {
-    bytes.emplace_back(reinterpret_cast<const char*>(value.data()), value.size());
-  }
   return std::make_unique<Job>(
-      [&follower, state, bytes = std::move(bytes)](const std::stop_token&, const OnPhase&)
+      [&follower, state, bytes = CopiesOf(values)](const std::stop_token&, const OnPhase&)
           -> absl::StatusOr<JobResult> { return follower.Run(state, bytes); },
       Job::AtEnd::kWait);
 }
@@ -209,6 +228,7 @@ void BindRequest(nb::module_& module) {
       .def_rw("pins", &Request::pins)
       .def_rw("remat", &Request::remat)
       .def_rw("num_layers", &Request::num_layers)
+      .def_rw("layer_starts", &Request::layer_starts)
       .def_rw("num_stages", &Request::num_stages)
       .def_rw("stage_of_layer", &Request::stage_of_layer)
       .def_rw("submeshes", &Request::submeshes)
@@ -254,6 +274,8 @@ void BindExecutable(nb::module_& module) {
            nb::keep_alive<0, 1>())
       .def("start_save", &StartSave, nb::arg("state"), nb::arg("folder"), nb::arg("model"),
            nb::arg("step"), nb::arg("keep"), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>())
+      .def("start_make_state", &StartMakeState, nb::arg("init"), nb::arg("parameters"),
+           nb::arg("values"), nb::keep_alive<0, 1>())
       .def("start_restore", &StartRestore, nb::arg("path"), nb::keep_alive<0, 1>())
       .def("start_follow", &StartFollow, nb::arg("request"), nb::keep_alive<0, 1>())
       .def("plan_json", &Executable::PlanJson, nb::call_guard<nb::gil_scoped_release>())
@@ -266,6 +288,13 @@ void BindExecutable(nb::module_& module) {
         const nb::gil_scoped_release release;
         Check(executable.Dump(folder));
       });
+}
+
+// By JAX's names; nullopt: one that nothing is known of, or none.
+std::optional<Platform> PlatformOfJax(const std::string& name) {
+  if (name == "cpu") return Platform::kCpu;
+  if (name == "gpu") return Platform::kCuda;
+  return std::nullopt;
 }
 
 void BindJaxProgram(nb::module_& module) {
@@ -285,15 +314,14 @@ void BindJaxProgram(nb::module_& module) {
       .def("dump", [](const JaxProgram& program, const std::string& folder) {
         Check(program.Dump(folder));
       });
-  module.def("plan_for_jax", [](const ParallelizeRequest& request, const std::string& cluster) {
+  module.def("plan_for_jax", [](const ParallelizeRequest& request, const std::string& cluster,
+                                const std::string& platform) {
     const nb::gil_scoped_release release;
-    return ValueOf(JaxProgram::Create(request, cluster));
+    return ValueOf(JaxProgram::Create(request, cluster, PlatformOfJax(platform)));
   });
-  // By JAX's names for platforms.
   module.def("compiler_options", [](const std::string& platform) -> pjrt::Overrides {
-    if (platform == "cpu") return pjrt::RequiredOverrides(pjrt::PluginKind::kCpu);
-    if (platform == "gpu") return pjrt::RequiredOverrides(pjrt::PluginKind::kCuda);
-    return {};
+    const std::optional<Platform> known = PlatformOfJax(platform);
+    return known ? pjrt::RequiredOverrides(*known) : pjrt::Overrides();
   });
 }
 
@@ -315,6 +343,7 @@ NB_MODULE(_extension, module) {
   minka::BindJaxProgram(module);
   minka::BindFollower(module);
   module.def("start_parallelize", &minka::StartParallelize, nb::arg("request"));
-  module.def("start_explain", &minka::StartExplain, nb::arg("request"), nb::arg("pattern"),
-             nb::arg("executable").none(), nb::keep_alive<0, 3>());
+  module.def("start_explain", &minka::StartExplain, nb::arg("request"), nb::arg("tensor"),
+             nb::arg("operation"), nb::arg("stage").none(), nb::arg("executable").none(),
+             nb::keep_alive<0, 5>());
 }

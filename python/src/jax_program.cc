@@ -17,8 +17,7 @@ namespace {
 
 absl::StatusOr<Cluster> ClusterOf(const std::string& name, int num_devices) {
   if (name.empty()) return Cluster::Local(num_devices);
-  const bool is_file = name.ends_with(".json");
-  ASSIGN_OR_RETURN(Cluster cluster, is_file ? Cluster::FromFile(name) : Cluster::Preset(name));
+  ASSIGN_OR_RETURN(Cluster cluster, Cluster::Named(name));
   if (cluster.num_devices() != num_devices) {
     return InvalidArgument("cluster {} has {} devices, the mesh {}", name, cluster.num_devices(),
                            num_devices);
@@ -43,7 +42,8 @@ std::vector<SplitArray> SplitArrays(const std::vector<Shape>& shapes,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JaxProgram>> JaxProgram::Create(const ParallelizeRequest& request,
-                                                               const std::string& cluster_name) {
+                                                               const std::string& cluster_name,
+                                                               std::optional<Platform> platform) {
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
   ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(cluster_name, request.num_devices));
@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<JaxProgram>> JaxProgram::Create(const Parallelize
   program->plan_ = std::move(found.candidates[found.best].plan);
   Plan& plan = program->plan_;
   RETURN_IF_ERROR(CheckPlan(plan, program->prepared_.module));
-  ASSIGN_OR_RETURN(const SpmdProgram local, LowerSpmd(program->prepared_.module, plan.stage));
+  ASSIGN_OR_RETURN(const SpmdProgram local, LowerSpmd(program->prepared_.module, plan.stage,
+                                                      platform.value_or(cluster.platform())));
   std::ranges::copy(local.notes, std::back_inserter(plan.notes));
   const MeshSignature signature = SignatureOf(program->prepared_.module, local);
   const Mesh& mesh = plan.stage.mesh;

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "executable.h"
+#include "minka/base/platform.h"
 
 namespace minka {
 
@@ -22,9 +24,11 @@ struct SplitArray {
 class JaxProgram {
  public:
   // `cluster`: a preset ("p3.16xlarge:8") or a file, see Cluster; empty: virtual devices of this
-  // machine. Of the request, what says where it runs is not read.
+  // machine. `platform`: of JAX's devices; nullopt: of the cluster's. Of the request, what says
+  // where it runs is not read.
   static absl::StatusOr<std::unique_ptr<JaxProgram>> Create(const ParallelizeRequest& request,
-                                                            const std::string& cluster);
+                                                            const std::string& cluster,
+                                                            std::optional<Platform> platform);
 
   // Serialised HloModuleProto: the program of one device, which counts devices as partitions
   // (over_partitions.h), in the order of the mesh.

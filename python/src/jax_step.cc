@@ -4,8 +4,11 @@
 #include <map>
 #include <utility>
 
+#include "fmt/format.h"
+#include "lapack_calls.h"
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
+#include "minka/ir/mark_text.h"
 #include "minka/ir/rewriter.h"
 #include "minka/ir/simplify.h"
 
@@ -24,6 +27,22 @@ void NumberBoundaries(Step& step) {
     if (mark.kind != MarkKind::kLayerBoundary) continue;
     const std::pair<int, int> boundary{mark.index / kMostLeaves, num_seen[mark.index]++};
     mark.index = numbers.try_emplace(boundary, static_cast<int>(numbers.size())).first->second;
+  }
+}
+
+// Those inside of loops get numbers of their own when the loops are written out; here theirs are
+// made to stand for a boundary, not for a leaf of it.
+void JoinLeavesInLoops(Module& module) {
+  for (ComputationId id = 0; id < static_cast<ComputationId>(module.computations.size()); ++id) {
+    if (id == module.entry) continue;
+    for (Instruction& instruction : module.computations[id].instructions) {
+      const auto text = instruction.frontend_attributes.find(kMarkAttribute);
+      if (text == instruction.frontend_attributes.end()) continue;
+      absl::StatusOr<Mark> mark = ParseMark(text->second);
+      if (!mark.ok() || mark->kind != MarkKind::kLayerBoundary) continue;
+      mark->index /= kMostLeaves;
+      text->second = MarkText(*mark);
+    }
   }
 }
 
@@ -56,17 +75,33 @@ void DropFunctionName(Module& module) {
   }
 }
 
-absl::Status RefuseCallbacks(const Module& module) {
+// What the devices' compiler would refuse without saying where it stands.
+absl::Status RefuseCustomCall(const Instruction& call, const std::string& where) {
+  const std::string& target = call.As<OpaqueAttributes>().name;
+  if (target.find("python") != std::string::npos) {
+    return InvalidArgument(
+        "{} calls back into Python ({}), which runs on no other device: leave out "
+        "jax.debug.print, jax.debug.callback, jax.pure_callback and io_callback, or return what "
+        "they need",
+        where, target);
+  }
+  if (target.starts_with("lapack_")) {
+    return Unimplemented(
+        "{} calls LAPACK ({}), which no device has: of linear algebra a step may have cholesky, "
+        "triangular solves, qr and eigh; compute this outside of it",
+        where, target);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefuseCustomCalls(const Module& module) {
   for (const Computation& computation : module.computations) {
     for (const Instruction& instruction : computation.instructions) {
       if (instruction.opcode != Opcode::kCustomCall) continue;
-      const std::string& target = instruction.As<OpaqueAttributes>().name;
-      if (target.find("python") == std::string::npos) continue;
-      return InvalidArgument(
-          "{} calls back into Python ({}), which runs on no other device: leave out "
-          "jax.debug.print, "
-          "jax.debug.callback, jax.pure_callback and io_callback, or return what they need",
-          instruction.op_name.empty() ? module.name : instruction.op_name, target);
+      if (RefuseCustomCall(instruction, "").ok()) continue;
+      const std::string name = instruction.op_name.empty() ? module.name : instruction.op_name;
+      const std::string& line = instruction.source_line;
+      return RefuseCustomCall(instruction, line.empty() ? name : fmt::format("{}: {}", line, name));
     }
   }
   return absl::OkStatus();
@@ -98,11 +133,12 @@ Module DropShardings(const Module& module) {
 
 absl::StatusOr<Step> StepOfJax(std::string_view hlo, const std::string& description) {
   ASSIGN_OR_RETURN(const Module imported, ImportHlo(hlo));
-  Module module = DropShardings(InlineCalls(imported));
+  Module module = DropShardings(InlineCalls(ReplaceLapackCalls(imported)));
   if (module.name.starts_with("jit_"))
     module.name.erase(0, 4);  // which JAX puts before the function's name
-  RETURN_IF_ERROR(RefuseCallbacks(module));
+  RETURN_IF_ERROR(RefuseCustomCalls(module));
   DropFunctionName(module);
+  JoinLeavesInLoops(module);
   module.frontend_attributes["minka.step"] = description;
   ASSIGN_OR_RETURN(Step step, MakeStep(std::move(module), {}));
   NumberBoundaries(step);

@@ -138,3 +138,27 @@ def test_every_call_of_a_function_with_a_boundary_ends_a_layer(devices):
     assert [stage["layers"] for stage in parallel.plan.json["stages"]] == [[0, 1], [2, 3, 4]]
     np.testing.assert_allclose(float(loss), wanted_loss, rtol=1e-5)
     np.testing.assert_allclose(np.asarray(now[0]), wanted[0], rtol=1e-5)
+
+
+def test_numbers_of_arguments_without_a_list(devices):
+    def step(w, power, x):
+        return w * power, (x @ w).sum() ** power
+
+    parallel = minka.parallelize(step, static_argnums=1, batch_argnums=2)
+    now, total = parallel(W, 2, X)
+    np.testing.assert_allclose(np.asarray(now), W * 2)
+    np.testing.assert_allclose(float(total), (X @ W).sum() ** 2, rtol=1e-5)
+    last = minka.parallelize(lambda w, x, power: (w * power, (x @ w).sum()), static_argnums=-1)
+    np.testing.assert_allclose(np.asarray(last(W, X, 3)[0]), W * 3)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"batch_argnums": [-3]}, "step: batch_argnums names argument -3, and 2 are given"),
+    ({"static_argnums": 0}, "step: argument w is static and of type ndarray, which cannot be hashed; give a tuple or"),
+])
+def test_arguments_that_are_none_are_named(options, message):
+    def step(w, x):
+        return w, (x @ w).sum()
+
+    with pytest.raises(minka.Error, match=message):
+        minka.parallelize(step, **options).lower(W, X)

@@ -120,7 +120,8 @@ def test_callback_into_python(devices):
         jax.debug.print("{}", batch.sum())
         return w, batch.sum()
 
-    with refused("INVALID_ARGUMENT", "jit(step)/*debug_* calls back into Python (xla_*python_cpu_callback), which runs on no other device: "
+    with refused("INVALID_ARGUMENT", "*test_errors.py:*: jit(step)/*debug_* calls back into Python (xla_*python_cpu_callback), which runs on "
+                                     "no other device: "
                                      "leave out jax.debug.print, *"):
         minka.parallelize(step)(STATE["w"], BATCH)
 

@@ -41,10 +41,20 @@ def test_explain(devices):
         parallel.explain("weights")
 
 
-def test_explain_of_a_pipeline_says_what_to_do(devices):
+def test_explain_of_a_pipeline(devices):
     step, state, batches = make_program("mlp")
-    with pytest.raises(minka.Error, match="explain plans steps on one mesh; parallelize with minka.Shard"):
-        minka.parallelize(step, method=minka.Pipeline(stages=2)).lower(state, batches[0]).explain("*")
+    parallel = minka.parallelize(step, method=minka.Pipeline(stages=2, num_micro_batches=4))
+    whole = parallel.lower(state, batches[0]).explain()
+    assert "\nThe longest is stage " in whole and "\n*  as planned " in whole
+    parallel.compile(state, batches[0])
+    kernel = parallel.explain("params/Dense_0/kernel", stage=0)
+    assert kernel.startswith("The best plans of stage 0 on mesh 0, ") and "\n*  [" in kernel
+    assert parallel.explain(stage=1).startswith("stage 1 of train_step: layers ")
+    assert "    cost       " in parallel.explain(operation="*dot*")
+    with pytest.raises(minka.Error, match="there is no stage 2: there are stages 0 to 1"):
+        parallel.explain(stage=2)
+    with pytest.raises(minka.Error, match="pattern and operation ask two things"):
+        parallel.explain("params/*", operation="*dot*")
 
 
 def test_notebooks_show_tables_and_fetch_nothing(devices):

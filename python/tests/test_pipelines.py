@@ -21,7 +21,8 @@ def stages_of(plan):
     ({"layers": 2, "stages": minka.UniformStages(2)}, [([0], 2), ([1], 2)]),
     ({"stages": minka.ManualStages(stage_of_layer=[0, 1], submeshes=[1, 2])}, [([0], 1), ([1], 2)]),
     ({"stages": [0, 1], "submeshes": ["x=2,y=1", "x=1,y=2"]}, [([0], 2), ([1], 2)]),
-], ids=["manual", "uniform", "unequal", "shapes"])
+    ({"layers": ["params/Dense_1/*"], "stages": [0, 1]}, [([0], 2), ([1], 2)]),
+], ids=["manual", "uniform", "unequal", "shapes", "named"])
 def test_stages_are_those_asked_for_and_compute_what_jax_does(devices, options, wanted):
     step, state, batches = make_program("mlp")
     wanted_state, wanted_losses = run(jax.jit(step), state, batches)
@@ -41,7 +42,7 @@ def test_auto_stages_take_what_is_fastest(devices):
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"layers": "some"}, 'layers is "some"; take "marked" or'),
+    ({"layers": "some"}, 'layers is "some"; take "marked", minka.AutoLayers'),
     ({"stages": "2"}, 'stages is "2"; take "auto", minka.UniformStages'),
     ({"layers": minka.AutoLayers(0)}, "0 layers are asked for; at least 1 is needed"),
     ({"stages": 0}, "0 stages are asked for; at least 1 is needed"),
