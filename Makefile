@@ -1,4 +1,4 @@
-# make deps | build | python | demo | demo-jax | test | test-pip | bench | bench-compare | lint | format | clean
+# make deps | build | python | demo | demo-jax | test | test-pip | test-jax-versions | zoo | bench | bench-compare | lint | format | clean
 #
 #   deps    Debian packages (as root, by sudo, or the line to type) and the private virtual environment build/venv
 #   build   build/minka from preset release
@@ -8,6 +8,8 @@
 #   test    all tests, the Python package's among them; those that load no plugin also under address and undefined-behaviour sanitizers, the solver's
 #           threads under the thread sanitizer
 #   test-pip   `pip install .` into a fresh virtual environment, and what is installed works there
+#   test-jax-versions   the Python package's tests with the oldest JAX that it takes
+#   zoo     models of flax, keras, transformers and diffusers by every method, for an hour or more
 #   bench   all benchmarks, against JAX where there is something to compare
 #   bench-compare   the same, and which rows are worse than in the committed tables
 #   lint    formatting, include direction, clang-tidy
@@ -22,6 +24,8 @@ JOBS ?= $(shell nproc)
 # Clones of this repository share what ccache keeps.
 export CCACHE_BASEDIR ?= $(CURDIR)
 export CCACHE_NOHASHDIR ?= true
+# It keeps what was compiled with precompiled headers only so.
+export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 
 .PHONY: deps build python demo demo-jax test test-pip bench lint format clean
 .DEFAULT_GOAL := build
@@ -88,6 +92,17 @@ test-tsan: build/tsan/build.ninja
 	cmake --build build/tsan -j $(JOBS) --target solver_test
 	ctest --test-dir build/tsan --output-on-failure --tests-regex '^solver_test$$' --no-tests=error
 
+# With the oldest JAX that the package takes; `make test` runs the same tests with that of benchmarks/requirements.txt.
+.PHONY: test-jax-versions zoo
+test-jax-versions: python
+	scripts/make_venv.sh build/venv-jax-oldest python/requirements_oldest_jax.txt
+	PYTHONPATH=build/release/python JAX_PLATFORMS=cpu build/venv-jax-oldest/bin/python -m pytest -q -p no:cacheprovider python/tests
+
+# Models of other people's packages by every method.
+zoo: python
+	scripts/make_venv.sh build/venv-zoo benchmarks/zoo/requirements.txt
+	PYTHONPATH=build/release/python build/venv-zoo/bin/python benchmarks/zoo/zoo_benchmark.py
+
 test-pip: build/stamps/deps
 	scripts/test_pip_install.sh build/pip_install
 
@@ -125,4 +140,4 @@ fuzz: build/asan/build.ninja
 	scripts/run_fuzzers.sh build/asan $(FUZZ_SECONDS) $(JOBS)
 
 clean:
-	find build -mindepth 1 -maxdepth 1 ! -name venv ! -name venv-jax ! -name stamps -exec rm -rf {} +
+	find build -mindepth 1 -maxdepth 1 ! -name 'venv*' ! -name stamps -exec rm -rf {} +

@@ -22,7 +22,7 @@ function(minka_module)
   endif()
   if(M_PLUGIN_TESTS)
     minka_test_program(NAME ${M_NAME}_plugin_test SOURCES ${M_PLUGIN_TESTS} DEPS ${target} ${M_TEST_DEPS} ${M_TEST_LIBS})
-    minka_test(NAME ${M_NAME}_plugin_test PLUGIN)
+    minka_test(NAME ${M_NAME}_plugin_test PLUGIN FAST_CODEGEN)
   endif()
 endfunction()
 
@@ -33,10 +33,30 @@ function(minka_test_program)
   endif()
   cmake_parse_arguments(P "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${P_NAME} ${P_SOURCES})
-  # Tests name their small helpers alike.
-  set_target_properties(${P_NAME} PROPERTIES UNITY_BUILD OFF)
+  # Tests name their small helpers alike. Programs and precompiled headers need the same flags: programs would get -fPIE, libraries -fPIC.
+  set_target_properties(${P_NAME} PROPERTIES UNITY_BUILD OFF POSITION_INDEPENDENT_CODE OFF)
   target_link_libraries(${P_NAME} PRIVATE ${P_DEPS} GTest::gmock GTest::gtest_main)
+  if(MINKA_PRECOMPILE_TESTS)
+    minka_test_headers()
+    target_compile_options(${P_NAME} PRIVATE ${MINKA_PCH_FLAGS})
+    target_precompile_headers(${P_NAME} REUSE_FROM minka_test_headers)
+  endif()
   target_compile_definitions(${P_NAME} PRIVATE MINKA_TESTDATA="${CMAKE_CURRENT_SOURCE_DIR}/testdata")
+endfunction()
+
+# The headers that nearly every test includes are read once for all of them.
+function(minka_test_headers)
+  if(TARGET minka_test_headers)
+    return()
+  endif()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/minka_test_headers.cc CONTENT "")
+  add_library(minka_test_headers OBJECT ${CMAKE_BINARY_DIR}/minka_test_headers.cc)
+  set_target_properties(minka_test_headers PROPERTIES UNITY_BUILD OFF POSITION_INDEPENDENT_CODE OFF)
+  target_link_libraries(minka_test_headers PRIVATE minka_flags GTest::gmock absl::statusor fmt::fmt)
+  target_compile_options(minka_test_headers PRIVATE ${MINKA_PCH_FLAGS})
+  target_precompile_headers(minka_test_headers PRIVATE
+    <algorithm> <cmath> <filesystem> <functional> <map> <memory> <optional> <random> <set> <string> <unordered_map> <vector>
+    <gmock/gmock.h> <gtest/gtest.h> <absl/status/statusor.h> <fmt/format.h>)
 endfunction()
 
 # What makes XLA:CPU write machine code fast rather than fast machine code; its passes over HLO stay as they are. A training

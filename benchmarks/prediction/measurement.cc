@@ -1,17 +1,20 @@
 #include "benchmarks/prediction/measurement.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cmath>
+#include <utility>
 
 #include "fmt/format.h"
+#include "minka/base/processor_time.h"
 #include "minka/base/status.h"
 #include "minka/driver/compile.h"
 #include "minka/driver/inputs.h"
 #include "minka/driver/plan_step.h"
-#include "minka/runtime/mesh/local_devices.h"
+#include "minka/frontend/optimizer.h"
+#include "minka/frontend/trace.h"
+#include "minka/models/mlp.h"
 #include "minka/runtime/mesh/step_runner.h"
 
 namespace minka {
@@ -24,29 +27,59 @@ constexpr int kMinSteps = 7, kMaxSteps = 60;
 constexpr double kMeasuredUs = 1.5e6;  // about so long per program, within the numbers of steps
 constexpr double kGap = 0.01;
 
-// Seconds that all cores together were busy, and this process among them.
-struct Busy {
-  double all = 0, own = 0;
-};
-
-Busy BusySeconds() {
-  std::ifstream stat("/proc/stat");
-  std::string cpu;
-  double user = 0, nice = 0, system = 0;
-  stat >> cpu >> user >> nice >> system;
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return {.all = (user + nice + system) / static_cast<double>(sysconf(_SC_CLK_TCK)),
-          .own = seconds(usage.ru_utime) + seconds(usage.ru_stime)};
-}
+// Dots, an optimizer that reads and writes memory, collectives: what every row is made of.
+constexpr MlpConfig kReference = {.batch = 512, .hidden = 512, .num_layers = 4};
+constexpr int kReferenceSteps = 15;
 
 int NumSteps(const RunTimes& times) {
   return std::clamp(static_cast<int>(kMeasuredUs / std::max(times.us.back(), 1.0)), kMinSteps,
                     kMaxSteps);
 }
+
+absl::StatusOr<CompiledStep> PlanAndCompile(const Step& step, const PlanRequest& request,
+                                            LocalSession& session, const std::string& dump_dir,
+                                            Plan& plan) {
+  ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, request));
+  plan = std::move(planned.candidates[planned.best].plan);
+  return Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; }, session,
+                 {.dump_dir = dump_dir});
+}
+
+// How fast the machine is now: the time of one step of fixed shapes, data-parallel.
+class ReferenceStep {
+ public:
+  static absl::StatusOr<ReferenceStep> Create(LocalSession& session) {
+    ASSIGN_OR_RETURN(TracedStep traced, Trace(Mlp(kReference), AdamW({})));
+    PlanRequest request{.cluster = Cluster::Local(kPredictionDevices),
+                        .meshes = {*Mesh::Parse(fmt::format("{}", kPredictionDevices))},
+                        .methods = {Method::kData}};
+    Plan plan;
+    ASSIGN_OR_RETURN(CompiledStep compiled,
+                     PlanAndCompile(traced.step, request, session, /*dump_dir=*/"", plan));
+    ASSIGN_OR_RETURN(std::vector<Literal> inputs, RandomInputs(traced.step, /*seed=*/1));
+    StepRunner runner(compiled.prepared, std::move(compiled.executor));
+    ASSIGN_OR_RETURN(State state, runner.CreateState(inputs));
+    return ReferenceStep(std::move(runner), std::move(state), std::move(inputs));
+  }
+
+  // The median of some steps.
+  absl::StatusOr<double> MeasureUs() {
+    const size_t num_before = runner_.executor().times().us.size();
+    for (int i = 0; i < kWarmUpSteps + kReferenceSteps; ++i) {
+      ASSIGN_OR_RETURN(StepOutput output, runner_.Run(std::move(state_), inputs_));
+      state_ = std::move(output.state);
+    }
+    return runner_.executor().times().Warm(static_cast<int>(num_before) + kWarmUpSteps).median_us;
+  }
+
+ private:
+  ReferenceStep(StepRunner runner, State state, std::vector<Literal> inputs)
+      : runner_(std::move(runner)), state_(std::move(state)), inputs_(std::move(inputs)) {}
+
+  StepRunner runner_;
+  State state_;
+  std::vector<Literal> inputs_;
+};
 
 absl::Status RunWarm(const Step& step, StepRunner& runner, Json& row) {
   ASSIGN_OR_RETURN(const std::vector<Literal> inputs, RandomInputs(step, /*seed=*/1));
@@ -59,19 +92,17 @@ absl::Status RunWarm(const Step& step, StepRunner& runner, Json& row) {
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(run(kWarmUpSteps));
-  const Busy before = BusySeconds();
+  const ProcessorTime before = ProcessorTimeNow();
   const int num_steps = NumSteps(runner.executor().times());
   RETURN_IF_ERROR(run(num_steps));
-  const Busy after = BusySeconds();
-  const double all = after.all - before.all;
-  const double others = std::max(0.0, all - (after.own - before.own));
+  const ProcessorTime after = ProcessorTimeNow();
   const RunStatistics warm = runner.executor().times().Warm(kWarmUpSteps);
   row["median_us"] = warm.median_us;
   row["quartiles_us"] = {warm.lower_quartile_us, warm.upper_quartile_us};
   row["num_steps"] = num_steps;
-  row["busy_us"] = 1e6 * (after.own - before.own) /
+  row["busy_us"] = 1e6 * (after.own_s - before.own_s) /
                    (num_steps * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));
-  row["others_share"] = all > 0 ? others / all : 0;
+  row["others_share"] = OthersShare(before, after);
   return absl::OkStatus();
 }
 
@@ -88,14 +119,11 @@ absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string
                       .methods = {program.method},
                       .cost_model = {.kind = CostModelKind::kMeasured, .calibration = calibration}};
   request.search.gap = kGap;
-  ASSIGN_OR_RETURN(const PlanResult planned, PlanStep(step, request));
-  const Plan& plan = planned.candidates[planned.best].plan;
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
   LocalSession session(devices);
-  ASSIGN_OR_RETURN(CompiledStep compiled,
-                   Compile(step, [&](const Step&, std::optional<int64_t>) { return plan; }, session,
-                           {.dump_dir = dump_dir}));
+  Plan plan;
+  ASSIGN_OR_RETURN(CompiledStep compiled, PlanAndCompile(step, request, session, dump_dir, plan));
   Json row = {{"name", program.name()},
               {"step", program.step},
               {"method", std::string(MethodName(program.method))},
@@ -104,9 +132,19 @@ absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string
               {"estimated_bytes", plan.peak_memory_bytes},
               {"compiled_bytes", compiled.plan.peak_memory_bytes}};
   if (memory_only) return row;
+  ASSIGN_OR_RETURN(ReferenceStep reference, ReferenceStep::Create(session));
   StepRunner runner(compiled.prepared, std::move(compiled.executor));
+  ASSIGN_OR_RETURN(const double before_us, reference.MeasureUs());
   RETURN_IF_ERROR(RunWarm(step, runner, row));
+  ASSIGN_OR_RETURN(const double after_us, reference.MeasureUs());
+  row["reference_us"] = std::sqrt(before_us * after_us);
   return row;
+}
+
+absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices) {
+  LocalSession session(devices);
+  ASSIGN_OR_RETURN(ReferenceStep reference, ReferenceStep::Create(session));
+  return reference.MeasureUs();
 }
 
 }  // namespace minka

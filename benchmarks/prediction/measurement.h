@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/prediction/programs.h"
 #include "minka/cost/calibration.h"
+#include "minka/runtime/mesh/local_devices.h"
 #include "nlohmann/json.hpp"
 
 namespace minka {
@@ -18,6 +19,7 @@ inline constexpr int kPredictionDevices = 8;
 //   busy_us              processor time of this process per step and core, which hardly depends on
 //                        what else runs: a step cannot take less
 //   others_share         of the cores' time while the steps ran, by anything but this process
+//   reference_us         of MeasureReferenceUs, right before and right after (geometric mean)
 //   estimated_bytes, compiled_bytes
 // `memory_only`: nothing is run, the fields of measured times are missing. `dump_dir`: as
 // CompileOptions.
@@ -25,5 +27,10 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const PredictionProgram& program,
                                                const std::string& module_folder,
                                                const Calibration& calibration, bool memory_only,
                                                const std::string& dump_dir);
+
+// A warm step of a perceptron of fixed shapes on all devices: how fast the machine is now. Shared
+// machines change their speed by a third within minutes, so that a prediction from a profile and a
+// time that was measured later are comparable only by what both say of the same step.
+absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices);
 
 }  // namespace minka

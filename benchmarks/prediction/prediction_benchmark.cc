@@ -47,19 +47,42 @@ const std::vector<Criterion> kCriteria = {{.field = "time_error", .absolute = 0.
 absl::StatusOr<Json> ProfileNow() {
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
+  ASSIGN_OR_RETURN(const double before_us, MeasureReferenceUs(devices));
   ASSIGN_OR_RETURN(const Calibration calibration,
                    Profile(devices, {.num_devices = kPredictionDevices}));
-  return Json(calibration.ToJson());
+  ASSIGN_OR_RETURN(const double after_us, MeasureReferenceUs(devices));
+  return Json{{"calibration", calibration.ToJson()},
+              {"reference_us", std::sqrt(before_us * after_us)}};
 }
 
-absl::StatusOr<Calibration> ProfileOf(const Options& options) {
+absl::StatusOr<Json> ReferenceNow() {
+  ASSIGN_OR_RETURN(const LocalDevices devices,
+                   OpenLocalDevices({.num_devices = kPredictionDevices}));
+  ASSIGN_OR_RETURN(const double reference_us, MeasureReferenceUs(devices));
+  return Json(reference_us);
+}
+
+// A profile, and how fast the machine was meanwhile.
+struct ProfiledMachine {
+  Calibration calibration;
+  double reference_us = 0;
+};
+
+absl::StatusOr<ProfiledMachine> ProfileOf(const Options& options) {
+  ProfiledMachine machine;
   if (!options.profile.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(options.profile));
-    return Calibration::FromJson(text);
+    ASSIGN_OR_RETURN(machine.calibration, Calibration::FromJson(text));
+    ASSIGN_OR_RETURN(const Json reference_us, RunApart("reference", ReferenceNow));
+    machine.reference_us = reference_us.get<double>();
+    return machine;
   }
   fmt::print(stderr, "profile\n");
-  ASSIGN_OR_RETURN(const Json text, RunApart("profile", ProfileNow));
-  return Calibration::FromJson(text.get<std::string>());
+  ASSIGN_OR_RETURN(const Json profile, RunApart("profile", ProfileNow));
+  ASSIGN_OR_RETURN(machine.calibration,
+                   Calibration::FromJson(profile["calibration"].get<std::string>()));
+  machine.reference_us = profile["reference_us"].get<double>();
+  return machine;
 }
 
 // The errors of an earlier version's rows.
@@ -74,7 +97,7 @@ void AddErrors(Json& row) {
   const auto number = [&](const char* field) { return row[field].get<double>(); };
   const double memory = number("estimated_bytes") / number("compiled_bytes") - 1;
   if (row.contains("median_us")) {
-    row["time_error"] = std::abs(number("predicted_us") / number("median_us") - 1);
+    row["time_error"] = std::abs(TimeErrorOf(row));
   }
   row["memory_below_compiled"] = std::max(0.0, -memory);
   row["memory_above_compiled"] = std::max(0.0, memory);
@@ -97,7 +120,10 @@ std::string Page(const Json& rows, const Json& before) {
       "Made by `prediction_benchmark --update` on {}. Every step is planned from a\n"
       "profile that was made just before, on other shapes (`minka profile`), then compiled and "
       "run: medians of\n"
-      "warm steps, and their error. *busy* is the processor time of a step divided by the cores, "
+      "warm steps. *machine* is what a reference step of fixed shapes took right before and after, "
+      "in parts of what\n"
+      "it took around the profile; errors are those of the predictions times that. *busy* is the "
+      "processor time of a step divided by the cores, "
       "which hardly\n"
       "depends on what else runs; *others* is the part of the cores' busy time that other "
       "processes took\n"
@@ -116,29 +142,33 @@ std::string ProgressLine(const Json& row) {
                        row["estimated_bytes"].get<double>() / (1 << 20),
                        row["compiled_bytes"].get<double>() / (1 << 20));
   }
-  return fmt::format("{}: predicted {:.2f} ms, measured {:.2f} ms\n", name,
-                     row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3);
+  return fmt::format("{}: predicted {:.2f} ms, measured {:.2f} ms, machine {:.2f}\n", name,
+                     row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3,
+                     row["slowdown"].get<double>());
 }
 
 absl::Status MeasureAll(const Options& options, const std::function<void(Json)>& add) {
   RETURN_IF_ERROR(MakeFlaxModules(options.python, options.modules));
-  ASSIGN_OR_RETURN(const Calibration calibration, ProfileOf(options));
+  ASSIGN_OR_RETURN(const ProfiledMachine machine, ProfileOf(options));
   absl::Status failed;
   for (const PredictionProgram& program : AllPrograms()) {
     if (!IsChosen(program.name(), options.filters)) continue;
     const std::string dump =
         options.dump.empty() ? "" : fmt::format("{}/{}", options.dump, program.name());
     auto row = RunApart(program.name(), [&] {
-      return Measure(program, options.modules, calibration, options.memory_only, dump);
+      return Measure(program, options.modules, machine.calibration, options.memory_only, dump);
     });
     if (!row.ok()) {
       fmt::print(stderr, "{}\n", Message(row.status()));
       failed = row.status();
       continue;
     }
+    if (row->contains("reference_us")) {
+      (*row)["slowdown"] = (*row)["reference_us"].get<double>() / machine.reference_us;
+    }
     fmt::print(stderr, "{}", ProgressLine(*row));
     AddErrors(*row);
-    (*row)["machine"] = MachineOf(calibration);
+    (*row)["machine"] = MachineOf(machine.calibration);
     add(*std::move(row));
   }
   return failed;

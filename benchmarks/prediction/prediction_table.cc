@@ -16,9 +16,11 @@ constexpr double kClearDifference = 0.2;  // of the slower plan's time over the 
 
 double Number(const Json& row, const char* key) { return row[key].get<double>(); }
 
-double ErrorOf(const Json& row) {
-  return Number(row, "predicted_us") / Number(row, "median_us") - 1;
-}
+// Rows of earlier versions do not say.
+double Slowdown(const Json& row) { return row.value("slowdown", 1.0); }
+
+// As fast as the machine was when it was profiled.
+double MeasuredUs(const Json& row) { return Number(row, "median_us") / Slowdown(row); }
 
 double MemoryRatio(const Json& row) {
   return Number(row, "estimated_bytes") / Number(row, "compiled_bytes");
@@ -45,24 +47,26 @@ std::string Row(const Json& row, const Json& before, bool has_before) {
                                   ? fmt::format(" {:+.0f} % |", 100 * before[name].get<double>())
                                   : " |";
   return fmt::format(
-      "| {} | {} | {} | {:.2f} | {:.2f} | {:.2f} to {:.2f} | {:.2f} | {:+.1f} % |{} {:.0f} % | "
+      "| {} | {} | {} | {:.2f} | {:.2f} | {:.2f} to {:.2f} | {:.2f} | {:.2f} | {:+.1f} % |{} "
+      "{:.0f} % | "
       "{:.1f} | "
       "{:.1f} | "
       "{:.2f} |\n",
       row["step"].get<std::string>(), row["method"].get<std::string>(),
       row["mesh"].get<std::string>(), Number(row, "predicted_us") / 1e3,
       Number(row, "median_us") / 1e3, row["quartiles_us"][0].get<double>() / 1e3,
-      row["quartiles_us"][1].get<double>() / 1e3, Number(row, "busy_us") / 1e3, 100 * ErrorOf(row),
-      earlier, 100 * Number(row, "others_share"), Number(row, "estimated_bytes") / (1 << 20),
-      Number(row, "compiled_bytes") / (1 << 20), MemoryRatio(row));
+      row["quartiles_us"][1].get<double>() / 1e3, Number(row, "busy_us") / 1e3, Slowdown(row),
+      100 * TimeErrorOf(row), earlier, 100 * Number(row, "others_share"),
+      Number(row, "estimated_bytes") / (1 << 20), Number(row, "compiled_bytes") / (1 << 20),
+      MemoryRatio(row));
 }
 
 std::string ErrorSummary(const Json& rows, const Json& before) {
   Errors all, long_ones, all_before, long_before;
   for (const Json& row : rows) {
     const bool is_long = Number(row, "median_us") >= kLongStepUs;
-    all.Add(ErrorOf(row));
-    if (is_long) long_ones.Add(ErrorOf(row));
+    all.Add(TimeErrorOf(row));
+    if (is_long) long_ones.Add(TimeErrorOf(row));
     if (!before.contains(row["name"])) continue;
     all_before.Add(before[row["name"].get<std::string>()]);
     if (is_long) long_before.Add(before[row["name"].get<std::string>()]);
@@ -86,7 +90,7 @@ std::string PairSummary(const Json& rows) {
     for (size_t j = 0; j < rows.size(); ++j) {
       const Json &faster = rows[i], &slower = rows[j];
       if (faster["step"] != slower["step"]) continue;
-      if (Number(slower, "median_us") <= (1 + kClearDifference) * Number(faster, "median_us")) {
+      if (MeasuredUs(slower) <= (1 + kClearDifference) * MeasuredUs(faster)) {
         continue;
       }
       ++num_pairs;
@@ -141,6 +145,8 @@ std::string MethodSummary(const Json& rows) {
 
 }  // namespace
 
+double TimeErrorOf(const Json& row) { return Number(row, "predicted_us") / MeasuredUs(row) - 1; }
+
 std::string MemoryTable(const Json& rows) {
   std::string text =
       "| step | method | mesh | estimated MiB | compiled MiB | ratio "
@@ -156,17 +162,18 @@ std::string MemoryTable(const Json& rows) {
 
 Json ErrorsOf(const Json& rows) {
   Json errors = Json::object();
-  for (const Json& row : rows) errors[row["name"].get<std::string>()] = ErrorOf(row);
+  for (const Json& row : rows) errors[row["name"].get<std::string>()] = TimeErrorOf(row);
   return errors;
 }
 
 std::string PredictionTable(const Json& rows, const Json& before) {
   const bool has_before = !before.empty();
   std::string text = fmt::format(
-      "| step | method | mesh | predicted ms | measured ms | quartiles | busy ms | error |{} "
+      "| step | method | mesh | predicted ms | measured ms | quartiles | busy ms | machine | error "
+      "|{} "
       "others | "
       "estimated "
-      "MiB | compiled MiB | ratio |\n|---|---|---|---|---|---|---|---|{}---|---|---|---|\n",
+      "MiB | compiled MiB | ratio |\n|---|---|---|---|---|---|---|---|---|{}---|---|---|---|\n",
       has_before ? " before |" : "", has_before ? "---|" : "");
   for (const Json& row : rows) text += Row(row, before, has_before);
   if (rows.empty()) return text;
