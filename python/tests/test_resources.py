@@ -1,6 +1,5 @@
-"""Importing is quick, and steps take nothing that they do not give back."""
+"""Importing loads little, and steps take nothing that they do not give back."""
 
-import resource
 import subprocess
 import sys
 import threading
@@ -15,19 +14,13 @@ from minka import session
 from minka.compiled import CompiledStep
 
 
-def processor_seconds(program):
-    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+def test_import_loads_neither_jax_nor_the_planner():
+    program = """
+import sys, minka
+loaded = [name for name in sys.modules if name.split(".")[0] in ("jax", "jaxlib") or name.endswith("_extension")]
+assert not loaded, loaded
+"""
     subprocess.run([sys.executable, "-c", program], check=True)
-    end = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
-
-
-def test_import_is_quick_and_without_jax():
-    program = "import minka, sys; assert 'jax' not in sys.modules"
-    # Not by the clock, which on a loaded machine tells of others.
-    seconds = min(processor_seconds(program) - processor_seconds("") for _ in range(3))
-    print(f"import minka: {seconds:.3f} s")
-    assert seconds <= 0.3
 
 
 def test_no_plugin_is_in_the_user_s_process():

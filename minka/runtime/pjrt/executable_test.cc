@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -164,43 +166,57 @@ TEST_F(OnCpu, ALaunchDoesNotWriteToWhatIsLent) {
   EXPECT_EQ(std::string(lent->bytes.begin(), lent->bytes.end()), Bytes<float>({10, 20, 30, 40}));
 }
 
-// Memory aligned as a device wants it, and whether it is still needed.
-std::shared_ptr<char> AlignedMemory(const std::string& bytes, bool& is_needed) {
-  char* const memory = static_cast<char*>(std::aligned_alloc(Client::kAlignment, 256));
-  std::ranges::copy(bytes, memory);
-  is_needed = true;
-  return {memory, [&is_needed](char* no_longer_needed) {
-            std::free(no_longer_needed);
-            is_needed = false;
-          }};
-}
+// Memory aligned as a device wants it, and whether it was given back.
+class AlignedMemory {
+ public:
+  std::shared_ptr<char> Make(const std::string& bytes) {
+    char* const memory = static_cast<char*>(std::aligned_alloc(Client::kAlignment, 256));
+    std::ranges::copy(bytes, memory);
+    auto promise = std::make_shared<std::promise<void>>();
+    given_back_ = promise->get_future();
+    return {memory, [promise = std::move(promise)](char* no_longer_needed) {
+              std::free(no_longer_needed);
+              promise->set_value();
+            }};
+  }
+  // A plugin's thread may hold a buffer for a moment longer than a launch takes.
+  bool IsGivenBack(std::chrono::seconds wait = std::chrono::seconds(0)) const {
+    return given_back_.wait_for(wait) == std::future_status::ready;
+  }
+
+ private:
+  std::future<void> given_back_;
+};
 
 TEST_F(OnCpu, AdoptedMemoryIsTheDevicesUntilItsBufferGoes) {
-  bool is_needed = false;
-  std::shared_ptr<char> memory = AlignedMemory(Bytes<float>({1, 2}), is_needed);
-  const char* const address = memory.get();
-  auto buffer = client_.Adopt(5, {ElementType::kF32, {2}}, std::move(memory));
+  AlignedMemory memory;
+  std::shared_ptr<char> contents = memory.Make(Bytes<float>({1, 2}));
+  const char* const address = contents.get();
+  auto buffer = client_.Adopt(5, {ElementType::kF32, {2}}, std::move(contents));
   ASSERT_TRUE(buffer.ok()) << buffer.status();
   EXPECT_EQ(buffer->device(), 5);
   EXPECT_THAT(Floats(*buffer), ElementsAre(1, 2));
   EXPECT_EQ(buffer->Lend()->bytes.data(), address);  // no copies
   EXPECT_EQ(client_.meter().live_bytes(5), 8);
-  EXPECT_TRUE(is_needed);
+  EXPECT_FALSE(memory.IsGivenBack());
   buffer->Delete();
-  EXPECT_FALSE(is_needed);
+  EXPECT_TRUE(memory.IsGivenBack(std::chrono::seconds(20)));
   EXPECT_EQ(client_.meter().live_bytes(5), 0);
-  memory = AlignedMemory("", is_needed);
-  EXPECT_EQ(Message(client_.Adopt(8, {ElementType::kF32, {2}}, std::move(memory)).status()),
+}
+
+TEST_F(OnCpu, MemoryThatIsNotAdoptedIsGivenBack) {
+  AlignedMemory memory;
+  EXPECT_EQ(Message(client_.Adopt(8, {ElementType::kF32, {2}}, memory.Make("")).status()),
             "device 8 of a client with 8 devices");
-  EXPECT_FALSE(is_needed);
+  EXPECT_TRUE(memory.IsGivenBack());
 }
 
 TEST_F(OnCpu, AdoptedMemoryCanBeDonated) {
   const Executable accumulate = Compile("accumulate", {.num_replicas = 8});
   PutAccumulateArguments(8);
-  bool is_needed = false;
-  states_[2] = *client_.Adopt(2, {ElementType::kF32, {4}},
-                              AlignedMemory(Bytes<float>({1, 2, 3, 4}), is_needed));
+  AlignedMemory memory;
+  states_[2] =
+      *client_.Adopt(2, {ElementType::kF32, {4}}, memory.Make(Bytes<float>({1, 2, 3, 4})));
   {
     const auto launch = accumulate.Execute(arguments_);
     ASSERT_TRUE(launch.ok()) << launch.status();
@@ -208,7 +224,7 @@ TEST_F(OnCpu, AdoptedMemoryCanBeDonated) {
     EXPECT_THAT(Floats(launch->results[2][0]), ElementsAre(29, 30, 31, 32));
   }
   states_.clear();
-  EXPECT_FALSE(is_needed);
+  EXPECT_TRUE(memory.IsGivenBack(std::chrono::seconds(20)));
 }
 
 TEST_F(OnCpu, WhatOneReplicaWouldRefuseIsRefusedBeforeAnyReplicaStarts) {
