@@ -59,7 +59,7 @@ print("total", float(total), flush=True)
 """
 
 # (WIDTH, LAYERS, REPEATS)
-MANY_LAYERS, MORE_LAYERS, LONG_STEP = (64, 60, 0), (64, 160, 0), (1024, 1, 200)
+MANY_LAYERS, MORE_LAYERS, MOST_LAYERS, LONG_STEP = (64, 60, 0), (64, 160, 0), (64, 500, 0), (1024, 1, 200)
 
 
 def start(tmp_path, **what):
@@ -82,7 +82,7 @@ def read_until(terminal, word, seconds=120):
 
 @pytest.mark.parametrize("word, what", [
     (": plan (", {}),
-    (": plan (", {"method": "Pipeline(num_micro_batches=4, layers=12)"}),
+    (": plan (", {"size": MOST_LAYERS, "method": "Pipeline(num_micro_batches=4, layers=12)"}),
     (": xla (", {"size": MORE_LAYERS}),
     (": xla (", {"method": "Pipeline(num_micro_batches=4, stages=2)"}),
     ("runs now", {"run": True, "size": LONG_STEP, "method": "DataParallel()"}),

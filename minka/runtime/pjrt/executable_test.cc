@@ -215,8 +215,7 @@ TEST_F(OnCpu, AdoptedMemoryCanBeDonated) {
   const Executable accumulate = Compile("accumulate", {.num_replicas = 8});
   PutAccumulateArguments(8);
   AlignedMemory memory;
-  states_[2] =
-      *client_.Adopt(2, {ElementType::kF32, {4}}, memory.Make(Bytes<float>({1, 2, 3, 4})));
+  states_[2] = *client_.Adopt(2, {ElementType::kF32, {4}}, memory.Make(Bytes<float>({1, 2, 3, 4})));
   {
     const auto launch = accumulate.Execute(arguments_);
     ASSERT_TRUE(launch.ok()) << launch.status();
