@@ -1,12 +1,17 @@
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
 #include "minka/base/json.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -69,6 +74,22 @@ TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {
             "cannot open " + path + ": No such file or directory");
   EXPECT_EQ(Message(WriteFile("/nowhere/x", "")),
             "cannot write /nowhere/x: No such file or directory");
+}
+
+TEST(ForEachInParallel, EveryNumberOnceAndOnSoManyThreadsAtMost) {
+  for (const int num_threads : {0, 1, 3, 200}) {
+    std::vector<std::atomic<int>> calls(100);
+    std::vector<std::thread::id> threads(calls.size());
+    ForEachInParallel(static_cast<int>(calls.size()), num_threads, [&](int i) {
+      ++calls[i];
+      threads[i] = std::this_thread::get_id();
+    });
+    for (const std::atomic<int>& number : calls) EXPECT_EQ(number, 1);
+    std::ranges::sort(threads);
+    const auto num_different = std::ranges::unique(threads).begin() - threads.begin();
+    EXPECT_LE(num_different, std::max(1, num_threads));
+  }
+  ForEachInParallel(0, 4, [](int) { FAIL(); });
 }
 
 }  // namespace

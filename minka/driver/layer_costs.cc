@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/ir/micro_loop.h"
@@ -22,9 +23,10 @@ struct HeldBytes {
   int64_t all_the_time = 0, of_micro_batch = 0, of_update = 0;
 };
 
-// What is alive between the programs of a stage: of values that exist once per micro-batch, those
-// that its backward pass reads and its forward pass has made or read; of others all, those that one
-// phase of the update makes for another apart.
+// What is alive between the programs of a stage: of values that exist once per micro-batch, copies
+// of weights that its forward pass makes among them, those that its backward pass reads and its
+// forward pass has made or read; of others all, those that one phase of the update makes for
+// another apart.
 class HeldBetween {
  public:
   HeldBetween(const std::vector<TaskProgram>& programs, const MicroLoop& loop) : loop_(loop) {
@@ -32,6 +34,7 @@ class HeldBetween {
       if (program.task.kind == ProgramKind::kForward) {
         of_forward_.insert(program.parameters.begin(), program.parameters.end());
         of_forward_.insert(program.results.begin(), program.results.end());
+        made_by_forward_.insert(program.results.begin(), program.results.end());
       } else if (program.task.kind == ProgramKind::kApply) {
         of_update_.insert(program.results.begin(), program.results.end());
       }
@@ -58,7 +61,7 @@ class HeldBetween {
   // Null: not counted, or already.
   int64_t* BytesOf(const ValueVersion& made, ProgramKind reader) {
     if (counted_.contains(made)) return nullptr;
-    if (loop_.IsTransient(made.value.instruction)) {
+    if (loop_.IsTransient(made.value.instruction) || made_by_forward_.contains(made)) {
       const bool is_kept = reader != ProgramKind::kForward && of_forward_.contains(made);
       return is_kept ? &bytes_.of_micro_batch : nullptr;
     }
@@ -67,7 +70,7 @@ class HeldBetween {
   }
 
   const MicroLoop& loop_;
-  std::set<ValueVersion> of_forward_, of_update_, of_others_, counted_;
+  std::set<ValueVersion> of_forward_, made_by_forward_, of_update_, of_others_, counted_;
   HeldBytes bytes_;
 };
 
@@ -92,43 +95,92 @@ absl::StatusOr<LayerCost> CostOf(const StageStep& staged, const SearchedStage& s
 
 }  // namespace
 
-absl::StatusOr<std::vector<LayerCost>> LayerCosts::On(const Mesh& mesh, bool splits_state,
-                                                      const RematChoice& remat) {
-  ASSIGN_OR_RETURN(const StagedStep* staged, CutBehindLayers(remat));
-  StageRequest request{.meshes = {mesh},
+std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
+    const std::vector<LayersOn>& asked) {
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> costs;
+  struct Job {
+    size_t asked = 0;
+    const StageStep* layer = nullptr;
+    LayerCost* cost = nullptr;
+    absl::Status failure;
+  };
+  std::vector<Job> jobs;
+  std::vector<const CutStep*> cuts;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const absl::StatusOr<const CutStep*> cut = CutBehindLayers(asked[i].remat);
+    cuts.push_back(cut.ok() ? *cut : nullptr);
+    if (!cut.ok()) {
+      costs.emplace_back(cut.status());
+      continue;
+    }
+    const std::vector<int>& first_equal = (*cut)->first_equal;
+    costs.emplace_back(std::vector<LayerCost>(first_equal.size()));
+    for (int layer = 0; layer < static_cast<int>(first_equal.size()); ++layer) {
+      if (first_equal[layer] != layer) continue;
+      jobs.push_back({i, &(*cut)->staged.stages[layer], &(*costs[i])[layer]});
+    }
+  }
+  ForEachInParallel(static_cast<int>(jobs.size()), NumThreads(), [&](int number) {
+    Job& job = jobs[number];
+    absl::StatusOr<LayerCost> cost = CostOfLayer(*job.layer, asked[job.asked]);
+    if (cost.ok()) *job.cost = *std::move(cost);
+    job.failure = cost.status();
+  });
+  for (size_t i = 0; i < asked.size(); ++i) {
+    if (!costs[i].ok()) continue;
+    for (size_t layer = 0; layer < costs[i]->size(); ++layer) {
+      (*costs[i])[layer] = (*costs[i])[cuts[i]->first_equal[layer]];
+    }
+  }
+  for (const Job& job : jobs) {
+    if (!job.failure.ok() && costs[job.asked].ok()) costs[job.asked] = job.failure;
+  }
+  return costs;
+}
+
+absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const LayersOn& where) {
+  RETURN_IF_ERROR(CheckNotCancelled(planning_));
+  StageRequest request{.meshes = {where.mesh},
                        .search = planning_.search,
-                       .splits_state = splits_state,
+                       .splits_state = where.splits_state,
                        .tries_rules = false};
   request.search.gap = std::max(request.search.gap, kGap);
   request.search.memory_limit_bytes.reset();
   request.search.pins.clear();
   request.search.work_limit /= kShareOfWork;
-  std::vector<LayerCost> out;
-  for (const StageStep& layer : staged->stages) {
-    RETURN_IF_ERROR(CheckNotCancelled(planning_));
-    ASSIGN_OR_RETURN(const SearchedStage* searched, planner_.Search(layer.step, request));
-    auto known = costs_.find(searched);
-    if (known == costs_.end()) {
-      ASSIGN_OR_RETURN(
-          const LayerCost cost,
-          CostOf(layer, *searched, static_cast<int>(planning_.micro_batches.num_micro_batches),
-                 planning_.cluster.platform()));
-      known = costs_.emplace(searched, cost).first;
-    }
-    out.push_back(known->second);
+  request.search.num_threads = 1;  // others search other layers
+  ASSIGN_OR_RETURN(const SearchedStage* searched, planner_.Search(layer.step, request));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = costs_.find(searched); known != costs_.end()) return known->second;
   }
-  return out;
+  ASSIGN_OR_RETURN(
+      const LayerCost cost,
+      CostOf(layer, *searched, static_cast<int>(planning_.micro_batches.num_micro_batches),
+             planning_.cluster.platform()));
+  const std::lock_guard lock(mutex_);
+  return costs_.emplace(searched, cost).first->second;
 }
 
-absl::StatusOr<const StagedStep*> LayerCosts::CutBehindLayers(const RematChoice& remat) {
-  const auto known = staged_.find(remat);
-  if (known != staged_.end()) return &known->second;
+absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const RematChoice& remat) {
+  const auto known = cut_.find(remat);
+  if (known != cut_.end()) return &known->second;
   ASSIGN_OR_RETURN(const Step* prepared, steps_.With(remat, planning_.micro_batches));
   StageOptions options;
   options.stage_of_layer.resize(steps_.simplified().num_layers.value_or(0));
   std::iota(options.stage_of_layer.begin(), options.stage_of_layer.end(), 0);
-  ASSIGN_OR_RETURN(StagedStep staged, CutIntoStages(*prepared, options));
-  return &staged_.emplace(remat, std::move(staged)).first->second;
+  CutStep cut;
+  ASSIGN_OR_RETURN(cut.staged, CutIntoStages(*prepared, options));
+  std::map<uint64_t, int> first_of_hash;
+  for (int layer = 0; layer < static_cast<int>(cut.staged.stages.size()); ++layer) {
+    const uint64_t hash = StageHash(cut.staged.stages[layer].step);
+    cut.first_equal.push_back(first_of_hash.emplace(hash, layer).first->second);
+  }
+  return &cut_.emplace(remat, std::move(cut)).first->second;
+}
+
+int LayerCosts::NumThreads() const {
+  return planning_.search.num_threads > 1 ? NumHardwareThreads() : 1;
 }
 
 }  // namespace minka

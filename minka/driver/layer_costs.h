@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,25 +13,41 @@
 
 namespace minka {
 
+// Where all layers run, each as a stage of its own, and what of them is computed again.
+struct LayersOn {
+  Mesh mesh;
+  bool splits_state = false;  // see StageRequest
+  RematChoice remat;
+};
+
 // Not thread-safe. What it is made of must outlive it.
 class LayerCosts {
  public:
   LayerCosts(const PlanRequest& planning, PreparedSteps& steps, StagePlanner& planner)
       : planning_(planning), steps_(steps), planner_(planner) {}
 
-  // By layer. An error where the step cannot be cut behind every layer, or a layer has no plan
-  // there. Pins and the memory limit of the request are left out.
-  absl::StatusOr<std::vector<LayerCost>> On(const Mesh& mesh, bool splits_state,
-                                            const RematChoice& remat);
+  // By what is asked, then by layer; layers are searched in parallel, equal ones once. An error
+  // where the step cannot be cut behind every layer, or a layer has no plan there. Pins and the
+  // memory limit of the request are left out.
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> Of(const std::vector<LayersOn>& asked);
 
  private:
-  absl::StatusOr<const StagedStep*> CutBehindLayers(const RematChoice& remat);
+  struct CutStep {
+    StagedStep staged;
+    std::vector<int> first_equal;  // by layer: the first that is equal to it
+  };
+
+  absl::StatusOr<const CutStep*> CutBehindLayers(const RematChoice& remat);
+  // Thread-safe.
+  absl::StatusOr<LayerCost> CostOfLayer(const StageStep& layer, const LayersOn& where);
+  int NumThreads() const;
 
   const PlanRequest& planning_;
   PreparedSteps& steps_;
   StagePlanner& planner_;
-  std::map<RematChoice, StagedStep> staged_;
-  std::map<const SearchedStage*, LayerCost> costs_;
+  std::map<RematChoice, CutStep> cut_;
+  std::mutex mutex_;
+  std::map<const SearchedStage*, LayerCost> costs_;  // guarded by mutex_
 };
 
 }  // namespace minka

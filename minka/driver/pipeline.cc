@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/ranges.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/prepare.h"
@@ -105,15 +106,20 @@ MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan) {
 
 absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned, Platform platform,
                                               const std::vector<std::vector<ValueVersion>>& kept) {
-  std::vector<std::vector<TaskProgram>> programs;
+  const size_t num_stages = planned.plan.stages.size();
   std::vector<StagePlan> plans;
-  for (size_t stage = 0; stage < planned.plan.stages.size(); ++stage) {
-    plans.push_back(planned.plan.stages[stage].plan.stage);
-    absl::StatusOr<std::vector<TaskProgram>> lowered =
-        LowerTasks(planned.staged.stages[stage], plans.back(), platform,
-                   stage < kept.size() ? kept[stage] : std::vector<ValueVersion>());
-    if (!lowered.ok()) return WithContext(lowered.status(), fmt::format("stage {}", stage));
-    programs.push_back(*std::move(lowered));
+  for (const PipelineStagePlan& stage : planned.plan.stages) plans.push_back(stage.plan.stage);
+  std::vector<absl::StatusOr<std::vector<TaskProgram>>> lowered(num_stages);
+  ForEachInParallel(static_cast<int>(num_stages), NumHardwareThreads(), [&](int stage) {
+    const bool keeps_values = stage < static_cast<int>(kept.size());
+    lowered[stage] = LowerTasks(planned.staged.stages[stage], plans[stage], platform,
+                                keeps_values ? kept[stage] : std::vector<ValueVersion>());
+  });
+  std::vector<std::vector<TaskProgram>> programs;
+  for (size_t stage = 0; stage < num_stages; ++stage) {
+    if (!lowered[stage].ok())
+      return WithContext(lowered[stage].status(), fmt::format("stage {}", stage));
+    programs.push_back(*std::move(lowered[stage]));
   }
   return Emit(planned.schedule, planned.staged, plans, programs, kept);
 }

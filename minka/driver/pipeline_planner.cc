@@ -126,24 +126,31 @@ absl::StatusOr<PlannedPipeline> PipelinePlanner::PlanWithin(const Assignment& as
   return std::move(searched.pipeline);
 }
 
-void PipelinePlanner::AddWays(int num_devices, const std::vector<Mesh>& shapes, bool saves_memory,
-                              std::vector<StageWay>& ways, std::vector<MeshOfWay>& meshes) {
+LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes, bool saves_memory) {
   const RematChoice all =
       saves_memory && !planning_.remat ? steps_.RematCandidates() : RematChoice();
-  for (const Mesh& mesh : shapes) {
+  std::vector<LayersOn> kept, recomputed;
+  for (const Mesh& mesh : meshes) {
     for (const bool splits_state : {false, true}) {
-      if (splits_state && (!saves_memory || num_devices == 1)) continue;
-      auto kept = layer_costs_.On(mesh, splits_state, FirstRemat());
-      if (!kept.ok()) continue;
-      StageWay way{.num_devices = num_devices, .kept = *std::move(kept)};
-      if (!all.empty()) {
-        auto recomputed = layer_costs_.On(mesh, splits_state, all);
-        if (recomputed.ok()) way.recomputed = *std::move(recomputed);
-      }
-      ways.push_back(std::move(way));
-      meshes.push_back({mesh, splits_state});
+      if (splits_state && (!saves_memory || mesh.num_devices() == 1)) continue;
+      kept.push_back({mesh, splits_state, FirstRemat()});
+      if (!all.empty()) recomputed.push_back({mesh, splits_state, all});
     }
   }
+  std::vector<LayersOn> asked = kept;
+  asked.insert(asked.end(), recomputed.begin(), recomputed.end());
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> costs = layer_costs_.Of(asked);
+  LayerWays out;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (!costs[i].ok()) continue;
+    StageWay way{.num_devices = static_cast<int>(kept[i].mesh.num_devices()),
+                 .kept = *std::move(costs[i])};
+    if (!recomputed.empty() && costs[kept.size() + i].ok())
+      way.recomputed = *std::move(costs[kept.size() + i]);
+    out.ways.push_back(std::move(way));
+    out.meshes.push_back({kept[i].mesh, kept[i].splits_state});
+  }
+  return out;
 }
 
 StageDemands PipelinePlanner::DemandsOf(const FoundPipeline& found) {

@@ -32,6 +32,11 @@ struct MeshOfWay {
   bool splits_state = false;
 };
 
+struct LayerWays {
+  std::vector<StageWay> ways;
+  std::vector<MeshOfWay> meshes;  // by way
+};
+
 // Not thread-safe. What it is made of must outlive it.
 class PipelinePlanner {
  public:
@@ -56,10 +61,9 @@ class PipelinePlanner {
   // The fastest found that fits into the memory limit; if none does, the one that needs least.
   absl::StatusOr<PlannedPipeline> PlanWithin(const Assignment& assignment);
 
-  // Ways to run each layer on so many devices, as far as they can be planned; none where the step
+  // Ways to run each layer on one of the meshes, as far as they can be planned; none where the step
   // cannot be cut behind every layer. `saves_memory`: those that take less of it, too.
-  void AddWays(int num_devices, const std::vector<Mesh>& shapes, bool saves_memory,
-               std::vector<StageWay>& ways, std::vector<MeshOfWay>& meshes);
+  LayerWays WaysOn(const std::vector<Mesh>& meshes, bool saves_memory);
 
   // The first layers of each stage recomputed, as many as it says.
   StageDemands DemandsOf(const FoundPipeline& found);

@@ -14,22 +14,17 @@ namespace {
 
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
-// Equal for stages of equal layers: what a search looks at.
 uint64_t KeyOf(const Step& step, const StageRequest& request) {
   const SearchOptions& search = request.search;
-  std::string text = fmt::to_string(ModuleHash(step.module));
-  for (const Instruction& instruction : step.module.entry_computation().instructions) {
-    text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
-    text += static_cast<char>('a' + static_cast<int>(instruction.part.loop));
-  }
-  for (const ParameterInfo& info : step.parameters) {
-    text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
-    if (!search.pins.empty()) text += info.name;
+  std::string text = fmt::to_string(StageHash(step));
+  if (!search.pins.empty()) {
+    for (const ParameterInfo& info : step.parameters) text += " " + info.name;
   }
   for (const std::string& pin : search.pins) text += " " + pin;
   if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
   for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
-  text += fmt::format(" {} {} {}", request.splits_state, request.tries_rules, search.gap);
+  text += fmt::format(" {} {} {} {}", request.splits_state, request.tries_rules, search.gap,
+                      search.num_threads);
   const SearchLimits& limits = search.limits;
   text += fmt::format(" {}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
                       limits.no_replicated_parameters, limits.prefer_reduce_scatter,
@@ -45,15 +40,28 @@ void SplitState(SearchOptions& search) {
 
 }  // namespace
 
+uint64_t StageHash(const Step& step) {
+  std::string text = fmt::to_string(ModuleHash(step.module));
+  for (const Instruction& instruction : step.module.entry_computation().instructions) {
+    text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
+    text += static_cast<char>('a' + static_cast<int>(instruction.part.loop));
+  }
+  for (const ParameterInfo& info : step.parameters) {
+    text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
+  }
+  return StableHash(text);
+}
+
 absl::StatusOr<const SearchedStage*> StagePlanner::Search(const Step& step,
                                                           const StageRequest& request) {
   const uint64_t key = KeyOf(step, request);
-  auto found = searched_.find(key);
-  if (found == searched_.end()) {
-    ASSIGN_OR_RETURN(SearchedStage searched, SearchAnew(step, request));
-    found = searched_.emplace(key, std::move(searched)).first;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = searched_.find(key); found != searched_.end()) return &found->second;
   }
-  return &found->second;
+  ASSIGN_OR_RETURN(SearchedStage searched, SearchAnew(step, request));
+  const std::lock_guard lock(mutex_);
+  return &searched_.emplace(key, std::move(searched)).first->second;
 }
 
 absl::StatusOr<Plan> StagePlanner::PlanOn(const Step& step, const StageRequest& request) {

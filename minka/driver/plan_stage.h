@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -27,8 +28,11 @@ struct StageRequest {
   bool tries_rules = true;  // see IntraOpOptions
 };
 
+// Equal for stages of equal layers: what a search looks at, without pins.
+uint64_t StageHash(const Step& step);
+
 // Remembers what it found: stages of equal layers are searched once, in however many pipelines of
-// one step they stand. Not thread-safe.
+// one step they stand. Thread-safe.
 class StagePlanner {
  public:
   // Reads cluster, cost model, first method and `cancelled`.
@@ -44,7 +48,8 @@ class StagePlanner {
   absl::StatusOr<std::unique_ptr<CostModel>> CostModelFor(const Mesh& mesh) const;
 
   const PlanRequest request_;
-  std::map<uint64_t, SearchedStage> searched_;  // by what a search looks at
+  std::mutex mutex_;
+  std::map<uint64_t, SearchedStage> searched_;  // by what a search looks at; guarded by mutex_
 };
 
 }  // namespace minka

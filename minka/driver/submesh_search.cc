@@ -1,6 +1,7 @@
 #include "minka/driver/submesh_search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -44,7 +45,7 @@ class SubmeshSearch {
     }
     RETURN_IF_ERROR(FindWays(num_stages, /*saves_memory=*/false));
     ASSIGN_OR_RETURN(StageSearchInput search, OptionsFor(num_stages));
-    const std::vector<FoundPipeline> free = FindStages(ways_, search);
+    const std::vector<FoundPipeline> free = FindStages(found_.ways, search);
     if (free.empty()) {
       return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
                              cluster_.num_devices(),
@@ -72,17 +73,16 @@ class SubmeshSearch {
   static constexpr int kMostDevicesOfAllShapes = 8;
 
   absl::Status FindWays(int num_stages, bool saves_memory) {
-    ways_.clear();
-    meshes_.clear();
+    std::vector<Mesh> meshes;
     for (const int size : SubmeshSizes(cluster_, num_stages)) {
-      RETURN_IF_ERROR(CheckNotCancelled(request_));
-      ASSIGN_OR_RETURN(std::vector<Mesh> shapes, SubmeshShapes(cluster_, size));
-      std::erase_if(shapes, [size](const Mesh& mesh) {
-        return size > kMostDevicesOfAllShapes && NumAxesThatSplit(mesh) > 2;
+      ASSIGN_OR_RETURN(const std::vector<Mesh> shapes, SubmeshShapes(cluster_, size));
+      std::ranges::copy_if(shapes, std::back_inserter(meshes), [size](const Mesh& mesh) {
+        return size <= kMostDevicesOfAllShapes || NumAxesThatSplit(mesh) <= 2;
       });
-      planner_.AddWays(size, shapes, saves_memory, ways_, meshes_);
     }
-    if (!ways_.empty()) return absl::OkStatus();
+    found_ = planner_.WaysOn(meshes, saves_memory);
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
+    if (!found_.ways.empty()) return absl::OkStatus();
     return AddEvenWays(num_stages);
   }
 
@@ -92,7 +92,7 @@ class SubmeshSearch {
     for (const int size : SubmeshSizes(cluster_, num_stages)) {
       StageWay way{.num_devices = size};
       for (const double of_layer : load) way.kept.push_back({.micro_batch_us = of_layer / size});
-      ways_.push_back(std::move(way));
+      found_.ways.push_back(std::move(way));
     }
     return absl::OkStatus();
   }
@@ -138,7 +138,8 @@ class SubmeshSearch {
 
   std::vector<int> SizesOf(const FoundPipeline& found) const {
     std::vector<int> sizes;
-    for (const FoundStage& stage : found.stages) sizes.push_back(ways_[stage.way].num_devices);
+    for (const FoundStage& stage : found.stages)
+      sizes.push_back(found_.ways[stage.way].num_devices);
     return sizes;
   }
 
@@ -167,7 +168,7 @@ class SubmeshSearch {
     const auto limit = static_cast<double>(*request_.search.memory_limit_bytes);
     for (int i = 0; i < kMostCorrections; ++i) {
       search.limit_bytes = static_cast<int64_t>(limit / underestimate_);
-      const std::vector<FoundPipeline> found = FindStages(ways_, search);
+      const std::vector<FoundPipeline> found = FindStages(found_.ways, search);
       if (found.empty()) break;
       ASSIGN_OR_RETURN(nearest, AssignmentOf(found.front()));
       RETURN_IF_ERROR(PlanFastest(found));
@@ -217,12 +218,12 @@ class SubmeshSearch {
     std::vector<bool> splits_state;
     for (const FoundStage& stage : found.stages) {
       stage_of_layer.resize(stage.end_layer, static_cast<int>(shapes.size()));
-      if (meshes_.empty()) {
+      if (found_.meshes.empty()) {
         ASSIGN_OR_RETURN(shapes.emplace_back(),
-                         SubmeshShapes(cluster_, ways_[stage.way].num_devices));
+                         SubmeshShapes(cluster_, found_.ways[stage.way].num_devices));
       } else {
-        shapes.push_back({meshes_[stage.way].mesh});
-        splits_state.push_back(meshes_[stage.way].splits_state);
+        shapes.push_back({found_.meshes[stage.way].mesh});
+        splits_state.push_back(found_.meshes[stage.way].splits_state);
       }
     }
     const auto num_stages = static_cast<int>(shapes.size());
@@ -235,8 +236,7 @@ class SubmeshSearch {
   PipelinePlanner& planner_;
   const PlanRequest& request_;
   const Cluster& cluster_;
-  std::vector<StageWay> ways_;
-  std::vector<MeshOfWay> meshes_;  // by way; empty: ways are no plans
+  LayerWays found_;  // without meshes: ways are no plans
   std::vector<TriedSubmeshes> tried_;
   std::optional<PlannedPipeline> best_;
   double underestimate_ = 1;  // of memory

@@ -1,0 +1,90 @@
+#include "minka/driver/layer_costs.h"
+
+#include <atomic>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/driver/prepare.h"
+#include "minka/models/registry.h"
+
+namespace minka {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Field;
+using ::testing::HasSubstr;
+
+using CostsOfLayers = std::vector<absl::StatusOr<std::vector<LayerCost>>>;
+
+Mesh MeshOf(const char* text) { return *Mesh::Parse(text); }
+
+// A GPT of six layers in four micro-batches.
+class LayerCostsTest : public testing::Test {
+ protected:
+  LayerCostsTest() {
+    request_.micro_batches.num_micro_batches = 4;
+    request_.pipeline = PipelineOptions();
+  }
+
+  CostsOfLayers Of(const std::vector<LayersOn>& asked) {
+    const absl::StatusOr<TracedStep> traced = TraceModel("gpt-tiny", {.num_layers = 6});
+    MINKA_CHECK(traced.ok(), "{}", Message(traced.status()));
+    auto simplified = Simplify(traced->step, MarkedLayers{}, /*unrolls_loops=*/true);
+    MINKA_CHECK(simplified.ok(), "{}", Message(simplified.status()));
+    PreparedSteps steps(*std::move(simplified));
+    StagePlanner planner(request_);
+    return LayerCosts(request_, steps, planner).Of(asked);
+  }
+
+  PlanRequest request_{.cluster = Cluster::Local(4)};
+};
+
+auto IsCost(const LayerCost& cost) {
+  return AllOf(Field("micro_batch_us", &LayerCost::micro_batch_us, cost.micro_batch_us),
+               Field("step_us", &LayerCost::step_us, cost.step_us),
+               Field("static_bytes", &LayerCost::static_bytes, cost.static_bytes),
+               Field("saved_bytes", &LayerCost::saved_bytes, cost.saved_bytes),
+               Field("update_bytes", &LayerCost::update_bytes, cost.update_bytes),
+               Field("transient_bytes", &LayerCost::transient_bytes, cost.transient_bytes));
+}
+
+TEST_F(LayerCostsTest, ThreadsAndWhatElseIsAskedChangeNothing) {
+  const std::vector<LayersOn> asked = {{.mesh = MeshOf("x=1")},
+                                       {.mesh = MeshOf("x=4")},
+                                       {.mesh = MeshOf("x=2,y=2"), .splits_state = true}};
+  const CostsOfLayers in_parallel = Of(asked);
+  request_.search.num_threads = 1;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const CostsOfLayers alone = Of({asked[i]});
+    ASSERT_TRUE(in_parallel[i].ok()) << in_parallel[i].status();
+    ASSERT_TRUE(alone[0].ok()) << alone[0].status();
+    ASSERT_EQ(in_parallel[i]->size(), alone[0]->size());
+    for (size_t layer = 0; layer < alone[0]->size(); ++layer) {
+      EXPECT_THAT((*in_parallel[i])[layer], IsCost((*alone[0])[layer])) << i << " " << layer;
+    }
+  }
+}
+
+TEST_F(LayerCostsTest, EqualLayersCostTheSameAndOnMoreDevicesHoldLess) {
+  const CostsOfLayers costs = Of({{.mesh = MeshOf("x=1")}, {.mesh = MeshOf("x=4")}});
+  ASSERT_TRUE(costs[0].ok()) << costs[0].status();
+  ASSERT_TRUE(costs[1].ok()) << costs[1].status();
+  const std::vector<LayerCost>&one = *costs[0], &four = *costs[1];
+  ASSERT_GE(one.size(), 6);
+  EXPECT_THAT(one[2], IsCost(one[3]));
+  EXPECT_LT(four[2].saved_bytes, one[2].saved_bytes);
+  EXPECT_LT(four[2].static_bytes, one[2].static_bytes);
+}
+
+TEST_F(LayerCostsTest, WhatIsCancelledIsAnError) {
+  std::atomic<bool> cancelled = true;
+  request_.cancelled = &cancelled;
+  const CostsOfLayers costs = Of({{.mesh = MeshOf("x=1")}});
+  EXPECT_EQ(costs[0].status().code(), absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace minka
