@@ -1,16 +1,23 @@
 #include "tests/random_programs/results.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 
 #include "fmt/format.h"
+#include "tests/support/rotation.h"
 
 namespace minka {
 
 int FromEnvironment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : static_cast<int>(std::strtol(value, nullptr, 10));
+}
+
+bool IsOfThisRun(int seed) {
+  const auto num_parts = static_cast<uint64_t>(FromEnvironment("MINKA_RANDOM_PARTS", 1));
+  return static_cast<uint64_t>(seed / 2) % num_parts == TestRotation() % num_parts;
 }
 
 std::optional<std::string> Difference(const std::string& got, const std::string& want,
