@@ -120,12 +120,13 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
       jobs.push_back({i, &(*cut)->staged.stages[layer], &(*costs[i])[layer]});
     }
   }
-  ForEachInParallel(static_cast<int>(jobs.size()), NumThreads(), [&](int number) {
-    Job& job = jobs[number];
-    absl::StatusOr<LayerCost> cost = CostOfLayer(*job.layer, asked[job.asked]);
-    if (cost.ok()) *job.cost = *std::move(cost);
-    job.failure = cost.status();
-  });
+  ForEachInParallel(static_cast<int>(jobs.size()), NumSearchThreads(planning_.search),
+                    [&](int number) {
+                      Job& job = jobs[number];
+                      absl::StatusOr<LayerCost> cost = CostOfLayer(*job.layer, asked[job.asked]);
+                      if (cost.ok()) *job.cost = *std::move(cost);
+                      job.failure = cost.status();
+                    });
   for (size_t i = 0; i < asked.size(); ++i) {
     if (!costs[i].ok()) continue;
     for (size_t layer = 0; layer < costs[i]->size(); ++layer) {
@@ -149,7 +150,7 @@ absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const 
   request.search.pins.clear();
   request.search.work_limit /= kShareOfWork;
   request.search.num_threads = 1;  // others search other layers
-  ASSIGN_OR_RETURN(const SearchedStage* searched, planner_.Search(layer.step, request));
+  ASSIGN_OR_RETURN(const SearchedStage* searched, planner_.Find(layer.step, request));
   {
     const std::lock_guard lock(mutex_);
     if (const auto known = costs_.find(searched); known != costs_.end()) return known->second;
@@ -177,10 +178,6 @@ absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const Rem
     cut.first_equal.push_back(first_of_hash.emplace(hash, layer).first->second);
   }
   return &cut_.emplace(remat, std::move(cut)).first->second;
-}
-
-int LayerCosts::NumThreads() const {
-  return planning_.search.num_threads > 1 ? NumHardwareThreads() : 1;
 }
 
 }  // namespace minka

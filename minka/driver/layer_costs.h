@@ -40,7 +40,6 @@ class LayerCosts {
   absl::StatusOr<const CutStep*> CutBehindLayers(const RematChoice& remat);
   // Thread-safe.
   absl::StatusOr<LayerCost> CostOfLayer(const StageStep& layer, const LayersOn& where);
-  int NumThreads() const;
 
   const PlanRequest& planning_;
   PreparedSteps& steps_;

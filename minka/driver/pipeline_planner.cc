@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "minka/base/hash.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/planner/inter_op/balance_stages.h"
@@ -235,34 +237,51 @@ absl::Status PipelinePlanner::FindLoadOfLayers() {
   return absl::OkStatus();
 }
 
-void PipelinePlanner::ReportProgress(int stage, int num_stages) const {
+void PipelinePlanner::ReportProgress(int num_planned, int num_stages) const {
   if (!planning_.on_progress) return;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  planning_.on_progress(fmt::format("stage {} of {}", stage + 1, num_stages), elapsed.count(), 1);
+  planning_.on_progress(fmt::format("{} of {} stages", num_planned, num_stages), elapsed.count(),
+                        1);
 }
 
 absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
                                          const std::vector<std::optional<int64_t>>& limits,
                                          PlannedPipeline& out) {
-  std::vector<std::vector<Mesh>> left =
-      assignment.shapes;  // of each mesh the one that its first stage took
-  for (int stage = 0; stage < out.schedule.num_stages(); ++stage) {
-    const int number = out.schedule.MeshOf(stage);
-    RETURN_IF_ERROR(CheckNotCancelled(planning_));
-    ReportProgress(stage, out.schedule.num_stages());
-    const std::optional<int64_t> limit = limits.empty() ? std::nullopt : limits[stage];
-    absl::StatusOr<minka::Plan> best = stages_.PlanOn(
-        out.staged.stages[stage].step,
-        {.meshes = left[number],
-         .search = SearchOf(stage, limit, out),
-         .splits_state = !assignment.splits_state.empty() && assignment.splits_state[stage]});
-    if (!best.ok()) return WithContext(best.status(), fmt::format("stage {}", stage));
+  const auto num_stages = static_cast<int>(out.staged.stages.size());
+  std::vector<absl::StatusOr<minka::Plan>> plans(num_stages, absl::UnknownError("not searched"));
+  std::mutex mutex;
+  int num_planned = 0;
+  const auto plan_stages_of = [&](int mesh) {
+    std::vector<Mesh> shapes = assignment.shapes[mesh];
+    for (int stage = 0; stage < num_stages; ++stage) {
+      if (out.schedule.MeshOf(stage) != mesh) continue;
+      if (absl::Status status = CheckNotCancelled(planning_); !status.ok()) {
+        plans[stage] = std::move(status);
+        return;
+      }
+      const std::optional<int64_t> limit = limits.empty() ? std::nullopt : limits[stage];
+      plans[stage] = stages_.PlanOn(
+          out.staged.stages[stage].step,
+          {.meshes = shapes,
+           .search = SearchOf(stage, limit, out),
+           .splits_state = !assignment.splits_state.empty() && assignment.splits_state[stage]});
+      if (!plans[stage].ok()) return;
+      shapes = {plans[stage]->stage.mesh};  // the next stages have it, too
+      const std::lock_guard lock(mutex);
+      ReportProgress(++num_planned, num_stages);
+    }
+  };
+  ForEachInParallel(static_cast<int>(assignment.shapes.size()), NumSearchThreads(planning_.search),
+                    plan_stages_of);
+  for (int stage = 0; stage < num_stages; ++stage) {
+    absl::StatusOr<minka::Plan>& plan = plans[stage];
+    if (!plan.ok()) return WithContext(plan.status(), fmt::format("stage {}", stage));
     for (size_t layer = 0; layer < out.plan.stage_of_layer.size(); ++layer) {
       if (out.plan.stage_of_layer[layer] == stage)
-        best->stage.layers.push_back(static_cast<int>(layer));
+        plan->stage.layers.push_back(static_cast<int>(layer));
     }
-    left[number] = {best->stage.mesh};
-    out.plan.stages.push_back({.plan = *std::move(best), .mesh_number = number});
+    out.plan.stages.push_back(
+        {.plan = *std::move(plan), .mesh_number = out.schedule.MeshOf(stage)});
   }
   return absl::OkStatus();
 }

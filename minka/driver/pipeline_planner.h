@@ -89,7 +89,7 @@ class PipelinePlanner {
   absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands);
   static DemandedPipeline Summary(const Searched& searched);
   absl::Status FindLoadOfLayers();
-  void ReportProgress(int stage, int num_stages) const;
+  void ReportProgress(int num_planned, int num_stages) const;
   absl::Status PlanStages(const Assignment& assignment,
                           const std::vector<std::optional<int64_t>>& limits, PlannedPipeline& out);
   SearchOptions SearchOf(int stage, std::optional<int64_t> limit,

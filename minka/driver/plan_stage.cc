@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "minka/base/hash.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/planner/intra_op/describe.h"
 
@@ -52,20 +53,26 @@ uint64_t StageHash(const Step& step) {
   return StableHash(text);
 }
 
-absl::StatusOr<const SearchedStage*> StagePlanner::Search(const Step& step,
-                                                          const StageRequest& request) {
+int NumSearchThreads(const SearchOptions& search) {
+  return search.num_threads > 1 ? NumHardwareThreads() : 1;
+}
+
+absl::StatusOr<const SearchedStage*> StagePlanner::Find(const Step& step,
+                                                        const StageRequest& request) {
+  Search& search = SearchOf(step, request);
+  std::call_once(search.once, [&] { search.found = SearchAnew(step, request); });
+  RETURN_IF_ERROR(search.found.status());
+  return &*search.found;
+}
+
+StagePlanner::Search& StagePlanner::SearchOf(const Step& step, const StageRequest& request) {
   const uint64_t key = KeyOf(step, request);
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = searched_.find(key); found != searched_.end()) return &found->second;
-  }
-  ASSIGN_OR_RETURN(SearchedStage searched, SearchAnew(step, request));
   const std::lock_guard lock(mutex_);
-  return &searched_.emplace(key, std::move(searched)).first->second;
+  return searches_[key];
 }
 
 absl::StatusOr<Plan> StagePlanner::PlanOn(const Step& step, const StageRequest& request) {
-  ASSIGN_OR_RETURN(const SearchedStage* searched, Search(step, request));
+  ASSIGN_OR_RETURN(const SearchedStage* searched, Find(step, request));
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(searched->mesh));
   return PlanOf(step, request_.methods.front(), *cost, searched->result);
 }

@@ -31,6 +31,9 @@ struct StageRequest {
 // Equal for stages of equal layers: what a search looks at, without pins.
 uint64_t StageHash(const Step& step);
 
+// How many searches run at a time: one where searches shall have one thread.
+int NumSearchThreads(const SearchOptions& search);
+
 // Remembers what it found: stages of equal layers are searched once, in however many pipelines of
 // one step they stand. Thread-safe.
 class StagePlanner {
@@ -39,7 +42,7 @@ class StagePlanner {
   explicit StagePlanner(PlanRequest request) : request_(std::move(request)) {}
 
   // As long as this lives; the same for equal stages. Errors say why the first mesh has no plan.
-  absl::StatusOr<const SearchedStage*> Search(const Step& step, const StageRequest& request);
+  absl::StatusOr<const SearchedStage*> Find(const Step& step, const StageRequest& request);
   // Described, for its step.
   absl::StatusOr<Plan> PlanOn(const Step& step, const StageRequest& request);
 
@@ -48,8 +51,14 @@ class StagePlanner {
   absl::StatusOr<std::unique_ptr<CostModel>> CostModelFor(const Mesh& mesh) const;
 
   const PlanRequest request_;
+  // Who asks first searches, others wait for it.
+  struct Search {
+    std::once_flag once;
+    absl::StatusOr<SearchedStage> found;
+  };
+  Search& SearchOf(const Step& step, const StageRequest& request);
   std::mutex mutex_;
-  std::map<uint64_t, SearchedStage> searched_;  // by what a search looks at; guarded by mutex_
+  std::map<uint64_t, Search> searches_;  // by what they look at; guarded by mutex_
 };
 
 }  // namespace minka
