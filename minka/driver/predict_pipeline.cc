@@ -175,18 +175,14 @@ std::map<ProgramKind, ProgramCost> CostsByProgram(const StageStep& staged, const
   for (size_t id = 0; id < plan.ops.size(); ++id) {
     costs[staged.tasks[id].kind].us += plan.ops[id].cost_us;
   }
-  for (const PlannedCollective& collective : ListCollectives(staged.step.module, plan)) {
-    const double us = collective.cost_us * static_cast<double>(collective.runs);
-    if (collective.reshards.empty()) {  // in its operation's costs
-      costs[staged.tasks[collective.instruction].kind].collectives_us += us;
-      continue;
-    }
-    const Reshard& reshard = plan.reshards[collective.reshards.front()];
+  for (const Reshard& reshard : plan.reshards) {
     const bool at_end = reshard.before == static_cast<InstructionId>(plan.ops.size());
     const InstructionId id = at_end ? reshard.value.instruction : reshard.before;
     ProgramCost& cost = costs[staged.tasks[id].kind];
-    cost.us += us;
-    cost.collectives_us += us;
+    cost.us += reshard.cost_us;
+    const bool is_local = std::ranges::none_of(
+        reshard.steps, [](const ReshardStep& step) { return IsCollective(step.kind); });
+    if (!is_local) cost.collectives_us += reshard.cost_us;
   }
   return costs;
 }

@@ -30,7 +30,9 @@ PlannedCollective StepCollective(const Module& module, const StagePlan& stage,
   collective.bytes = WorkOfStep(source.shape, source.sharding, step, stage.mesh).local_bytes;
   collective.axes = step.axes.axes();
   collective.reshards = {reshard_index};
-  collective.cost_us = reshard.cost_us;
+  const auto num_collectives = std::ranges::count_if(
+      reshard.steps, [](const ReshardStep& one) { return IsCollective(one.kind); });
+  collective.cost_us = reshard.cost_us / static_cast<double>(num_collectives);
   if (PartOf(loop, reshard) == LoopPart::kInside) collective.runs = loop.num_micro_batches;
   return collective;
 }

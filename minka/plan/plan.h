@@ -37,7 +37,7 @@ struct Reshard {
   // Behind an optimisation barrier, so that an equal version made elsewhere stays a separate copy
   // (views).
   bool isolated = false;
-  double cost_us = 0;
+  double cost_us = 0;  // predicted, of all its runs in a step; its part of a combined collective
 };
 
 // How one operation runs.
@@ -47,7 +47,8 @@ struct OpPlan {
       operand_versions;            // per operand: the version it reads, see Reshard::from_version
   std::vector<CalledPlan> called;  // while, conditional: how what it calls runs, by computation
   Phase phase = Phase::kForward;
-  double cost_us = 0;           // predicted, collectives at its results (kCombine) included
+  // Predicted, of all its runs in a step, collectives at its results (kCombine) included.
+  double cost_us = 0;
   InstructionId followed = -1;  // the operation whose sharding it took over; -1: chosen for itself
 };
 
@@ -132,6 +133,8 @@ struct PlannedCollective {
   std::vector<int>
       reshards;  // which reshards it serves; empty: it completes a kCombine factor of `instruction`
   InstructionId instruction = -1;  // kCombine: the operation
+  // Of all its runs in a step; collectives of one reshard have equal parts of what it costs. Of
+  // kCombine 0: its operation's cost has it.
   double cost_us = 0;
 };
 // Every collective that lowering will write for the stage, in no particular order; those in a loop

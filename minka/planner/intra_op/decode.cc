@@ -50,6 +50,7 @@ class Decoder {
     SortReshards();
     CombineCollectives();
     if (options_.combine_gathers_bytes > 0) CombineGathers();
+    ShareCollectives();
     plan_.step_time_us = StepTime();
     return std::move(plan_);
   }
@@ -286,28 +287,29 @@ class Decoder {
     for (const auto& [key, list] : open) MakeGroup(list.members);
   }
 
+  // Reshards of one collective pay what each takes in it, and the latency together.
+  void ShareCollectives() {
+    for (const PlannedCollective& collective : ListCollectives(facts_.step.module, plan_)) {
+      if (collective.reshards.size() < 2) continue;
+      const Reshard& first = plan_.reshards[collective.reshards[0]];
+      const ReshardKind kind = first.steps[*OnlyCollective(first)].kind;
+      const double latency = GroupLatency(cost_, kind, collective.axes) /
+                             static_cast<double>(collective.reshards.size());
+      for (const int member : collective.reshards) {
+        const StepWork work = WorkOfCollective(plan_.reshards[member]);
+        const double alone = cost_.Collective(work, collective.type);
+        const double together =
+            PriceInGroup(cost_, work, mesh_.size(collective.axes), collective.type) + latency;
+        plan_.reshards[member].cost_us += static_cast<double>(collective.runs) * (together - alone);
+      }
+    }
+  }
+
   double StepTime() const {
     double total = 0;
     for (const OpPlan& op : plan_.ops) total += op.cost_us;
     for (const Reshard& reshard : plan_.reshards) total += reshard.cost_us;
-    for (const PlannedCollective& collective : ListCollectives(facts_.step.module, plan_)) {
-      total -= static_cast<double>(collective.runs) * SavedByCombining(collective);
-    }
     return total;
-  }
-
-  // What its members pay each for themselves, beyond what they pay together.
-  double SavedByCombining(const PlannedCollective& collective) const {
-    if (collective.reshards.size() < 2) return 0;
-    const Reshard& first = plan_.reshards[collective.reshards[0]];
-    const ReshardKind kind = first.steps[*OnlyCollective(first)].kind;
-    double saved = -GroupLatency(cost_, kind, collective.axes);
-    for (const int member : collective.reshards) {
-      const StepWork work = WorkOfCollective(plan_.reshards[member]);
-      saved += cost_.Collective(work, collective.type) -
-               PriceInGroup(cost_, work, mesh_.size(collective.axes), collective.type);
-    }
-    return saved;
   }
 
   // Of its only collective.

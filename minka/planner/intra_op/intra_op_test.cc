@@ -112,17 +112,23 @@ IntraOpResult PlanLocally(const Step& step, const Mesh& mesh, Method method) {
 
 TEST(PlanMesh, ReductionsInOneInstructionPayOneLatencyInTheSearch) {
   const Mesh mesh = *Mesh::Parse("data=8");
-  const IntraOpResult result = PlanLocally(TwoLayerStep(1024, 32), mesh, Method::kData);
+  const Step step = TwoLayerStep(1024, 32);
+  const IntraOpResult result = PlanLocally(step, mesh, Method::kData);
   const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh);
   const double latency = cost->Latency(ReshardKind::kAllReduce, AxisSet::Of(0));
   double expected = 0;
   for (const OpPlan& op : result.stage.ops) expected += op.cost_us;
   ASSERT_EQ(result.stage.reshards.size(), 2u);
+  double alone = 0, together = 0;
   for (const Reshard& reshard : result.stage.reshards) {
     EXPECT_EQ(reshard.combine_group, 0);
-    expected += reshard.cost_us - latency;
+    together += reshard.cost_us;
+    const StepWork work = WorkOfStep(step.module.entry_computation().shape(reshard.value),
+                                     reshard.from, reshard.steps[0], mesh);
+    alone += cost->Collective(work, ElementType::kF32);
   }
-  EXPECT_NEAR(result.stage.step_time_us, expected + latency, 1e-6 * expected);
+  EXPECT_NEAR(together, alone - latency, 1e-6 * alone);
+  EXPECT_NEAR(result.stage.step_time_us, expected + together, 1e-6 * expected);
   EXPECT_NEAR(result.objective, result.stage.step_time_us, 0.01);
 }
 
