@@ -24,8 +24,7 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   for (const std::string& pin : search.pins) text += " " + pin;
   if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
   for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
-  text += fmt::format(" {} {} {} {}", request.splits_state, request.tries_rules, search.gap,
-                      search.num_threads);
+  text += fmt::format(" {} {} {}", request.splits_state, search.gap, search.num_threads);
   const SearchLimits& limits = search.limits;
   text += fmt::format(" {}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
                       limits.no_replicated_parameters, limits.prefer_reduce_scatter,
@@ -87,7 +86,7 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
     IntraOpOptions options{.method = request_.methods.front(),
                            .search = request.search,
                            .budget = &budget,
-                           .tries_rules = request.tries_rules,
+                           .tries_rules = false,  // half the time
                            .scatters_accumulators = request.splits_state,
                            .cancelled = request_.cancelled};
     if (request.splits_state) SplitState(options.search);

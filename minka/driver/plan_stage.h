@@ -25,7 +25,6 @@ struct StageRequest {
   // No state and no sum over micro-batches is whole on every device where it can be split, and no
   // copy of it outlives a micro-batch.
   bool splits_state = false;
-  bool tries_rules = true;  // see IntraOpOptions
 };
 
 // Equal for stages of equal layers: what a search looks at, without pins.
