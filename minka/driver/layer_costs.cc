@@ -120,13 +120,13 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
       jobs.push_back({i, &(*cut)->staged.stages[layer], &(*costs[i])[layer]});
     }
   }
-  ForEachInParallel(static_cast<int>(jobs.size()), NumSearchThreads(planning_.search),
-                    [&](int number) {
-                      Job& job = jobs[number];
-                      absl::StatusOr<LayerCost> cost = CostOfLayer(*job.layer, asked[job.asked]);
-                      if (cost.ok()) *job.cost = *std::move(cost);
-                      job.failure = cost.status();
-                    });
+  const auto find_cost = [&](int number) {
+    Job& job = jobs[number];
+    const absl::StatusOr<LayerCost> cost = CostOfLayer(*job.layer, asked[job.asked]);
+    job.failure = cost.status();
+    if (cost.ok()) *job.cost = *cost;
+  };
+  ForEachInParallel(static_cast<int>(jobs.size()), NumSearchThreads(planning_.search), find_cost);
   for (size_t i = 0; i < asked.size(); ++i) {
     if (!costs[i].ok()) continue;
     for (size_t layer = 0; layer < costs[i]->size(); ++layer) {
