@@ -59,7 +59,7 @@ print("total", float(total), flush=True)
 """
 
 # (WIDTH, LAYERS, REPEATS)
-MANY_LAYERS, MORE_LAYERS, MOST_LAYERS, LONG_STEP = (64, 60, 0), (64, 160, 0), (64, 500, 0), (1024, 1, 200)
+MANY_LAYERS, MOST_LAYERS, LONG_STEP = (64, 160, 0), (64, 500, 0), (1024, 1, 200)
 
 
 def start(tmp_path, **what):
@@ -83,7 +83,7 @@ def read_until(terminal, word, seconds=120):
 @pytest.mark.parametrize("word, what", [
     (": plan (", {}),
     (": plan (", {"size": MOST_LAYERS, "method": "Pipeline(num_micro_batches=4, layers=12)"}),
-    (": xla (", {"size": MORE_LAYERS}),
+    (": xla (", {}),
     (": xla (", {"method": "Pipeline(num_micro_batches=4, stages=2)"}),
     ("runs now", {"run": True, "size": LONG_STEP, "method": "DataParallel()"}),
 ], ids=["plan", "plan_pipeline", "compile", "compile_pipeline", "step"])
@@ -104,7 +104,7 @@ def test_ctrl_c_is_heard_and_leaves_nothing_behind(tmp_path, word, what):
 
 
 def test_progress_is_shown_on_terminals_alone(tmp_path):
-    process, terminal = start(tmp_path, size=(64, 20, 0))
+    process, terminal = start(tmp_path)
     seen = read_until(terminal, "minka: step: xla (")
     assert "\rminka: step: plan (" in seen
     process.kill()
