@@ -1,7 +1,6 @@
 #include "minka/lowering/rematerialize.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -16,9 +15,6 @@
 namespace minka {
 namespace {
 
-// No layer's values are read.
-constexpr int kAboveAll = std::numeric_limits<int>::max();
-
 // What does not depend on the choice.
 class LayerFacts {
  public:
@@ -32,6 +28,7 @@ class LayerFacts {
     FindLeaving();
     FindRepeatable();
     FindLevels();
+    FindEnding();
     FindArriving();
   }
 
@@ -103,82 +100,49 @@ class LayerFacts {
     return false;
   }
 
-  // Does it read a value that exists in its layer's forward pass only?
-  bool ReadsLayer(InstructionId id) const {
-    return std::ranges::any_of(entry_.instructions[id].operands,
-                               [&](Value value) { return InsideLayer(value); });
-  }
-  bool InsideLayer(Value value) const {
-    return layer(value.instruction) >= 0 && !leaves_layer_[value.instruction];
-  }
-
+  // Where the step's structure has it, or in a lower layer: what reads a layer's copies waits for
+  // the gradient that they wait for, and so does what reads its result.
   void FindLevels() {
-    levels_.assign(entry_.instructions.size(), kAboveAll);
+    levels_.assign(entry_.instructions.size(), -1);
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (!IsBackward(id)) continue;
+      const auto lower = [&](int layer) {
+        if (layer >= 0) levels_[id] = levels_[id] < 0 ? layer : std::min(levels_[id], layer);
+      };
+      lower(entry_.instructions[id].part.layer);
       for (const Value operand : entry_.instructions[id].operands) {
-        const InstructionId read = operand.instruction;
-        if (IsBackward(read)) levels_[id] = std::min(levels_[id], levels_[read]);
-        if (InsideLayer(operand)) levels_[id] = std::min(levels_[id], layer(read));
-      }
-    }
-    first_levels_ = levels_;
-    ends_here_.assign(levels_.size(), false);
-    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-      if (IsBackward(id) && levels_[id] != kAboveAll) MoveDown(id);
-    }
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (!ends_here_[id]) continue;
-      for (const Value operand : entry_.instructions[id].operands) {
-        if (IsGradient(operand)) levels_[id] = std::min(levels_[id], levels_[operand.instruction]);
+        if (IsBackward(operand.instruction)) lower(level(operand.instruction));
+        if (!leaves_layer_[operand.instruction]) lower(layer(operand.instruction));
       }
     }
   }
 
-  // To the highest of its readers, where the barrier then holds less: what the operation reads is
-  // there for others, or no larger than what it makes. Not below the layer where the step's
-  // structure has it: a stage of a pipeline cannot wait for a barrier of a lower one.
-  void MoveDown(InstructionId id) {
-    int highest = -1;
-    int64_t made = 0;
-    for (int32_t i = 0; i < static_cast<int32_t>(entry_.instructions[id].results.size()); ++i) {
-      made += entry_.shape({id, i}).num_bytes();
-      for (const Use& use : uses_.uses({id, i})) {
-        if (!IsBackward(use.user)) continue;
-        // A gradient that no lower layer needs can wait.
-        const bool can_wait = ends_here_[use.user] && first_levels_[use.user] == first_levels_[id];
-        if (!can_wait) highest = std::max(highest, levels_[use.user]);
+  // Backwards, because an operation ends here only if its readers do.
+  void FindEnding() {
+    ends_here_.assign(entry_.instructions.size(), false);
+    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+      if (!IsBackward(id) || level(id) < 0) continue;
+      bool ends = true;
+      for (int32_t i = 0; i < static_cast<int32_t>(entry_.instructions[id].results.size()); ++i) {
+        for (const Use& use : uses_.uses({id, i})) {
+          if (!IsBackward(use.user)) continue;
+          ends = ends && ends_here_[use.user] && level(use.user) == level(id);
+        }
       }
+      ends_here_[id] = ends;
     }
-    ends_here_[id] = highest < 0;
-    if (highest < 0) return;
-    highest = std::max(highest, entry_.instructions[id].part.layer);
-    if (highest >= levels_[id] || ReadsLayer(id)) return;
-    int64_t read = 0;
-    const std::vector<Value>& operands = entry_.instructions[id].operands;
-    for (const Value operand : std::set<Value>(operands.begin(), operands.end())) {
-      if (IsGradient(operand) && !IsReadAtOrBelow(operand, highest)) {
-        read += entry_.shape(operand).num_bytes();
-      }
-    }
-    if (read <= made) levels_[id] = highest;
-  }
-  bool IsReadAtOrBelow(Value value, int level) const {
-    return std::ranges::any_of(uses_.uses(value), [&](const Use& use) {
-      return IsBackward(use.user) && levels_[use.user] <= level;
-    });
   }
   bool IsGradient(Value value) const {
-    return IsBackward(value.instruction) && levels_[value.instruction] != kAboveAll;
+    return IsBackward(value.instruction) && level(value.instruction) >= 0;
   }
 
   void FindArriving() {
     arriving_.resize(num_layers());
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (!IsBackward(id) || levels_[id] == kAboveAll) continue;
+      if (!IsBackward(id) || level(id) < 0) continue;
       for (const Value operand : entry_.instructions[id].operands) {
-        if (IsGradient(operand) && levels_[operand.instruction] > levels_[id]) {
-          arriving_[levels_[id]].insert(operand);
+        if (IsGradient(operand) && level(operand.instruction) > level(id)) {
+          arriving_[level(id)].insert(operand);
         }
       }
     }
@@ -191,10 +155,8 @@ class LayerFacts {
   const std::vector<bool> varies_;
   std::vector<bool> leaves_layer_;  // read by forward operations of another layer
   std::vector<bool> repeatable_;
-  // By instruction, of backward operations: the lowest layer whose forward values it depends on,
-  // and the same after MoveDown.
-  std::vector<int> first_levels_, levels_;
-  std::vector<bool> ends_here_;            // by instruction: read by no lower layer
+  std::vector<int> levels_;      // of backward operations; -1: reads and belongs to no layer
+  std::vector<bool> ends_here_;  // by instruction: read by no lower layer
   std::vector<std::set<Value>> arriving_;  // by layer
 };
 
