@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 
 namespace minka {
@@ -164,9 +165,33 @@ class DepthFirst {
     }
   }
 
+  // HloComputation::MakeInstructionPostOrder: depth first, the first operand first. It bounds what
+  // a node is weighed by: no more than all that comes before it.
+  std::vector<int> PostOrder() const {
+    std::vector<int> order, path;
+    enum class State : char { kNew, kBegun, kDone };
+    std::vector<State> states(nodes_.size(), State::kNew);
+    for (const Value result : std::views::reverse(computation_.results)) {
+      path.push_back(NodeOf(result));
+    }
+    while (!path.empty()) {
+      const int n = path.back();
+      if (states[n] == State::kNew) {
+        states[n] = State::kBegun;
+        path.insert(path.end(), nodes_[n].operands.rbegin(), nodes_[n].operands.rend());
+        continue;
+      }
+      path.pop_back();
+      if (states[n] == State::kBegun) order.push_back(n);
+      states[n] = State::kDone;
+    }
+    return order;
+  }
+
   void WeighNodes() {
     int64_t all_bytes = 0;
-    for (Node& node : nodes_) {
+    for (const int n : PostOrder()) {
+      Node& node = nodes_[n];
       const CpuUnit& unit = order_.units[node.unit];
       if (unit.kind == CpuUnit::Kind::kLeaf) {
         const bool is_ignored =
