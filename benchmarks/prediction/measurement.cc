@@ -106,39 +106,72 @@ absl::Status RunWarm(const Step& step, StepRunner& runner, Json& row) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// A program that is ready to run, and what the row says of it.
+struct Compiled {
+  Step step;
+  CompiledStep compiled;
+  Json row;
+};
 
-absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string& module_folder,
-                             const Calibration& calibration, bool memory_only,
-                             const std::string& dump_dir) {
-  ASSIGN_OR_RETURN(const Step step, LoadProgram(program, module_folder));
+absl::StatusOr<Compiled> Compile(const PredictionProgram& program, const std::string& module_folder,
+                                 const CostModelChoice& costs, const std::string& dump_dir,
+                                 LocalSession& session) {
+  Compiled result;
+  ASSIGN_OR_RETURN(result.step, LoadProgram(program, module_folder));
   ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(program.mesh));
   PlanRequest request{.cluster = Cluster::Local(kPredictionDevices),
                       .remat = RematChoice(),
                       .meshes = {mesh},
                       .methods = {program.method},
-                      .cost_model = {.kind = CostModelKind::kMeasured, .calibration = calibration}};
+                      .cost_model = costs};
+  if (costs.kind == CostModelKind::kAlpa) {
+    request.cost_model.alpha.assign(mesh.num_axes(), 1);
+    request.cost_model.beta.assign(mesh.num_axes(), 1);
+  }
   request.search.gap = kGap;
+  Plan plan;
+  ASSIGN_OR_RETURN(result.compiled, PlanAndCompile(result.step, request, session, dump_dir, plan));
+  result.row = {{"name", program.name()},
+                {"step", program.step},
+                {"method", std::string(MethodName(program.method))},
+                {"mesh", program.mesh},
+                {"predicted_us", plan.step_time_us},
+                {"estimated_bytes", plan.peak_memory_bytes},
+                {"compiled_bytes", result.compiled.plan.peak_memory_bytes}};
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string& module_folder,
+                             const Calibration& calibration, const std::string& dump_dir) {
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
   LocalSession session(devices);
-  Plan plan;
-  ASSIGN_OR_RETURN(CompiledStep compiled, PlanAndCompile(step, request, session, dump_dir, plan));
-  Json row = {{"name", program.name()},
-              {"step", program.step},
-              {"method", std::string(MethodName(program.method))},
-              {"mesh", program.mesh},
-              {"predicted_us", plan.step_time_us},
-              {"estimated_bytes", plan.peak_memory_bytes},
-              {"compiled_bytes", compiled.plan.peak_memory_bytes}};
-  if (memory_only) return row;
+  ASSIGN_OR_RETURN(
+      Compiled program_compiled,
+      Compile(program, module_folder,
+              {.kind = CostModelKind::kMeasured, .calibration = calibration}, dump_dir, session));
   ASSIGN_OR_RETURN(ReferenceStep reference, ReferenceStep::Create(session));
-  StepRunner runner(compiled.prepared, std::move(compiled.executor));
+  StepRunner runner(program_compiled.compiled.prepared,
+                    std::move(program_compiled.compiled.executor));
+  Json row = std::move(program_compiled.row);
   ASSIGN_OR_RETURN(const double before_us, reference.MeasureUs());
-  RETURN_IF_ERROR(RunWarm(step, runner, row));
+  RETURN_IF_ERROR(RunWarm(program_compiled.step, runner, row));
   ASSIGN_OR_RETURN(const double after_us, reference.MeasureUs());
   row["reference_us"] = std::sqrt(before_us * after_us);
   return row;
+}
+
+absl::StatusOr<Json> MeasureMemory(const PredictionProgram& program,
+                                   const std::string& module_folder, const CostModelChoice& costs,
+                                   const std::string& dump_dir) {
+  ASSIGN_OR_RETURN(const LocalDevices devices,
+                   OpenLocalDevices({.num_devices = kPredictionDevices}));
+  LocalSession session(devices);
+  ASSIGN_OR_RETURN(const Compiled compiled,
+                   Compile(program, module_folder, costs, dump_dir, session));
+  return compiled.row;
 }
 
 absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices) {

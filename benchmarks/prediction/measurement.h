@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/prediction/programs.h"
 #include "minka/cost/calibration.h"
+#include "minka/driver/plan_step.h"
 #include "minka/runtime/mesh/local_devices.h"
 #include "nlohmann/json.hpp"
 
@@ -21,12 +22,17 @@ inline constexpr int kPredictionDevices = 8;
 //   others_share         of the cores' time while the steps ran, by anything but this process
 //   reference_us         of MeasureReferenceUs, right before and right after (geometric mean)
 //   estimated_bytes, compiled_bytes
-// `memory_only`: nothing is run, the fields of measured times are missing. `dump_dir`: as
-// CompileOptions.
+// `dump_dir`: as CompileOptions.
 absl::StatusOr<nlohmann::ordered_json> Measure(const PredictionProgram& program,
                                                const std::string& module_folder,
-                                               const Calibration& calibration, bool memory_only,
+                                               const Calibration& calibration,
                                                const std::string& dump_dir);
+
+// Planned by these costs and compiled, but not run: the fields of measured times are missing.
+absl::StatusOr<nlohmann::ordered_json> MeasureMemory(const PredictionProgram& program,
+                                                     const std::string& module_folder,
+                                                     const CostModelChoice& costs,
+                                                     const std::string& dump_dir);
 
 // A warm step of a perceptron of fixed shapes on all devices: how fast the machine is now. Shared
 // machines change their speed by a third within minutes, so that a prediction from a profile and a

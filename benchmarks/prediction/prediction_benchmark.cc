@@ -4,12 +4,14 @@
 //   prediction_benchmark                  a table of all programs, from a profile made at once
 //   prediction_benchmark --filter lstm    of those whose name contains it
 //   prediction_benchmark --memory-only    plans and compiles, runs nothing: estimated and compiled
-//                                         memory
+//                                         memory; with --costs roofline or alpa of other plans
 //   prediction_benchmark --update         also writes the committed table
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <map>
+#include <string>
 
 #include "CLI/CLI.hpp"
 #include "benchmarks/prediction/measurement.h"
@@ -20,6 +22,7 @@
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/plan_step.h"
 #include "minka/profiler/profile.h"
 #include "minka/runtime/mesh/local_devices.h"
 
@@ -36,6 +39,7 @@ struct Options {
   std::vector<std::string> filters;
   std::string dump;  // folder with one for each program; empty: none
   bool memory_only = false;
+  CostModelKind costs = CostModelKind::kMeasured;
   TableOptions table{.folder = "benchmarks/prediction"};
 };
 
@@ -70,6 +74,7 @@ struct ProfiledMachine {
 
 absl::StatusOr<ProfiledMachine> ProfileOf(const Options& options) {
   ProfiledMachine machine;
+  if (options.costs != CostModelKind::kMeasured) return machine;
   if (!options.profile.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(options.profile));
     ASSIGN_OR_RETURN(machine.calibration, Calibration::FromJson(text));
@@ -156,7 +161,10 @@ absl::Status MeasureAll(const Options& options, const std::function<void(Json)>&
     const std::string dump =
         options.dump.empty() ? "" : fmt::format("{}/{}", options.dump, program.name());
     auto row = RunApart(program.name(), [&] {
-      return Measure(program, options.modules, machine.calibration, options.memory_only, dump);
+      return options.memory_only
+                 ? MeasureMemory(program, options.modules,
+                                 {.kind = options.costs, .calibration = machine.calibration}, dump)
+                 : Measure(program, options.modules, machine.calibration, dump);
     });
     if (!row.ok()) {
       fmt::print(stderr, "{}\n", Message(row.status()));
@@ -177,6 +185,9 @@ absl::Status MeasureAll(const Options& options, const std::function<void(Json)>&
 absl::Status Run(const Options& options) {
   if (options.memory_only && (options.table.update || options.table.compare)) {
     return InvalidArgument("--memory-only measures no times, which the committed table has");
+  }
+  if (!options.memory_only && options.costs != CostModelKind::kMeasured) {
+    return InvalidArgument("--costs is for --memory-only: times are predicted from a profile");
   }
   ASSIGN_OR_RETURN(const Json before, ErrorsBefore(options.before));
   return MakeTable({.criteria = kCriteria,
@@ -207,6 +218,11 @@ int main(int argc, char** argv) {
   app.add_option("--dump", options.dump,
                  "writes each program's steps into a folder of its name in this one");
   app.add_flag("--memory-only", options.memory_only, "plan and compile, run nothing");
+  app.add_option("--costs", options.costs, "what --memory-only plans by: measured, roofline, alpa")
+      ->transform(CLI::Transformer(
+          std::map<std::string, minka::CostModelKind>{{"measured", minka::CostModelKind::kMeasured},
+                                                      {"roofline", minka::CostModelKind::kRoofline},
+                                                      {"alpa", minka::CostModelKind::kAlpa}}));
   minka::AddTableOptions(app, options.table);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = minka::Run(options);
