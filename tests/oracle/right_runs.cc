@@ -185,7 +185,7 @@ class RightRuns {
     absl::StatusOr<Parallelized> planned =
         Parallelize(traced, Cluster::Local(devices), MethodOf(subject, plan),
                     {.cost_model = CostsOf(costs, plan), .devices = devices_});
-    if (!planned.ok() && plan.num_micro_batches > 1 && IsJax(subject)) {
+    if (!planned.ok() && IsJax(subject)) {  // without batches, or not to be cut into micro-batches
       fmt::print("{}: no plan: {}\n", name, Message(planned.status()));
       return;
     }
