@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
+#include "minka/base/gzip.h"
 #include "minka/base/hash.h"
 #include "minka/base/json.h"
 #include "minka/base/parallel.h"
@@ -74,6 +75,17 @@ TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {
             "cannot open " + path + ": No such file or directory");
   EXPECT_EQ(Message(WriteFile("/nowhere/x", "")),
             "cannot write /nowhere/x: No such file or directory");
+}
+
+TEST(Gzip, UnpacksToTheSameBytesAndIsSmaller) {
+  std::string bytes;
+  for (int i = 0; i < 100'000; ++i) bytes += static_cast<char>(i * i % 251);
+  for (const std::string& contents : {bytes, std::string(), std::string(1, '\0')}) {
+    const std::string packed = Gzip(contents);
+    EXPECT_EQ(*Gunzip(packed), contents);
+    EXPECT_EQ(packed, Gzip(contents));
+  }
+  EXPECT_LT(Gzip(bytes).size(), bytes.size() / 10);
 }
 
 TEST(ForEachInParallel, EveryNumberOnceAndOnSoManyThreadsAtMost) {

@@ -1,45 +1,65 @@
 #include "minka/tools/bundle.h"
 
-#include <archive.h>
-#include <archive_entry.h>
+#include <numeric>
+#include <string_view>
 
-#include <memory>
-
-#include "minka/base/status.h"
+#include "fmt/format.h"
+#include "minka/base/check.h"
+#include "minka/base/file.h"
+#include "minka/base/gzip.h"
 
 namespace minka {
 namespace {
 
-using Archive = std::unique_ptr<archive, decltype(&archive_write_free)>;
-using Entry = std::unique_ptr<archive_entry, decltype(&archive_entry_free)>;
+constexpr size_t kBlockBytes = 512;
+// Two empty blocks end an archive, which is a multiple of twenty long.
+constexpr size_t kRecordBytes = 20 * kBlockBytes;
 
-absl::Status Failed(const std::string& path, archive* writer) {
-  return Unavailable("cannot write {}: {}", path, archive_error_string(writer));
+// The header of POSIX.1-1988's ustar, fields at their offsets; numbers are octal.
+std::string Header(const std::string& name, size_t num_bytes) {
+  constexpr size_t kMostNameBytes = 100, kMostBytes = size_t{1} << 33;
+  constexpr size_t kChecksumAt = 148, kChecksumBytes = 8;
+  MINKA_CHECK(name.size() < kMostNameBytes && num_bytes < kMostBytes, "{}", name);
+  std::string header(kBlockBytes, '\0');
+  const auto put = [&](size_t offset, std::string_view field) {
+    header.replace(offset, field.size(), field);
+  };
+  put(0, name);
+  put(100, "000644 ");  // mode
+  put(108, "000000 ");  // user
+  put(116, "000000 ");  // group
+  put(124, fmt::format("{:011o} ", num_bytes));
+  put(136, fmt::format("{:011o} ", 0));  // time
+  put(156, "0");                         // a plain file
+  put(257, std::string_view("ustar\00000", 8));
+  // Which is counted with blanks in its place.
+  put(kChecksumAt, std::string(kChecksumBytes, ' '));
+  const unsigned checksum = std::accumulate(
+      header.begin(), header.end(), 0U,
+      [](unsigned sum, char byte) { return sum + static_cast<unsigned char>(byte); });
+  put(kChecksumAt, fmt::format("{:06o}", checksum) + '\0');
+  return header;
+}
+
+void FillUpTo(size_t multiple, std::string& bytes) {
+  bytes.resize((bytes.size() + multiple - 1) / multiple * multiple);
+}
+
+std::string Tar(const std::map<std::string, std::string>& files) {
+  std::string archive;
+  for (const auto& [name, contents] : files) {
+    archive += Header(name, contents.size()) + contents;
+    FillUpTo(kBlockBytes, archive);
+  }
+  archive.resize(archive.size() + 2 * kBlockBytes);
+  FillUpTo(kRecordBytes, archive);
+  return archive;
 }
 
 }  // namespace
 
 absl::Status WriteBundle(const std::string& path, const std::map<std::string, std::string>& files) {
-  const Archive writer(archive_write_new(), &archive_write_free);
-  archive_write_set_format_ustar(writer.get());
-  archive_write_add_filter_gzip(writer.get());
-  archive_write_set_filter_option(writer.get(), "gzip", "timestamp", nullptr);
-  if (archive_write_open_filename(writer.get(), path.c_str()) != ARCHIVE_OK) {
-    return Failed(path, writer.get());
-  }
-  for (const auto& [name, contents] : files) {
-    const Entry entry(archive_entry_new(), &archive_entry_free);
-    archive_entry_set_pathname(entry.get(), name.c_str());
-    archive_entry_set_size(entry.get(), static_cast<la_int64_t>(contents.size()));
-    archive_entry_set_filetype(entry.get(), AE_IFREG);
-    archive_entry_set_perm(entry.get(), 0644);
-    if (archive_write_header(writer.get(), entry.get()) != ARCHIVE_OK ||
-        archive_write_data(writer.get(), contents.data(), contents.size()) < 0) {
-      return Failed(path, writer.get());
-    }
-  }
-  if (archive_write_close(writer.get()) != ARCHIVE_OK) return Failed(path, writer.get());
-  return absl::OkStatus();
+  return WriteFile(path, Gzip(Tar(files)));
 }
 
 }  // namespace minka
