@@ -1,7 +1,10 @@
 #include "minka/runtime/transport/ucx_progress_thread.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <ucs/config/global_opts.h>
 #include <ucs/debug/log_def.h>
 #include <unistd.h>
 
@@ -110,8 +113,24 @@ void KeepStandardOutputClean() {
   });
 }
 
+// Beside those that lie with its library UCX also loads modules from where Debian has them. These
+// may be of another version, which does not fit, where the library is one that came with minka.
+absl::Status LoadModulesBesideTheLibraryOnly() {
+  if (std::getenv("UCX_MODULE_DIR") != nullptr) return absl::OkStatus();
+  void* const library = dlopen("libucs.so.0", RTLD_NOLOAD | RTLD_LAZY);
+  if (library == nullptr) return absl::OkStatus();
+  link_map* where = nullptr;
+  MINKA_CHECK(dlinfo(library, RTLD_DI_LINKMAP, static_cast<void*>(&where)) == 0, "{}", dlerror());
+  const std::filesystem::path folder = std::filesystem::path(where->l_name).parent_path() / "ucx";
+  dlclose(library);
+  const ucs_status_t status = ucs_global_opts_set_value("MODULE_DIR", folder.c_str());
+  return status == UCS_OK ? absl::OkStatus() : UcxError("cannot set UCX_MODULE_DIR", status);
+}
+
 absl::StatusOr<ucp_context_h> MakeContext(int num_peers, const std::string& interface) {
   KeepStandardOutputClean();
+  static const absl::Status modules = LoadModulesBesideTheLibraryOnly();
+  RETURN_IF_ERROR(modules);
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return UcxError("cannot read the configuration of UCX", status);
