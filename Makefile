@@ -1,13 +1,15 @@
-# make deps | build | python | demo | demo-jax | test | test-pip | test-jax-versions | zoo | bench | bench-compare | lint | format | clean
+# make deps | build | python | wheels | demo | demo-jax | test | test-pip | test-jax-versions | zoo | bench | bench-compare | lint | format | clean
 #
 #   deps    Debian packages (as root, by sudo, or the line to type) and the private virtual environment build/venv
 #   build   build/minka from preset release
 #   python  the Python package below build/release/python, for PYTHONPATH, and build/venv-jax with a JAX to try it with
+#   wheels  build/wheels/*.whl for every CPython of this machine that the package takes, each tested as by test-pip
 #   demo    plans and trains a small GPT on eight local devices, for about two minutes
 #   demo-jax   examples/jax_train.py: a flax model on eight local devices
 #   test    all tests, the Python package's among them; those that load no plugin also under address and undefined-behaviour sanitizers, the solver's
 #           threads under the thread sanitizer
-#   test-pip   `pip install .` into a fresh virtual environment, and what is installed works there
+#   test-pip   the wheel of one CPython, another with every commit, in a fresh virtual environment: what is installed works where no library
+#           of Debian's is found
 #   test-jax-versions   the Python package's tests with the oldest JAX that it takes
 #   zoo     models of flax, keras, transformers and diffusers by every method, for an hour or more
 #   bench   all benchmarks, against JAX where there is something to compare
@@ -27,7 +29,7 @@ export CCACHE_NOHASHDIR ?= true
 # It keeps what was compiled with precompiled headers only so.
 export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 
-.PHONY: deps build python demo demo-jax test test-pip bench lint format clean
+.PHONY: deps build python wheels demo demo-jax test test-pip bench lint format clean
 .DEFAULT_GOAL := build
 
 # --- what has to be installed -----------------------------------------------------------------------------------------
@@ -104,7 +106,13 @@ zoo: python
 	PYTHONPATH=build/release/python build/venv-zoo/bin/python benchmarks/zoo/zoo_benchmark.py
 
 test-pip: build/stamps/deps
-	scripts/test_pip_install.sh build/pip_install
+	pythons=($$(scripts/find_pythons.sh)); \
+	  scripts/test_pip_install.sh build/pip_install "$${pythons[$${MINKA_TEST_ROTATION:-0} % $${#pythons[@]}]}"
+
+wheels: build/stamps/deps
+	mkdir -p build/wheels
+	for python in $$(scripts/find_pythons.sh); do \
+	  scripts/test_pip_install.sh build/pip_install "$$python"; cp build/pip_install/wheels/*.whl build/wheels/; done
 
 .PHONY: bench-compare
 bench bench-compare: build build/stamps/deps-bench

@@ -1,6 +1,6 @@
 #!/bin/bash
-# make_venv.sh DIR REQUIREMENTS [PIP_OPTION...]: makes the virtual environment DIR if it is not there and installs
-# REQUIREMENTS into it.
+# make_venv.sh DIR REQUIREMENTS [PIP_OPTION...]: makes the virtual environment DIR if it is not there, of the interpreter $PYTHON if that is
+# set, and installs REQUIREMENTS into it.
 set -euo pipefail
 dir=$1
 requirements=$2
@@ -8,7 +8,7 @@ requirements=$2
 # The python3 on PATH may be one without venv; Debian's has it once python3-venv is installed.
 python_with_venv() {
   local python
-  for python in python3 /usr/bin/python3; do
+  for python in ${PYTHON:-python3 /usr/bin/python3}; do
     if "$python" -c 'import venv, ensurepip' 2>/dev/null; then
       echo "$python"
       return
