@@ -88,7 +88,7 @@ absl::Status RefuseCustomCall(const Instruction& call, const std::string& where)
   if (target.starts_with("lapack_")) {
     return Unimplemented(
         "{} calls LAPACK ({}), which no device has: of linear algebra a step may have cholesky, "
-        "triangular solves, qr and eigh; compute this outside of it",
+        "triangular solves, lu (inv, solve, det), qr and eigh; compute this outside of it",
         where, target);
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "lu.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/ir/builder.h"
@@ -92,6 +93,11 @@ class Replacement {
     return Opaque(Opcode::kCustomCall, "ProductOfElementaryHouseholderReflectors", 1, {});
   }
 
+  std::vector<Value> Lu() {
+    const LuFactors lu = FactorLu(b_, operands_[0]);
+    return {lu.factors, lu.pivots, Success(2)};
+  }
+
   std::vector<Value> Eigh() {
     if (b_.shape(operands_[0]).dims.back() == 1) return EighOfNumbers();
     // Lower or upper triangle, ascending order, as many sweeps and as exact as JAX has it on TPUs.
@@ -148,6 +154,7 @@ std::optional<Module> ReplacementOf(const Computation& computation, const Instru
   if (routine == "trsm") return written(&Replacement::TriangularSolve);
   if (routine == "geqrf") return written(&Replacement::Qr);
   if (routine == "orgqr" || routine == "ungqr") return written(&Replacement::Reflectors);
+  if (routine == "getrf") return written(&Replacement::Lu);
   if (routine == "syevd") return written(&Replacement::Eigh);
   return std::nullopt;
 }

@@ -14,6 +14,7 @@ from jax import lax
 
 ROWS = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
 MATRICES = np.random.default_rng(1).normal(size=(8, 6, 6)).astype(np.float32)
+LARGE = np.random.default_rng(2).normal(size=(2, 150, 180)).astype(np.float32)
 
 
 def positive(x):
@@ -98,6 +99,17 @@ ON_MATRICES = {
     "gradient of cholesky": jax.grad(lambda x: jnp.linalg.cholesky(positive(x)).sum()),
     "triangular solve": lambda x: linalg.solve_triangular(positive(x[0]), x[1], lower=True, trans=1),
     "solve by cholesky": lambda x: jax.vmap(lambda a: linalg.cho_solve(linalg.cho_factor(positive(a)), a[:, :2]))(x),
+    "lu": linalg.lu_factor,
+    "lu of one matrix": lambda x: linalg.lu(x[0]),
+    "lu of wide and of tall matrices": lambda x: (lax.linalg.lu(x[:, :3]), lax.linalg.lu(x[..., :3])),
+    # Blocks of columns.
+    "lu of large matrices": lambda x: linalg.lu_factor(jnp.tile(x[:2], (1, 25, 30)) + LARGE),
+    "lu of singular matrices": lambda x: jnp.linalg.det(x.at[1, :, 2].set(0).at[2, 3].set(x[2, 4])),
+    "lu of complex matrices": lambda x: (lambda lu: (lu.real, lu.imag))(linalg.lu_factor(x + 1j * x[::-1])[0]),
+    "inverse": lambda x: jnp.linalg.inv(positive(x)),
+    "solve": lambda x: jnp.linalg.solve(positive(x), x[..., :2]),
+    "determinant": lambda x: (jnp.linalg.det(x), jnp.linalg.slogdet(x)),
+    "gradient of inverse and determinant": jax.grad(lambda x: jnp.linalg.inv(positive(x)).sum() + jnp.linalg.slogdet(positive(x))[1].sum()),
     # Vectors have any sign.
     "qr": lambda x: jnp.abs(jnp.linalg.qr(x)[1]),
     "qr of wide matrices, complete": lambda x: jnp.abs(jnp.linalg.qr(x[:, :4], mode="complete")[0]),
@@ -131,7 +143,7 @@ def test_linear_algebra_as_by_jax(devices, name):
 
 @pytest.mark.parametrize("name, function, why", [
     ("svd", lambda x: jnp.linalg.svd(x)[1], r"calls LAPACK \(lapack_sgesdd_ffi\), which no device has: .* compute this outside of it"),
-    ("lu", lambda x: jnp.linalg.inv(positive(x)), r"calls LAPACK \(lapack_sgetrf_ffi\)"),
+    ("eig", lambda x: jnp.abs(jnp.linalg.eig(x)[0]), r"calls LAPACK \(lapack_sgeev_ffi\)"),
     ("pure_callback", lambda x: jax.pure_callback(lambda y: np.asarray(y), jax.ShapeDtypeStruct(x.shape, x.dtype), x),
      r"calls back into Python \(.*\), which runs on no other device"),
 ])
