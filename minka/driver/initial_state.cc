@@ -12,15 +12,16 @@
 #include "minka/ir/simplify.h"
 #include "minka/lowering/spmd.h"
 #include "minka/program/pipeline_program.h"
+#include "minka/sharding/rule_builder.h"
 
 namespace minka {
 namespace {
 
-// A computation that libraries of the host do, as JAX's linear algebra, is not there on workers.
+// A computation that libraries of the host do, as JAX's singular values, is not there on workers.
 absl::Status CheckRunsAnywhere(const Module& module) {
   for (const Computation& computation : module.computations) {
     for (const Instruction& instruction : computation.instructions) {
-      if (instruction.opcode != Opcode::kCustomCall) continue;
+      if (instruction.opcode != Opcode::kCustomCall || IsBatched(instruction)) continue;
       return Unimplemented("{} calls {}, which not all devices have",
                            instruction.op_name.empty() ? module.name : instruction.op_name,
                            instruction.As<OpaqueAttributes>().name);

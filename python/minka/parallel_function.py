@@ -67,7 +67,7 @@ class ParallelFunction:
 
         Every device makes the part that it keeps: init is planned with the placement of this function's plan and runs where that
         does, so that neither this process nor a device holds the state as a whole. Values are those that one device makes. What calls
-        libraries of the host (QR, SVD) cannot run there: then init runs on this process's CPU, and its result is copied.
+        libraries of the host (SVD) cannot run there: then init runs on this process's CPU, and its result is copied.
         Abstract arguments plan before: train_step.compile(jax.eval_shape(init, *args), batch).
         Raises Error FAILED_PRECONDITION before the function is compiled, INVALID_ARGUMENT for another tree, shape or type.
         """

@@ -55,16 +55,22 @@ def test_state_is_what_one_device_makes(devices):
         assert_close(state, states[0], tolerance=0)
 
 
-def test_state_that_only_the_host_can_make(devices):
+def test_state_by_linear_algebra(devices, monkeypatch):
     parallel = minka.parallelize(lambda state, x: ({"w": state["w"] * 2}, (x @ state["w"]).sum()))
     parallel.compile({"w": np.ones((8, 8), np.float32)}, np.ones((8, 8), np.float32))
 
     def init(key):
         return {"w": jax.nn.initializers.orthogonal()(key, (8, 8))}
 
-    state = parallel.create_state(init, jax.random.key(0))
-    assert_close(state, jax.jit(init)(jax.random.key(0)), tolerance=0)
+    def init_by_host(key):
+        return {"w": jax.numpy.linalg.svd(jax.random.normal(key, (8, 8)))[0]}
+
+    state = parallel.create_state(init_by_host, jax.random.key(0))
+    assert_close(state, jax.jit(init_by_host)(jax.random.key(0)), tolerance=0)
     assert isinstance(state["w"], minka.DistributedArray)
+    # Which does not bring state from the host.
+    monkeypatch.delattr(type(parallel._last()), "_put_state")
+    assert_close(parallel.create_state(init, jax.random.key(0)), jax.jit(init)(jax.random.key(0)))
 
 
 def test_other_state_is_refused(devices):
