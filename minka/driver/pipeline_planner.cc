@@ -19,6 +19,8 @@ namespace {
 
 // Under limits stages are searched again and again, and seldom to the end: about so often.
 constexpr int64_t kLimitedSearches = 12;
+// Where other pipelines may fit instead; what fits by limits at all mostly does by the first one.
+constexpr int kTighteningsOfMany = 2;
 
 // By what pins name things (SearchOptions::pins).
 bool NamesParameterOrResult(const Step& step, std::string_view glob) {
@@ -104,28 +106,41 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
   return out;
 }
 
-absl::StatusOr<PlannedPipeline> PipelinePlanner::Plan(const Assignment& assignment,
-                                                      const StageDemands& demands) {
-  ASSIGN_OR_RETURN(Searched searched, PlanAs(assignment, demands));
-  return std::move(searched.pipeline);
-}
-
-absl::StatusOr<PlannedPipeline> PipelinePlanner::PlanWithin(const Assignment& assignment) {
-  const StageDemands first{.remat = FirstRemat()};
-  if (!planning_.search.memory_limit_bytes) return Plan(assignment, first);
-  FitOptions options{.limit_bytes = *planning_.search.memory_limit_bytes,
-                     .stage_of_layer = assignment.stage_of_layer,
-                     .candidates = planning_.remat ? RematChoice() : steps_.RematCandidates()};
+absl::StatusOr<FittedPipeline> PipelinePlanner::PlanWithin(const Assignment& assignment,
+                                                           const StageDemands& first,
+                                                           Reshaping reshaping) {
+  ASSIGN_OR_RETURN(Searched latest, PlanAs(assignment, first));
+  const DemandedPipeline unlimited = Summary(latest);
+  FittedPipeline out{.unlimited_us = unlimited.step_time_us};
+  const std::optional<int64_t> limit = planning_.search.memory_limit_bytes;
+  const bool is_hopeless =
+      reshaping == Reshaping::kLimits && NeedsTooMuchSplit(latest.pipeline.plan, assignment);
+  if (!limit || latest.pipeline.plan.peak_memory_bytes <= *limit || is_hopeless) {
+    out.pipeline = std::move(latest.pipeline);
+    return out;
+  }
+  FitOptions options{.limit_bytes = *limit, .stage_of_layer = assignment.stage_of_layer};
+  if (reshaping == Reshaping::kLimits) {
+    options.most_tightenings = kTighteningsOfMany;
+  } else if (!planning_.remat) {
+    options.candidates = steps_.RematCandidates();
+  }
   for (int stage = 0; stage < assignment.schedule.num_stages(); ++stage) {
     options.mesh_of_stage.push_back(assignment.schedule.MeshOf(stage));
   }
+  StageDemands planned_latest = first;
   const auto plan = [&](const StageDemands& demands) -> absl::StatusOr<DemandedPipeline> {
-    ASSIGN_OR_RETURN(const Searched searched, PlanAs(assignment, demands));
-    return Summary(searched);
+    if (demands == first) return unlimited;
+    ASSIGN_OR_RETURN(latest, PlanAs(assignment, demands));
+    planned_latest = demands;
+    return Summary(latest);
   };
   ASSIGN_OR_RETURN(const StageDemands demands, FitStages(first, options, plan));
-  ASSIGN_OR_RETURN(Searched searched, PlanAs(assignment, demands));
-  return std::move(searched.pipeline);
+  if (demands != planned_latest) {
+    ASSIGN_OR_RETURN(latest, PlanAs(assignment, demands));
+  }
+  out.pipeline = std::move(latest.pipeline);
+  return out;
 }
 
 LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes, bool saves_memory) {
@@ -218,6 +233,16 @@ DemandedPipeline PipelinePlanner::Summary(const Searched& searched) {
                           .busy_us = plan.num_micro_batches * micro_batch_us + stage.apply_us});
   }
   return out;
+}
+
+// Does a stage need too much although its state is split? Its search has hardly less to offer.
+bool PipelinePlanner::NeedsTooMuchSplit(const PipelinePlan& plan,
+                                        const Assignment& assignment) const {
+  for (size_t stage = 0; stage < assignment.splits_state.size(); ++stage) {
+    const int64_t bytes = plan.stages[stage].plan.peak_memory_bytes;
+    if (assignment.splits_state[stage] && bytes > planning_.search.memory_limit_bytes) return true;
+  }
+  return false;
 }
 
 absl::Status PipelinePlanner::FindLoadOfLayers() {

@@ -37,6 +37,18 @@ struct LayerWays {
   std::vector<MeshOfWay> meshes;  // by way
 };
 
+// A pipeline shaped to fit, see PipelinePlanner::PlanWithin.
+struct FittedPipeline {
+  PlannedPipeline pipeline;
+  double unlimited_us = 0;  // what a step takes as first demanded, whatever memory that needs
+};
+
+// What is done to a pipeline that does not fit.
+enum class Reshaping {
+  kLimits,      // its stages are searched under limits, unless their state is split already
+  kEverything,  // as FitStages does
+};
+
 // Not thread-safe. What it is made of must outlive it.
 class PipelinePlanner {
  public:
@@ -55,11 +67,11 @@ class PipelinePlanner {
   absl::StatusOr<Assignment> Assign(std::vector<int> stage_of_layer, int num_stages,
                                     std::vector<std::vector<Mesh>> shapes);
 
-  // As demanded, whatever memory it needs.
-  absl::StatusOr<PlannedPipeline> Plan(const Assignment& assignment, const StageDemands& demands);
-
-  // The fastest found that fits into the memory limit; if none does, the one that needs least.
-  absl::StatusOr<PlannedPipeline> PlanWithin(const Assignment& assignment);
+  // As demanded where that fits into the memory limit, or none is given. Else the fastest found
+  // that fits; if none does, the one that needs least (fit_stages.h).
+  absl::StatusOr<FittedPipeline> PlanWithin(const Assignment& assignment, const StageDemands& first,
+                                            Reshaping reshaping);
+  StageDemands FirstDemands() const { return {.remat = FirstRemat()}; }
 
   // Ways to run each layer on one of the meshes, as far as they can be planned; none where the step
   // cannot be cut behind every layer. `saves_memory`: those that take less of it, too.
@@ -88,6 +100,7 @@ class PipelinePlanner {
 
   absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands);
   static DemandedPipeline Summary(const Searched& searched);
+  bool NeedsTooMuchSplit(const PipelinePlan& plan, const Assignment& assignment) const;
   absl::Status FindLoadOfLayers();
   void ReportProgress(int num_planned, int num_stages) const;
   absl::Status PlanStages(const Assignment& assignment,

@@ -56,7 +56,9 @@ absl::StatusOr<PlannedPipeline> SearchPipeline(PipelinePlanner& planner,
   RETURN_IF_ERROR(planner.CheckStages(num_stages));
   ASSIGN_OR_RETURN(const Assignment assignment,
                    planner.Assign(options.stage_of_layer, num_stages, std::move(shapes)));
-  return planner.PlanWithin(assignment);
+  ASSIGN_OR_RETURN(FittedPipeline fitted,
+                   planner.PlanWithin(assignment, planner.FirstDemands(), Reshaping::kEverything));
+  return std::move(fitted.pipeline);
 }
 
 // How many there shall be where the step has no boundaries; 0: nothing says how many stages.

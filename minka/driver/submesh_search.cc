@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -44,7 +45,7 @@ class SubmeshSearch {
                              planner_.num_layers());
     }
     RETURN_IF_ERROR(FindWays(num_stages, /*saves_memory=*/false));
-    ASSIGN_OR_RETURN(StageSearchInput search, OptionsFor(num_stages));
+    ASSIGN_OR_RETURN(const StageSearchInput search, OptionsFor(num_stages));
     const std::vector<FoundPipeline> free = FindStages(found_.ways, search);
     if (free.empty()) {
       return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
@@ -52,23 +53,27 @@ class SubmeshSearch {
                              num_stages > 0 ? fmt::to_string(num_stages)
                                             : fmt::format("2 to {}", planner_.num_layers()));
     }
+    fastest_us_ = free.front().step_time_us;
     const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
     const bool may_fit =
         !limit || free.front().peak_bytes() < kHopeless * static_cast<double>(*limit);
-    if (may_fit) RETURN_IF_ERROR(PlanFastest(free));
-    if (best_ || !limit) return Best();
-    ASSIGN_OR_RETURN(const Assignment fastest, AssignmentOf(free.front()));
-    RETURN_IF_ERROR(FindWays(num_stages, /*saves_memory=*/true));
-    return FastestThatFits(std::move(search), fastest);
+    if (may_fit) {
+      RETURN_IF_ERROR(PlanFastest(free));
+      fastest_us_ = std::max(fastest_us_, unlimited_us_);
+    }
+    if (!limit || IsNearFastest()) return Best();
+    return FastestThatFits(search, free);
   }
 
  private:
   // So many of what the search finds are planned, one of a number of stages.
   static constexpr int kMostPlanned = 3;
   // What is estimated to need so many times the limit is not planned.
-  static constexpr double kHopeless = 1.25;
+  static constexpr double kHopeless = 1.1;
   // Estimates that were too low are corrected so often.
   static constexpr int kMostCorrections = 3;
+  // What fits and is slower than the fastest without a limit by no more than this will do.
+  static constexpr double kNear = 1.02;
   // Meshes of more devices are searched in shapes of two axes at most.
   static constexpr int kMostDevicesOfAllShapes = 8;
 
@@ -116,14 +121,13 @@ class SubmeshSearch {
     int num_planned = 0;
     absl::Status refusal;
     for (const FoundPipeline& pipeline : found) {
-      const bool is_slower = best_ && best_->plan.step_time_us <= pipeline.step_time_us;
-      if (is_slower || num_planned == kMostPlanned) {
+      if (IsSlower(pipeline) || num_planned == kMostPlanned) {
         NoteNotPlanned(pipeline);
         continue;
       }
       ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(pipeline));
-      absl::StatusOr<PlannedPipeline> planned =
-          planner_.Plan(assignment, planner_.DemandsOf(pipeline));
+      absl::StatusOr<FittedPipeline> planned =
+          planner_.PlanWithin(assignment, planner_.DemandsOf(pipeline), Reshaping::kLimits);
       RETURN_IF_ERROR(CheckNotCancelled(request_));
       if (!planned.ok()) {
         if (refusal.ok()) refusal = planned.status();
@@ -131,9 +135,11 @@ class SubmeshSearch {
         continue;
       }
       ++num_planned;
-      Take(*std::move(planned), static_cast<double>(pipeline.peak_bytes()));
+      unlimited_us_ = std::min(unlimited_us_, planned->unlimited_us);
+      if (num_planned == 1) CorrectEstimates(pipeline, planned->pipeline.plan);
+      Take(std::move(planned->pipeline));
     }
-    return num_planned > 0 ? absl::OkStatus() : refusal;
+    return num_planned > 0 || best_ ? absl::OkStatus() : refusal;
   }
 
   std::vector<int> SizesOf(const FoundPipeline& found) const {
@@ -149,35 +155,61 @@ class SubmeshSearch {
                                              found.step_time_us / 1e3)});
   }
 
-  void Take(PlannedPipeline planned, double estimated_bytes) {
+  // By the fastest one: what others need too much may be more than keeps it from fitting.
+  void CorrectEstimates(const FoundPipeline& found, const PipelinePlan& planned) {
+    const auto estimated = static_cast<double>(found.peak_bytes());
+    if (FitsIn(planned.peak_memory_bytes) || estimated <= 0) return;
+    underestimate_ =
+        std::max(underestimate_, static_cast<double>(planned.peak_memory_bytes) / estimated);
+  }
+
+  void Take(PlannedPipeline planned) {
     Note(planned);
-    const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
-    const auto bytes = static_cast<double>(planned.plan.peak_memory_bytes);
-    if (limit && planned.plan.peak_memory_bytes > *limit) {
-      if (estimated_bytes > 0) underestimate_ = std::max(underestimate_, bytes / estimated_bytes);
-      return;
-    }
+    if (!FitsIn(planned.plan.peak_memory_bytes)) return;
     if (best_ && best_->plan.step_time_us <= planned.plan.step_time_us) return;
     best_ = std::move(planned);
   }
 
-  // Searches under the limit; where plans of what was found need more than was estimated, under
-  // one that is lower by as much. Where that ends with nothing, stages of what is fastest are
-  // shaped one by one.
-  absl::StatusOr<PlannedPipeline> FastestThatFits(StageSearchInput search, Assignment nearest) {
-    const auto limit = static_cast<double>(*request_.search.memory_limit_bytes);
+  // Searches under the limit, first with the ways at hand: often others than the fastest ones fit
+  // and are hardly slower. Where plans of what was found need more than was estimated, searches
+  // under a limit that is lower by as much; where that ends with nothing, stages of what is fastest
+  // are shaped one by one.
+  absl::StatusOr<PlannedPipeline> FastestThatFits(const StageSearchInput& search,
+                                                  const std::vector<FoundPipeline>& free) {
+    ASSIGN_OR_RETURN(Assignment nearest, AssignmentOf(free.front()));
+    std::vector<FoundPipeline> found = FindUnderLimit(search);
+    if (!found.empty() && found.front().step_time_us <= kNear * fastest_us_) {
+      RETURN_IF_ERROR(PlanFastest(found));
+      if (IsNearFastest()) return Best();
+    }
+    RETURN_IF_ERROR(FindWays(search.num_stages, /*saves_memory=*/true));
     for (int i = 0; i < kMostCorrections; ++i) {
-      search.limit_bytes = static_cast<int64_t>(limit / underestimate_);
-      const std::vector<FoundPipeline> found = FindStages(found_.ways, search);
-      if (found.empty()) break;
+      const double before = underestimate_;
+      found = FindUnderLimit(search);
+      if (found.empty() || IsSlower(found.front())) break;
       ASSIGN_OR_RETURN(nearest, AssignmentOf(found.front()));
       RETURN_IF_ERROR(PlanFastest(found));
-      if (best_) return Best();
+      if (underestimate_ == before) break;
     }
-    ASSIGN_OR_RETURN(best_, planner_.PlanWithin(nearest));
+    if (best_) return Best();
+    ASSIGN_OR_RETURN(FittedPipeline shaped,
+                     planner_.PlanWithin(nearest, planner_.FirstDemands(), Reshaping::kEverything));
+    best_ = std::move(shaped.pipeline);
     Note(*best_);
     return Best();
   }
+
+  std::vector<FoundPipeline> FindUnderLimit(StageSearchInput search) const {
+    const auto limit = static_cast<double>(*request_.search.memory_limit_bytes);
+    search.limit_bytes = static_cast<int64_t>(limit / underestimate_);
+    return FindStages(found_.ways, search);
+  }
+
+  bool IsSlower(const FoundPipeline& found) const {
+    return best_ && best_->plan.step_time_us <= found.step_time_us;
+  }
+
+  bool IsNearFastest() const { return best_ && best_->plan.step_time_us <= kNear * fastest_us_; }
 
   absl::StatusOr<PlannedPipeline> Best() {
     Rank();
@@ -240,6 +272,9 @@ class SubmeshSearch {
   std::vector<TriedSubmeshes> tried_;
   std::optional<PlannedPipeline> best_;
   double underestimate_ = 1;  // of memory
+  // What a step of the fastest pipeline takes without a limit; of those planned, before stages are
+  // given limits.
+  double fastest_us_ = 0, unlimited_us_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace

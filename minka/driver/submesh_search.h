@@ -7,8 +7,9 @@
 
 namespace minka {
 
-// The fastest that fits into the memory limit, with what was tried beside it. num_stages 0 or less:
-// of every number, two at least. InvalidArgument: layers or devices do not give so many.
+// The fastest found that fits into the memory limit, or one hardly slower than what is found
+// without a limit, with what was tried beside it. num_stages 0 or less: of every number, two at
+// least. InvalidArgument: layers or devices do not give so many.
 absl::StatusOr<PlannedPipeline> SearchSubmeshes(PipelinePlanner& planner,
                                                 const PlanRequest& request, int num_stages);
 

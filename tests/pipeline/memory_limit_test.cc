@@ -51,6 +51,19 @@ TEST(PipelineMemoryLimit, OneThatFitsChangesNothing) {
   EXPECT_EQ(limited->plan.step_time_us, free->plan.step_time_us);
 }
 
+// Their stages are searched under limits first, which costs hardly any time.
+TEST(PipelineMemoryLimit, ForALittleLessMemoryNothingIsRecomputed) {
+  const auto free = PlanUnder(std::nullopt);
+  ASSERT_TRUE(free.ok()) << Message(free.status());
+  const auto limit = static_cast<int64_t>(0.95 * static_cast<double>(free->plan.peak_memory_bytes));
+  const auto planned = PlanUnder(limit);
+  ASSERT_TRUE(planned.ok()) << Message(planned.status());
+  EXPECT_LE(planned->plan.peak_memory_bytes, limit);
+  EXPECT_TRUE(planned->plan.remat.empty());
+  EXPECT_LE(planned->plan.step_time_us, 1.02 * free->plan.step_time_us);
+  EXPECT_EQ(planned->tried.size(), 1);
+}
+
 // The less memory, the longer the step, and never more than is allowed. The first stage, which
 // holds most micro-batches, recomputes more than the last.
 TEST(PipelineMemoryLimit, WhatDoesNotFitIsMadeTo) {

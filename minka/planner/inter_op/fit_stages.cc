@@ -11,9 +11,6 @@
 namespace minka {
 namespace {
 
-// A search knows of one micro-batch only, so what it saves is more or less than is asked for.
-constexpr int kMostTightenings = 4;
-
 class Fitter {
  public:
   Fitter(const FitOptions& options, const PlanDemanded& plan) : options_(options), plan_(plan) {}
@@ -50,10 +47,11 @@ class Fitter {
     return meshes;
   }
 
-  // A few times, or until everything fits.
+  // A few times, since a search knows of one micro-batch only and saves more or less than is asked
+  // for, or until everything fits.
   StageDemands Tighten(StageDemands demands) {
     std::vector<int64_t> too_low(options_.mesh_of_stage.size());  // limits that leave no plan
-    for (int i = 0; i < kMostTightenings; ++i) {
+    for (int i = 0; i < options_.most_tightenings; ++i) {
       const absl::StatusOr<DemandedPipeline>& planned = Try(demands);
       if (!planned.ok() || Fits(*planned)) return demands;
       StageDemands tighter = demands;

@@ -38,6 +38,7 @@ struct FitOptions {
   // As EffectiveRemat gives it for kAll: layers that may be rematerialised. Empty: none but those
   // of the first demands.
   RematChoice candidates;
+  int most_tightenings = 4;  // limits tried for each stage, ever smaller ones
 };
 
 using PlanDemanded = std::function<absl::StatusOr<DemandedPipeline>(const StageDemands&)>;

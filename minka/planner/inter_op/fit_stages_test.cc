@@ -106,6 +106,13 @@ TEST_F(FitStagesTest, WhatNeedsLeastWhereNothingFits) {
   EXPECT_EQ(Fit(100, {.remat = dots}).remat, dots);
 }
 
+TEST_F(FitStagesTest, LimitsAreTriedAsOftenAsAsked) {
+  options_.candidates.clear();
+  options_.most_tightenings = 1;
+  EXPECT_THAT(Fit(100).limit_bytes, ElementsAre(62, 76));
+  EXPECT_EQ(num_plans_, 2);
+}
+
 // Stages of one mesh share its excess.
 TEST_F(FitStagesTest, StagesOfAMeshShareItsExcess) {
   options_.mesh_of_stage = {0, 0};
