@@ -72,26 +72,27 @@ StagePlanner::Search& StagePlanner::SearchOf(const Step& step, const StageReques
 
 absl::StatusOr<Plan> StagePlanner::PlanOn(const Step& step, const StageRequest& request) {
   ASSIGN_OR_RETURN(const SearchedStage* searched, Find(step, request));
-  ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(searched->mesh));
-  return PlanOf(step, request_.methods.front(), *cost, searched->result);
+  ASSIGN_OR_RETURN(const MeshCosts* costs, CostsOn(searched->mesh));
+  return PlanOf(step, request_.methods.front(), *costs->model, searched->result);
 }
 
 absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
-                                                       const StageRequest& request) const {
+                                                       const StageRequest& request) {
   std::optional<SearchedStage> best;
   absl::Status refusal;
   for (const Mesh& mesh : request.meshes) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost, CostModelFor(mesh));
+    ASSIGN_OR_RETURN(MeshCosts * costs, CostsOn(mesh));
     WorkBudget budget(request.search.work_limit / static_cast<int64_t>(request.meshes.size()));
     IntraOpOptions options{.method = request_.methods.front(),
                            .search = request.search,
                            .budget = &budget,
+                           .reshard_costs = &costs->reshards,
                            .tries_rules = false,  // half the time
                            .scatters_accumulators = request.splits_state,
                            .cancelled = request_.cancelled};
     if (request.splits_state) SplitState(options.search);
     if (best && request_.methods.front() == Method::kShard) options.cutoff = best->result.objective;
-    SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *cost, options);
+    SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *costs->model, options);
     if (!planned.ok()) {
       if (refusal.ok()) refusal = planned.status().why;
       continue;
@@ -103,8 +104,14 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
   return *std::move(best);
 }
 
-absl::StatusOr<std::unique_ptr<CostModel>> StagePlanner::CostModelFor(const Mesh& mesh) const {
-  return MakeCostModel(request_.cost_model, request_.cluster, mesh);
+absl::StatusOr<StagePlanner::MeshCosts*> StagePlanner::CostsOn(const Mesh& mesh) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<MeshCosts>& costs = costs_[mesh.ToString()];
+  if (costs != nullptr) return costs.get();
+  ASSIGN_OR_RETURN(std::unique_ptr<CostModel> model,
+                   MakeCostModel(request_.cost_model, request_.cluster, mesh));
+  costs = std::make_unique<MeshCosts>(mesh, std::move(model));
+  return costs.get();
 }
 
 }  // namespace minka

@@ -5,11 +5,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "minka/driver/plan_step.h"
+#include "minka/planner/intra_op/reshard_prices.h"
 
 namespace minka {
 
@@ -46,8 +48,15 @@ class StagePlanner {
   absl::StatusOr<Plan> PlanOn(const Step& step, const StageRequest& request);
 
  private:
-  absl::StatusOr<SearchedStage> SearchAnew(const Step& step, const StageRequest& request) const;
-  absl::StatusOr<std::unique_ptr<CostModel>> CostModelFor(const Mesh& mesh) const;
+  // What searches on a mesh have in common.
+  struct MeshCosts {
+    MeshCosts(const Mesh& mesh, std::unique_ptr<CostModel> priced_by)
+        : model(std::move(priced_by)), reshards(mesh, *model) {}
+    const std::unique_ptr<CostModel> model;
+    ReshardCostTables reshards;
+  };
+  absl::StatusOr<MeshCosts*> CostsOn(const Mesh& mesh);
+  absl::StatusOr<SearchedStage> SearchAnew(const Step& step, const StageRequest& request);
 
   const PlanRequest request_;
   // Who asks first searches, others wait for it.
@@ -58,6 +67,7 @@ class StagePlanner {
   Search& SearchOf(const Step& step, const StageRequest& request);
   std::mutex mutex_;
   std::map<uint64_t, Search> searches_;  // by what they look at; guarded by mutex_
+  std::map<std::string, std::unique_ptr<MeshCosts>> costs_;  // by mesh; guarded by mutex_
 };
 
 }  // namespace minka

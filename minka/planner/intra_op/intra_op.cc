@@ -173,7 +173,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
   ReshardLimits limits = LimitsFor(mesh, options);
   limits.num_combinable = facts.NumEnteringApply();
-  ReshardCosts reshards(mesh, cost, tables.shardings, limits);
+  ReshardCosts reshards(mesh, cost, tables.shardings, limits, options.reshard_costs);
   Formulation formulation = Formulate(facts, tables, reshards, mesh, cost, options);
 
   if (options.budget != nullptr) {

@@ -80,10 +80,15 @@ class WorkBudget {
   int64_t work_ = 0, spent_ = 0;
 };
 
+class ReshardCostTables;  // reshard_prices.h
+
 struct IntraOpOptions {
   Method method = Method::kShard;
   SearchOptions search;
   WorkBudget* budget = nullptr;  // outlives the call; null: no limit
+  // Of the mesh and the cost model, shared by several searches there; outlive the call. Null: the
+  // search has its own. The answer is the same.
+  ReshardCostTables* reshard_costs = nullptr;
   // The search ends once nothing can have a smaller objective. For methods without penalties.
   std::optional<double> cutoff;
   // Are the plans of data, zero2 and zero3 among the answers of kShard? Without them planning takes

@@ -8,15 +8,6 @@
 namespace minka {
 namespace {
 
-constexpr double kDiscouraged = 1000;
-// Beyond every price: a path that costs as much uses what the limits forbid.
-constexpr double kForbiddenStep = 1e30;
-// On top of the price of every collective where paths with one are looked for: an hour is beyond
-// every price, but below what is forbidden, and small enough to be subtracted again.
-constexpr double kOneCollective = 4294967296;
-// So much of a price may be lost beside it, in a sum of eight steps: below a unit of the search.
-constexpr double kLostBesideIt = 8 * kOneCollective * std::numeric_limits<double>::epsilon();
-
 bool IsAllowed(const Sharding& from, const Sharding& to) {
   const AxisSet added = to.partial.Minus(from.partial);
   return added.Minus(from.split_axes()) == added;
@@ -24,42 +15,26 @@ bool IsAllowed(const Sharding& from, const Sharding& to) {
 
 }  // namespace
 
-ReshardPrice ReshardCosts::SearchPrice(const Shape& shape, TensorClass tensor) const {
+ReshardRules ReshardCosts::RulesFor(TensorClass tensor, bool is_combined) const {
   const bool is_activation = tensor != TensorClass::kState;
-  const bool discouraged = is_activation ? limits_.discourages_gathers_of_activations
-                                         : limits_.discourages_gathers_of_state;
-  const AxisSet fixed_axes = is_activation ? limits_.batch_axes : AxisSet();
-  const bool scatters = limits_.prefers_scattered_gradients && tensor == TensorClass::kGradient;
-  return [this, discouraged, fixed_axes, scatters, type = shape.type](const StepWork& work) {
-    const bool gathers = work.kind == ReshardKind::kAllGather;
-    const bool moves = work.kind == ReshardKind::kAllToAll;
-    const bool along_batch = work.axes.Minus(fixed_axes) != work.axes;
-    if ((gathers && limits_.no_all_gather) || (moves && limits_.no_all_to_all) ||
-        ((gathers || moves) && along_batch)) {
-      return kForbiddenStep;
-    }
-    double cost = cost_.Collective(work, type);
-    if (gathers && scatters) cost += 2 * cost_.Latency(ReshardKind::kReduceScatter, work.axes);
-    return discouraged && (gathers || moves) ? kDiscouraged * cost : cost;
-  };
+  ReshardRules rules{.no_all_gather = limits_.no_all_gather,
+                     .no_all_to_all = limits_.no_all_to_all,
+                     .fixed_axes = is_activation ? limits_.batch_axes : AxisSet(),
+                     .discourages_gathers = is_activation
+                                                ? limits_.discourages_gathers_of_activations
+                                                : limits_.discourages_gathers_of_state,
+                     .prefers_scattering =
+                         limits_.prefers_scattered_gradients && tensor == TensorClass::kGradient};
+  if (is_combined) {
+    rules.combining = CombiningRules{.only_all_reduces = limits_.combines_only_all_reduces,
+                                     .num_combinable = limits_.num_combinable};
+  }
+  return rules;
 }
 
-double ReshardCosts::SharedPrice(const StepWork& work, ElementType type) const {
-  return PriceInGroup(cost_, work, mesh_.size(work.axes), type) +
-         GroupLatency(cost_, work.kind, work.axes) / limits_.num_combinable;
-}
-
-ReshardPrice ReshardCosts::CombinedPrice(const Shape& shape, TensorClass tensor) const {
-  return [this, alone = SearchPrice(shape, tensor), type = shape.type](const StepWork& work) {
-    const double price = alone(work);
-    if (!IsCollective(work.kind) || price >= kForbiddenStep) return price;
-    const bool may_share =
-        work.kind != ReshardKind::kAllToAll &&
-        (work.kind == ReshardKind::kAllReduce || !limits_.combines_only_all_reduces);
-    if (!may_share) return kForbiddenStep;
-    const double real = cost_.Collective(work, type);
-    return kOneCollective + SharedPrice(work, type) + (price - real);
-  };
+ReshardPrice ReshardCosts::SearchPrice(const Shape& shape, TensorClass tensor,
+                                       bool is_combined) const {
+  return PriceUnder(RulesFor(tensor, is_combined), cost_, mesh_, shape.type);
 }
 
 double ReshardCosts::PriceOfWholeSum(const Sharding& from, const Sharding& to,
@@ -75,24 +50,14 @@ double ReshardCosts::PriceOfWholeSum(const Sharding& from, const Sharding& to,
   return price;
 }
 
-namespace {
-
-// The price of one combined collective, from a path's under CombinedPrice, rounded down so that the
-// search charges no more than SearchCost; nullopt: it has none or several, or uses what the limits
-// forbid.
-std::optional<double> PriceOfOne(double price) {
-  if (price < kOneCollective || price >= 2 * kOneCollective) return std::nullopt;
-  return std::max(0.0, price - kOneCollective - kLostBesideIt);
-}
-
-}  // namespace
-
 ReshardCosts::Choice ReshardCosts::CheapestPath(const Shape& shape, const Sharding& from,
                                                 const Sharding& to, ReshardUse use) const {
-  Choice best = {CheapestReshard(shape, from, to, mesh_, SearchPrice(shape, use.tensor))};
+  Choice best = {CheapestReshard(shape, from, to, mesh_,
+                                 SearchPrice(shape, use.tensor, /*is_combined=*/false))};
   if (!MayCombine(use)) return best;
-  ReshardPath one = CheapestReshard(shape, from, to, mesh_, CombinedPrice(shape, use.tensor));
-  const std::optional<double> price = PriceOfOne(one.cost);
+  ReshardPath one =
+      CheapestReshard(shape, from, to, mesh_, SearchPrice(shape, use.tensor, /*is_combined=*/true));
+  const std::optional<double> price = PriceOfCombined(one.cost);
   if (!price || *price > best.path.cost) return best;
   one.cost = *price;
   return {std::move(one), /*is_combined=*/true};
@@ -118,7 +83,8 @@ double ReshardCosts::SearchCost(const Shape& shape, const Sharding& from, const 
   for (const ReshardStep& step : chosen.path.steps) {
     const StepWork work = WorkOfStep(shape, *before, step, mesh_);
     const bool in_group = chosen.is_combined && IsCollective(step.kind);
-    cost += in_group ? SharedPrice(work, shape.type) : cost_.Collective(work, shape.type);
+    cost += in_group ? SharedPrice(work, limits_.num_combinable, cost_, mesh_, shape.type)
+                     : cost_.Collective(work, shape.type);
     before = &step.result;
   }
   return cost;
@@ -131,20 +97,11 @@ ReshardCosts::Source& ReshardCosts::From(const Shape& shape, ShardingId from, Re
                           static_cast<uint64_t>(use.tensor);
   std::unique_ptr<Source>& source = sources_[use_id << 20 | static_cast<uint64_t>(from)];
   if (source != nullptr) return *source;
-  const auto distances = [&](bool combined) -> ReshardDistances* {
-    if (!searches_every_axis_) return nullptr;
-    std::unique_ptr<ReshardDistances>& found =
-        distances_[(shape_id << 2 | static_cast<uint64_t>(use.tensor)) << 1 |
-                   static_cast<uint64_t>(combined)];
-    if (found == nullptr) {
-      found = std::make_unique<ReshardDistances>(
-          shape, mesh_,
-          combined ? CombinedPrice(shape, use.tensor) : SearchPrice(shape, use.tensor));
-    }
-    return found.get();
+  const auto distances = [&](bool is_combined) -> ReshardCostTables::Table* {
+    return searches_every_axis_ ? &tables_->Of(shape, RulesFor(use.tensor, is_combined)) : nullptr;
   };
-  source.reset(new Source(*this, shape, from, use, distances(/*combined=*/false),
-                          MayCombine(use) ? distances(/*combined=*/true) : nullptr));
+  source.reset(new Source(*this, shape, from, use, distances(/*is_combined=*/false),
+                          MayCombine(use) ? distances(/*is_combined=*/true) : nullptr));
   return *source;
 }
 
@@ -166,12 +123,12 @@ double ReshardCosts::Source::Search(ShardingId to) {
   } else {
     double cheapest = distances_->Between(source, target);
     if (combined_ != nullptr) {
-      cheapest =
-          std::min(cheapest, PriceOfOne(combined_->Between(source, target)).value_or(kInfinite));
+      cheapest = std::min(cheapest,
+                          PriceOfCombined(combined_->Between(source, target)).value_or(kInfinite));
     }
     cost += cheapest;
   }
-  return cost < kForbiddenStep ? cost : kInfinite;
+  return cost < kForbiddenReshard ? cost : kInfinite;
 }
 
 }  // namespace minka

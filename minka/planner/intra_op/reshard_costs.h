@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "minka/cost/cost_model.h"
 #include "minka/planner/intra_op/choices.h"
+#include "minka/planner/intra_op/reshard_prices.h"
 #include "minka/sharding/reshard.h"
 
 namespace minka {
@@ -54,12 +55,15 @@ struct ReshardUse {
 // Not thread-safe: prices are computed when first asked for.
 class ReshardCosts {
  public:
+  // `shared`: of the same mesh and cost model; null: none are known.
   ReshardCosts(const Mesh& mesh, const CostModel& cost, const ShardingTable& shardings,
-               const ReshardLimits& limits = {})
+               const ReshardLimits& limits = {}, ReshardCostTables* shared = nullptr)
       : mesh_(mesh),
         cost_(cost),
         shardings_(shardings),
         limits_(limits),
+        own_tables_(mesh, cost),
+        tables_(shared != nullptr ? shared : &own_tables_),
         searches_every_axis_(SearchesEveryAxis(mesh)) {}
 
   // Reshards of one tensor from one sharding.
@@ -74,7 +78,7 @@ class ReshardCosts {
     // Distances: of the shape, by every path and by one combined collective; null where too many
     // axes take part.
     Source(const ReshardCosts& costs, const Shape& shape, ShardingId from, ReshardUse use,
-           ReshardDistances* distances, ReshardDistances* combined)
+           ReshardCostTables::Table* distances, ReshardCostTables::Table* combined)
         : costs_(costs),
           shape_(shape),
           from_(from),
@@ -87,7 +91,7 @@ class ReshardCosts {
     const Shape shape_;
     const ShardingId from_;
     const ReshardUse use_;
-    ReshardDistances *const distances_, *const combined_;
+    ReshardCostTables::Table *const distances_, *const combined_;
     absl::flat_hash_map<ShardingId, double> known_;
   };
   // Valid as long as this.
@@ -104,12 +108,10 @@ class ReshardCosts {
   const ReshardLimits& limits() const { return limits_; }
 
  private:
-  ReshardPrice SearchPrice(const Shape& shape, TensorClass tensor) const;
+  ReshardRules RulesFor(TensorClass tensor, bool is_combined) const;
+  // Combined: every collective at its shared price.
+  ReshardPrice SearchPrice(const Shape& shape, TensorClass tensor, bool is_combined) const;
   double PriceOfWholeSum(const Sharding& from, const Sharding& to, TensorClass tensor) const;
-  // What one of many tensors pays for a collective that they share.
-  double SharedPrice(const StepWork& work, ElementType type) const;
-  // Every collective at its shared price, and kOneCollective on top.
-  ReshardPrice CombinedPrice(const Shape& shape, TensorClass tensor) const;
   bool MayCombine(ReshardUse use) const { return use.is_late && cost_.shares_latency(); }
   struct Choice {
     ReshardPath path;  // at its price in the search
@@ -123,9 +125,9 @@ class ReshardCosts {
   const ShardingTable& shardings_;
   const ReshardLimits limits_;
   std::map<std::pair<ElementType, std::vector<int64_t>>, uint64_t> shape_ids_;
-  // By shape, use, and whether by one combined collective.
-  absl::flat_hash_map<uint64_t, std::unique_ptr<ReshardDistances>> distances_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Source>> sources_;
+  ReshardCostTables own_tables_;
+  ReshardCostTables* const tables_;
   const bool searches_every_axis_;
 };
 
