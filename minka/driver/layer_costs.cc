@@ -141,8 +141,10 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
 
 absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const LayersOn& where) {
   RETURN_IF_ERROR(CheckNotCancelled(planning_));
-  StageRequest request{
-      .meshes = {where.mesh}, .search = planning_.search, .splits_state = where.splits_state};
+  StageRequest request{.meshes = {where.mesh},
+                       .search = planning_.search,
+                       .splits_state = where.splits_state,
+                       .tries_unusual = false};
   request.search.gap = std::max(request.search.gap, kGap);
   request.search.memory_limit_bytes.reset();
   request.search.pins.clear();

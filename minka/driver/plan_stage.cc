@@ -14,6 +14,9 @@ namespace minka {
 namespace {
 
 constexpr int64_t kNoLimit = int64_t{1} << 60;
+// Of an operation, and of a dot or convolution, where no unusual ones are tried: half of what else
+// is.
+constexpr int kUsualChoices = 64, kUsualContractionChoices = 80;
 
 uint64_t KeyOf(const Step& step, const StageRequest& request) {
   const SearchOptions& search = request.search;
@@ -24,7 +27,8 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   for (const std::string& pin : search.pins) text += " " + pin;
   if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
   for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
-  text += fmt::format(" {} {} {}", request.splits_state, search.gap, search.num_threads);
+  text += fmt::format(" {} {} {} {}", request.splits_state, request.tries_unusual, search.gap,
+                      search.num_threads);
   const SearchLimits& limits = search.limits;
   text += fmt::format(" {}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
                       limits.no_replicated_parameters, limits.prefer_reduce_scatter,
@@ -90,6 +94,10 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
                            .tries_rules = false,  // half the time
                            .scatters_accumulators = request.splits_state,
                            .cancelled = request_.cancelled};
+    if (!request.tries_unusual) {
+      options.max_choices = kUsualChoices;
+      options.max_contraction_choices = kUsualContractionChoices;
+    }
     if (request.splits_state) SplitState(options.search);
     if (best && request_.methods.front() == Method::kShard) options.cutoff = best->result.objective;
     SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *costs->model, options);

@@ -27,6 +27,9 @@ struct StageRequest {
   // No state and no sum over micro-batches is whole on every device where it can be split, and no
   // copy of it outlives a micro-batch.
   bool splits_state = false;
+  // Choices that split an operation in unusual ways, too: they are most of those on meshes of three
+  // axes, and hardly ever taken.
+  bool tries_unusual = true;
 };
 
 // Equal for stages of equal layers: what a search looks at, without pins.
