@@ -115,9 +115,16 @@ class DifferenceSearch {
     double distance = 0, tolerance = 0;
   };
 
+  // For one device, compiled for the decisions that were turned over when it last ran.
+  struct TurnedProgram {
+    std::vector<Value> turned;
+    std::optional<OneDevice> compiled;
+  };
+
   // Both programs with the values of a group as more results.
   struct Program {
     Step step;  // for one device
+    TurnedProgram one_device;
     std::vector<Point> points;
     std::optional<StepRunner> mesh;
     std::map<int, MeshResults> results;  // of the mesh, by number of steps
@@ -288,10 +295,19 @@ class DifferenceSearch {
     };
   }
 
+  // One device with the decisions in `turned_` given.
+  absl::StatusOr<OneDeviceResults> RunTurned(TurnedProgram& program, const Step& step,
+                                             int num_steps) {
+    if (!program.compiled || program.turned != turned_) {
+      ASSIGN_OR_RETURN(program.compiled, OneDevice::Compile(WithGiven(step, turned_), run_.client));
+      program.turned = turned_;
+    }
+    return program.compiled->Run(TurnedInputs(), num_steps);
+  }
+
   absl::StatusOr<OracleReport> CompareOriginal() {
     ASSIGN_OR_RETURN(const OneDeviceResults one_device,
-                     RunOnOneDevice(WithGiven(run_.prepared, turned_), run_.client, TurnedInputs(),
-                                    run_.num_steps));
+                     RunTurned(original_, run_.prepared, run_.num_steps));
     OracleReport report = CompareResults(run_.prepared, run_.results, one_device);
     report.num_steps = run_.num_steps;
     return report;
@@ -364,10 +380,9 @@ class DifferenceSearch {
 
   absl::Status AddTies(size_t group, int step, std::vector<Tie>& ties) {
     ASSIGN_OR_RETURN(MeshResults * mesh, RunMesh(group, step));
-    const Program& program = *programs_[group];
-    ASSIGN_OR_RETURN(
-        const OneDeviceResults one_device,
-        RunOnOneDevice(WithGiven(program.step, turned_), run_.client, TurnedInputs(), step));
+    Program& program = *programs_[group];
+    ASSIGN_OR_RETURN(const OneDeviceResults one_device,
+                     RunTurned(program.one_device, program.step, step));
     FillConstants(one_device, *mesh);
     const OracleReport report = CompareResults(program.step, *mesh, one_device);
     const std::vector<Value>& values = program.step.module.entry_computation().results;
@@ -423,14 +438,14 @@ class DifferenceSearch {
       for (; group_ < groups_.size(); ++group_) {
         const size_t group = group_;
         ASSIGN_OR_RETURN(MeshResults * mesh, RunMesh(group, num_steps_));
+        Program& program = *programs_[group];
         ASSIGN_OR_RETURN(const OneDeviceResults one_device,
-                         RunOnOneDevice(WithGiven(programs_[group]->step, turned_), run_.client,
-                                        TurnedInputs(), num_steps_));
+                         RunTurned(program.one_device, program.step, num_steps_));
         FillConstants(one_device, *mesh);
-        const OracleReport report = CompareResults(programs_[group]->step, *mesh, one_device);
+        const OracleReport report = CompareResults(program.step, *mesh, one_device);
         ASSIGN_OR_RETURN(const std::optional<size_t> first,
-                         FirstUnexplained(programs_[group]->step, report, *mesh));
-        if (first) return At(*programs_[group], *first, report, *mesh, one_device);
+                         FirstUnexplained(program.step, report, *mesh));
+        if (first) return At(program, *first, report, *mesh, one_device);
       }
     }
     return std::nullopt;
@@ -563,6 +578,7 @@ class DifferenceSearch {
   const std::vector<Point> points_;
   const std::vector<std::vector<int>> groups_;
   std::vector<std::optional<Program>> programs_;
+  TurnedProgram original_;             // of the step as it is
   std::map<int, MeshResults> before_;  // what the steps before left, by step
   std::vector<Value> turned_;
   std::vector<Tie> turned_ties_;
