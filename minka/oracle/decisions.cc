@@ -215,6 +215,40 @@ std::vector<TurnedElement> TurnedElements(const Module& module, Value decision,
   return turned;
 }
 
+std::vector<OtherPick> OtherPicks(const Module& module, Value decision,
+                                  std::span<const Literal> inputs, const Literal& decided) {
+  const Computation& entry = module.entry_computation();
+  const Instruction& instruction = entry.instruction(decision);
+  if (!IsEqualityWithExtreme(module, instruction)) return {};
+  const Instruction* extreme = nullptr;
+  for (const Value operand : instruction.operands) {
+    const Instruction& source = entry.instruction(Source(entry, operand));
+    if (IsMinOrMax(module, source)) extreme = &source;
+  }
+  const bool is_equality =
+      instruction.As<CompareAttributes>().direction == CompareAttributes::Direction::kEq;
+  if (!is_equality || entry.shape(extreme->operands[0]).dims != decided.shape.dims) return {};
+  const Shape reduced = extreme->shape();
+  const PickedPlaces places(*extreme, decided.shape, reduced);
+  std::vector<OtherPick> others;
+  for (int64_t row = 0; row < reduced.num_elements(); ++row) {
+    const std::vector<int64_t> elements = places.Of(row);
+    std::vector<int64_t> picked;
+    for (const int64_t element : elements) {
+      if ((*decided.bytes)[element] != 0) picked.push_back(element);
+    }
+    if (picked.empty() || picked.size() == elements.size()) continue;
+    for (const int64_t element : elements) {
+      if ((*decided.bytes)[element] != 0) continue;
+      OtherPick& other = others.emplace_back();
+      other.distance = ThresholdDistance(module, decision, inputs, element);
+      other.turned = picked;
+      other.turned.push_back(element);
+    }
+  }
+  return others;
+}
+
 Step WithResults(Step step, std::span<const Value> values) {
   Computation& entry = step.module.entry_computation();
   for (const Value value : values) {

@@ -34,6 +34,16 @@ std::vector<TurnedElement> TurnedElements(const Module& module, Value decision,
                                           std::span<const Literal> inputs, const Literal& mine,
                                           const Literal& other);
 
+// The other ways in which an equality with the largest (or least) of some elements could have gone:
+// `decided` with one element more for those that had been equal, by how far that one lies from
+// them. Empty: no such equality, or one whose elements cannot be told apart.
+struct OtherPick {
+  double distance = 0;
+  std::vector<int64_t> turned;  // elements
+};
+std::vector<OtherPick> OtherPicks(const Module& module, Value decision,
+                                  std::span<const Literal> inputs, const Literal& decided);
+
 // The step with more results, behind its own.
 Step WithResults(Step step, std::span<const Value> values);
 // The step in which the values are batch inputs, behind its own parameters. Without marks.

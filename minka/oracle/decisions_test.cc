@@ -104,6 +104,25 @@ TEST(TurnedElements, OfAnArgMaxLieAsFarAsTheKeysOfBothPicks) {
   EXPECT_EQ(turned[0].distance, 0.25);
 }
 
+// In each row each of the others could have been the largest instead.
+TEST(OtherPicks, OfAnEqualityWithTheLargestTakeItsPlace) {
+  const Module module = Decisions();
+  const Literal decided = Array<char>(ElementType::kPred, {2, 3}, {0, 1, 0, 1, 0, 0});
+  const std::vector<Literal> inputs = {kKeys,
+                                       Array<float>(ElementType::kF32, {2, 3}, {4, 4, 4, 8, 8, 8})};
+  const std::vector<OtherPick> others = OtherPicks(module, ResultOf(module, 2), inputs, decided);
+  ASSERT_EQ(others.size(), 4u);
+  EXPECT_EQ(others[0].distance, 3);
+  EXPECT_THAT(others[0].turned, ElementsAre(1, 0));
+  EXPECT_EQ(others[1].distance, 0.25);
+  EXPECT_THAT(others[1].turned, ElementsAre(1, 2));
+  EXPECT_EQ(others[2].distance, 1);
+  EXPECT_THAT(others[2].turned, ElementsAre(3, 4));
+  EXPECT_EQ(others[3].distance, 2);
+  EXPECT_THAT(others[3].turned, ElementsAre(3, 5));
+  EXPECT_TRUE(OtherPicks(module, ResultOf(module, 1), inputs, decided).empty());
+}
+
 TEST(TurnedElements, OfASortAndOfTopKAreThoseThatChangedPlaces) {
   const Module module = Decisions();
   const Literal sorted = Array<float>(ElementType::kF32, {2, 3}, {4, 3.75F, 1, 8, 7, 6});

@@ -16,7 +16,7 @@ namespace minka {
 namespace {
 
 constexpr int kMaxTurned = 16;
-constexpr int kMaxTies = 16;
+constexpr size_t kMaxTies = 16;  // of picks, and of others
 
 // A value of the prepared step that the search knows of the plan's run.
 struct Point {
@@ -107,11 +107,12 @@ class DifferenceSearch {
     double tolerance = 0;
   };
 
-  // An element of a decision in a step (from 1) that lies within rounding of its threshold.
+  // An element of a decision in a step (from 1) that lies within rounding of its threshold; of a
+  // pick with those that were picked instead of it.
   struct Tie {
     Value decision;
     int step = 1;
-    int64_t element = 0;
+    std::vector<int64_t> elements;  // the last is the one that `distance` is of
     double distance = 0, tolerance = 0;
   };
 
@@ -276,7 +277,7 @@ class DifferenceSearch {
         Literal decided = results->values[at - values.begin()];
         for (const Tie& tie : turned_ties_) {
           if (tie.decision == decision && tie.step == step) {
-            decided = Turned(decided, tie.element);
+            for (const int64_t element : tie.elements) decided = Turned(decided, element);
           }
         }
         return decided;
@@ -364,21 +365,25 @@ class DifferenceSearch {
     return excess;
   }
 
-  // In order of steps, then nearest first.
+  // Picks first, because they do more; in order of steps, then nearest first.
   absl::StatusOr<std::vector<Tie>> FindTies(int first_step) {
-    std::vector<Tie> ties;
+    std::vector<Tie> picks, others;
     for (int step = first_step; step <= run_.num_steps; ++step) {
       for (size_t group = 0; group < groups_.size(); ++group) {
-        RETURN_IF_ERROR(AddTies(group, step, ties));
+        RETURN_IF_ERROR(AddTies(group, step, picks, others));
       }
     }
-    std::ranges::stable_sort(
-        ties, {}, [](const Tie& tie) { return std::pair(tie.step, tie.distance / tie.tolerance); });
-    if (ties.size() > kMaxTies) ties.resize(kMaxTies);
-    return ties;
+    for (std::vector<Tie>* ties : {&picks, &others}) {
+      std::ranges::stable_sort(*ties, {}, [](const Tie& tie) {
+        return std::pair(tie.step, tie.distance / tie.tolerance);
+      });
+      if (ties->size() > kMaxTies) ties->resize(kMaxTies);
+    }
+    picks.insert(picks.end(), others.begin(), others.end());
+    return picks;
   }
 
-  absl::Status AddTies(size_t group, int step, std::vector<Tie>& ties) {
+  absl::Status AddTies(size_t group, int step, std::vector<Tie>& picks, std::vector<Tie>& others) {
     ASSIGN_OR_RETURN(MeshResults * mesh, RunMesh(group, step));
     Program& program = *programs_[group];
     ASSIGN_OR_RETURN(const OneDeviceResults one_device,
@@ -389,7 +394,6 @@ class DifferenceSearch {
     for (size_t at = entry_.results.size(); at < values.size(); ++at) {
       const Opcode opcode = entry_.instruction(values[at]).opcode;
       if (!IsDecision(run_.prepared.module, values[at]) ||
-          IsPick(run_.prepared.module, values[at]) ||
           (opcode != Opcode::kCompare && opcode != Opcode::kSign)) {
         continue;
       }
@@ -397,6 +401,15 @@ class DifferenceSearch {
       const auto of_mesh = InputsOf(program, values[at], report, mesh->values);
       if (!of_one || !of_mesh) continue;
       const Literal& decided = one_device.single[at];
+      if (IsPick(run_.prepared.module, values[at])) {
+        for (OtherPick& other :
+             OtherPicks(run_.prepared.module, values[at], of_one->values, decided)) {
+          if (!(other.distance <= of_one->tolerance)) continue;
+          picks.push_back(
+              {values[at], step, std::move(other.turned), other.distance, of_one->tolerance});
+        }
+        continue;
+      }
       for (int64_t i = 0; i < decided.shape.num_elements(); ++i) {
         const auto distance = [&](const DecisionInputs& inputs) {
           return ThresholdDistance(run_.prepared.module, values[at], inputs.values, i);
@@ -404,7 +417,7 @@ class DifferenceSearch {
         const double mine = distance(*of_one);
         // What is equal on both was not rounded: padding, a mask.
         if (!(mine <= of_one->tolerance) || (mine == 0 && distance(*of_mesh) == 0)) continue;
-        ties.push_back({values[at], step, i, mine, of_one->tolerance});
+        others.push_back({values[at], step, {i}, mine, of_one->tolerance});
       }
     }
     return absl::OkStatus();
@@ -415,7 +428,7 @@ class DifferenceSearch {
     return fmt::format(
         "in step {} element {} of {} {} {}{}, which lies {:.2g} from {}; rounding moves it by up "
         "to {:.2g}, and how the compiler fuses operations decides",
-        tie.step, ElementName(entry_.shape(tie.decision), tie.element),
+        tie.step, ElementName(entry_.shape(tie.decision), tie.elements.back()),
         OpcodeName(instruction.opcode), instruction.name, ToString(entry_.shape(tie.decision)),
         SourceOf(instruction), tie.distance, ThresholdName(tie.decision), tie.tolerance);
   }
