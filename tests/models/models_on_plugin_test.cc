@@ -18,6 +18,7 @@
 #include "minka/runtime/pjrt/client.h"
 #include "minka/runtime/pjrt/executable.h"
 #include "minka/runtime/pjrt/plugin.h"
+#include "tests/support/must.h"
 
 namespace minka {
 namespace {
@@ -25,12 +26,6 @@ namespace {
 using testing::Array;
 using testing::Evaluate;
 using testing::FromLiteral;
-
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  MINKA_CHECK(result.ok(), "{}", Message(result.status()));
-  return *std::move(result);
-}
 
 const pjrt::Client& CpuClient() {
   static const pjrt::Client* client = [] {

@@ -10,6 +10,7 @@
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
+#include "tests/support/must.h"
 
 namespace minka {
 namespace {
@@ -23,12 +24,6 @@ const std::array<SubjectPlan, 5> kPlans = {{{.method = "zero2", .num_micro_batch
                                             {.method = "shard", .has_pins = true},
                                             {.method = "zero2"},
                                             {.method = "data", .num_micro_batches = 4}}};
-
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  MINKA_CHECK(result.ok(), "{}", Message(result.status()));
-  return *std::move(result);
-}
 
 }  // namespace
 

@@ -10,7 +10,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/driver/check.h"
 #include "minka/driver/inputs.h"
@@ -23,17 +22,12 @@
 #include "minka/oracle/decisions.h"
 #include "minka/oracle/rounding.h"
 #include "minka/runtime/mesh/local_devices.h"
+#include "tests/support/must.h"
 
 namespace minka {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  MINKA_CHECK(result.ok(), "{}", Message(result.status()));
-  return *std::move(result);
-}
 
 const LocalDevices& Devices() {
   static const LocalDevices devices = Must(OpenLocalDevices({.num_devices = 4}));

@@ -26,18 +26,13 @@
 #include "minka/profiler/profile.h"
 #include "minka/runtime/mesh/local_devices.h"
 #include "tests/oracle/subjects.h"
+#include "tests/support/must.h"
 
 namespace minka {
 namespace {
 
 constexpr int kSteps = 3;
 constexpr std::array<std::string_view, 3> kCosts = {"roofline", "measured", "alpha-beta"};
-
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  MINKA_CHECK(result.ok(), "{}", Message(result.status()));
-  return *std::move(result);
-}
 
 struct Options {
   uint64_t first_seed = 1, num_seeds = 1;

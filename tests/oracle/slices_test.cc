@@ -6,24 +6,17 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "minka/base/check.h"
-#include "minka/base/status.h"
 #include "minka/driver/check.h"
 #include "minka/driver/prepare.h"
 #include "minka/runtime/mesh/local_devices.h"
 #include "tests/oracle/subjects.h"
+#include "tests/support/must.h"
 
 namespace minka {
 namespace {
 
 constexpr int kSteps = 2;
 constexpr uint64_t kSeed = 7;
-
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  MINKA_CHECK(result.ok(), "{}", Message(result.status()));
-  return *std::move(result);
-}
 
 const LocalDevices& Devices() {
   static const LocalDevices devices = Must(OpenLocalDevices({.num_devices = 4}));
