@@ -79,7 +79,7 @@ TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {
 
 TEST(Gzip, UnpacksToTheSameBytesAndIsSmaller) {
   std::string bytes;
-  for (int i = 0; i < 100'000; ++i) bytes += static_cast<char>(i * i % 251);
+  for (int i = 0; i < 100'000; ++i) bytes += static_cast<char>(int64_t{i} * i % 251);
   for (const std::string& contents : {bytes, std::string(), std::string(1, '\0')}) {
     const std::string packed = Gzip(contents);
     EXPECT_EQ(*Gunzip(packed), contents);
