@@ -36,6 +36,7 @@ void AddInspectCommand(CLI::App& app, CommandLine& line);
 void AddProfileCommand(CLI::App& app, CommandLine& line);
 void AddExplainCommand(CLI::App& app, CommandLine& line);
 void AddDiffCommand(CLI::App& app, CommandLine& line);
+void AddWhatIfCommand(CLI::App& app, CommandLine& line);
 void AddOperationsCommand(CLI::App& app, CommandLine& line);
 void AddWorkerCommand(CLI::App& app, CommandLine& line);
 void AddWorkersCommand(CLI::App& app, CommandLine& line);

@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   minka::AddInspectCommand(app, line);
   minka::AddExplainCommand(app, line);
   minka::AddDiffCommand(app, line);
+  minka::AddWhatIfCommand(app, line);
   minka::AddOperationsCommand(app, line);
   minka::AddSolveCommand(app, line.exit_code);
   minka::AddWorkerCommand(app, line);

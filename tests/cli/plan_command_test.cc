@@ -1,6 +1,8 @@
-// `minka plan`, `inspect`, `explain` and `diff`: no plugin is needed.
+// `minka plan`, `inspect`, `explain`, `diff` and `whatif`: no plugin is needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "command_test.h"
 #include "nlohmann/json.hpp"
@@ -193,6 +195,47 @@ TEST_F(PlanCommandTest, HelpSaysEveryDefault) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, HasSubstr("--memory-limit"));
   EXPECT_THAT(help.out, HasSubstr("Default: every shape of the devices"));
+}
+
+TEST_F(PlanCommandTest, WhatIfPlansEveryValueWithEveryOther) {
+  const Outcome table = Run(fmt::format(
+      "whatif {} --mesh 2 --mesh=4 --method data,shard --pin 'tokens=[x,-]' --json", kSmallGpt));
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  const auto rows = nlohmann::json::parse(table.out)["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  double least = 1e300;
+  for (const auto& row : rows) least = std::min(least, row["step_time_us"].get<double>());
+  int num_best = 0;
+  for (const auto& row : rows) {
+    const Outcome plan = Run(fmt::format(
+        "plan {} --mesh {} --method {} --pin 'tokens=[x,-]' --json", kSmallGpt,
+        row["flags"]["mesh"].get<std::string>(), row["flags"]["method"].get<std::string>()));
+    const auto json = nlohmann::json::parse(plan.out);
+    EXPECT_EQ(row["step_time_us"], json["step_time_us"]);
+    EXPECT_EQ(row["peak_memory_bytes"], json["peak_memory_bytes"]);
+    if (!row["best"].get<bool>()) continue;
+    ++num_best;
+    EXPECT_EQ(row["step_time_us"], least);
+  }
+  EXPECT_EQ(num_best, 1);
+}
+
+TEST_F(PlanCommandTest, WhatIfSaysWhyThereIsNoPlan) {
+  const Outcome table = Run(
+      fmt::format("whatif {} --mesh 2 --memory-limit 1GiB,1MiB --global-batch 8,16", kSmallGpt));
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("memory-limit  global-batch  plan"));
+  EXPECT_THAT(table.out, HasSubstr("per example"));
+  EXPECT_THAT(table.out, HasSubstr("none [1]"));
+  EXPECT_THAT(table.out, HasSubstr("[1] no plan fits into 1048576 bytes per device"));
+
+  const Outcome nothing = Run(fmt::format("whatif {} --mesh 2 --memory-limit 1KiB", kSmallGpt));
+  EXPECT_NE(nothing.exit_code, 0);
+  EXPECT_THAT(nothing.err, HasSubstr("no plan fits into 1024 bytes per device"));
+  const Outcome unknown = Run("whatif gpt-tiny --mesh 2,4 --meshes 2");
+  EXPECT_NE(unknown.exit_code, 0);
+  EXPECT_THAT(unknown.err, HasSubstr("--meshes"));
+  EXPECT_THAT(Run("whatif gpt-tiny --method").err, HasSubstr("--method wants a value"));
 }
 
 }  // namespace
