@@ -106,12 +106,12 @@ zoo: python
 	PYTHONPATH=build/release/python build/venv-zoo/bin/python benchmarks/zoo/zoo_benchmark.py
 
 test-pip: build/stamps/deps
-	pythons=($$(scripts/find_pythons.sh)); \
+	found=$$(scripts/find_pythons.sh); pythons=($$found); \
 	  scripts/test_pip_install.sh build/pip_install "$${pythons[$${MINKA_TEST_ROTATION:-0} % $${#pythons[@]}]}"
 
 wheels: build/stamps/deps
 	mkdir -p build/wheels
-	for python in $$(scripts/find_pythons.sh); do \
+	found=$$(scripts/find_pythons.sh); for python in $$found; do \
 	  scripts/test_pip_install.sh build/pip_install "$$python"; cp build/pip_install/wheels/*.whl build/wheels/; done
 
 .PHONY: bench-compare

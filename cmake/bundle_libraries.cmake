@@ -8,9 +8,13 @@ function(bundle library name search_path)
   execute_process(COMMAND patchelf --force-rpath --set-rpath ${search_path} ${FOLDER}/${name} COMMAND_ERROR_IS_FATAL ANY)
 
   cmake_path(GET file FILENAME file_name)
-  execute_process(COMMAND dpkg-query --search "*/${file_name}" OUTPUT_VARIABLE owner COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND dpkg-query --search "*/${file_name}" OUTPUT_VARIABLE owner ERROR_QUIET)
   string(REGEX MATCH "^[^:,]+" package "${owner}")
-  file(COPY_FILE /usr/share/doc/${package}/copyright ${FOLDER}/licenses/${package}.txt)
+  if(package AND EXISTS /usr/share/doc/${package}/copyright)
+    file(COPY_FILE /usr/share/doc/${package}/copyright ${FOLDER}/licenses/${package}.txt)
+  else()
+    message(WARNING "no Debian package owns ${file}: its license is not copied, so add it before you give the package to others")
+  endif()
 endfunction()
 
 file(GET_RUNTIME_DEPENDENCIES

@@ -219,7 +219,7 @@ int main(int argc, char** argv) {
                  "writes each program's steps into a folder of its name in this one");
   app.add_flag("--memory-only", options.memory_only, "plan and compile, run nothing");
   app.add_option("--costs", options.costs, "what --memory-only plans by: measured, roofline, alpa")
-      ->transform(CLI::Transformer(
+      ->transform(CLI::CheckedTransformer(
           std::map<std::string, minka::CostModelKind>{{"measured", minka::CostModelKind::kMeasured},
                                                       {"roofline", minka::CostModelKind::kRoofline},
                                                       {"alpa", minka::CostModelKind::kAlpa}}));

@@ -166,7 +166,8 @@ class DepthFirst {
   }
 
   // HloComputation::MakeInstructionPostOrder: depth first, the first operand first. It bounds what
-  // a node is weighed by: no more than all that comes before it.
+  // a node is weighed by: no more than all that comes before it. In which order a fusion reads is
+  // not known, so operands are visited in the order in which they are made.
   std::vector<int> PostOrder() const {
     std::vector<int> order, path;
     enum class State : char { kNew, kBegun, kDone };

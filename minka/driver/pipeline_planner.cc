@@ -238,9 +238,11 @@ DemandedPipeline PipelinePlanner::Summary(const Searched& searched) {
 // Does a stage need too much although its state is split? Its search has hardly less to offer.
 bool PipelinePlanner::NeedsTooMuchSplit(const PipelinePlan& plan,
                                         const Assignment& assignment) const {
+  const std::optional<int64_t>& limit = planning_.search.memory_limit_bytes;
+  if (!limit) return false;
   for (size_t stage = 0; stage < assignment.splits_state.size(); ++stage) {
     const int64_t bytes = plan.stages[stage].plan.peak_memory_bytes;
-    if (assignment.splits_state[stage] && bytes > planning_.search.memory_limit_bytes) return true;
+    if (assignment.splits_state[stage] && bytes > *limit) return true;
   }
   return false;
 }

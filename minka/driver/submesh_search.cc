@@ -179,8 +179,10 @@ class SubmeshSearch {
     ASSIGN_OR_RETURN(Assignment nearest, AssignmentOf(free.front()));
     std::vector<FoundPipeline> found = FindUnderLimit(search);
     if (!found.empty() && found.front().step_time_us <= kNear * fastest_us_) {
-      RETURN_IF_ERROR(PlanFastest(found));
-      if (IsNearFastest()) return Best();
+      // What cannot be planned so may be with ways that save memory.
+      const absl::Status planned = PlanFastest(found);
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      if (planned.ok() && IsNearFastest()) return Best();
     }
     RETURN_IF_ERROR(FindWays(search.num_stages, /*saves_memory=*/true));
     for (int i = 0; i < kMostCorrections; ++i) {

@@ -285,7 +285,7 @@ class RematWriter {
     if (facts_.IsBackward(reader)) {
       if (repetitions_.IsRepeated(value)) return Copy(value);
       const int level = facts_.level(reader);
-      if (level >= 0 && level < facts_.num_layers() && IsLane(level, value)) {
+      if (level >= 0 && IsLane(level, value)) {
         return Lane(level, value);
       }
     }

@@ -227,7 +227,10 @@ std::vector<OtherPick> OtherPicks(const Module& module, Value decision,
   }
   const bool is_equality =
       instruction.As<CompareAttributes>().direction == CompareAttributes::Direction::kEq;
-  if (!is_equality || entry.shape(extreme->operands[0]).dims != decided.shape.dims) return {};
+  // Of the keys themselves: then a row of the comparison is one of the reduction.
+  const bool compares_keys =
+      std::ranges::find(instruction.operands, extreme->operands[0]) != instruction.operands.end();
+  if (!is_equality || !compares_keys) return {};
   const Shape reduced = extreme->shape();
   const PickedPlaces places(*extreme, decided.shape, reduced);
   std::vector<OtherPick> others;

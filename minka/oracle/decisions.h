@@ -21,7 +21,8 @@ std::vector<Value> FindPicks(const Module& module);
 
 // The values that Distance() reads of a decision.
 std::vector<Value> InputsOfDecision(const Module& module, Value decision);
-// How far what an element of a decision reads lies from where it would turn over. Not of picks.
+// How far what an element of a decision reads lies from where it would turn over. Of picks: of
+// equalities alone.
 double ThresholdDistance(const Module& module, Value decision, std::span<const Literal> inputs,
                          int64_t element);
 // How far, for each element in which `mine` is another decision than `other`, what `mine` chose

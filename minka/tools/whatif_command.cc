@@ -286,9 +286,8 @@ absl::Status RunWhatIf(const Question& question) {
   }
   ClearStatus();
   const bool all_failed = Best(cases) == nullptr;
-  if (all_failed && std::ranges::all_of(cases, [&](const Case& one) {
-        return one.error == cases.front().error;
-      })) {
+  if (all_failed && std::ranges::all_of(
+                        cases, [&](const Case& one) { return one.error == cases.front().error; })) {
     return InvalidArgument("{}", cases.front().error);
   }
   RETURN_IF_ERROR(Print(question.json ? CasesJson(question, cases).dump(1) + "\n"
@@ -309,7 +308,8 @@ void AddWhatIfCommand(CLI::App& app, CommandLine& line) {
   CLI::App* const command = app.add_subcommand(
       "whatif",
       fmt::format("Plan a step under several conditions and show the plans side by side, '*' the "
-                  "fastest (per example): minka whatif MODEL with the flags of minka plan, of which {} take "
+                  "fastest (per example): minka whatif MODEL with the flags of minka plan, of "
+                  "which {} take "
                   "several values, joined by commas, and {} may be given several times; every "
                   "value is tried with every one of the others. --json prints the table as JSON",
                   fmt::join(kListed, ", "), fmt::join(kRepeated, ", ")));

@@ -6,6 +6,7 @@
 //
 // --update adds the counts to right_runs.md. The norms file gets one line per compared part, from
 // which the constants of docs/design/0005-rounding-in-the-oracle.md were set.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -180,7 +181,10 @@ class RightRuns {
     absl::StatusOr<Parallelized> planned =
         Parallelize(traced, Cluster::Local(devices), MethodOf(subject, plan),
                     {.cost_model = CostsOf(costs, plan), .devices = devices_});
-    if (!planned.ok() && IsJax(subject)) {  // without batches, or not to be cut into micro-batches
+    const bool has_batch = std::ranges::any_of(traced.step.parameters, [](const auto& parameter) {
+      return parameter.role == ParameterRole::kBatch;
+    });
+    if (!planned.ok() && IsJax(subject) && (plan.num_micro_batches > 1 || !has_batch)) {
       fmt::print("{}: no plan: {}\n", name, Message(planned.status()));
       return;
     }

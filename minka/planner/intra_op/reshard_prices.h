@@ -53,7 +53,7 @@ double SharedPrice(const StepWork& work, int num_combinable, const CostModel& co
 // asks. Holds some MB for each mesh of three axes.
 class ReshardCostTables {
  public:
-  // The cost model must outlive it. Precondition: SearchesEveryAxis(mesh).
+  // The cost model must outlive it.
   ReshardCostTables(const Mesh& mesh, const CostModel& cost) : mesh_(mesh), cost_(cost) {}
 
   class Table {
@@ -70,7 +70,7 @@ class ReshardCostTables {
     std::mutex mutex_;
     ReshardDistances distances_;  // guarded by mutex_
   };
-  // Valid as long as this.
+  // Valid as long as this. Precondition: SearchesEveryAxis(mesh).
   Table& Of(const Shape& shape, const ReshardRules& rules);
 
  private:
