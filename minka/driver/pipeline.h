@@ -43,7 +43,7 @@ struct PlannedPipeline {
   StagedStep staged;
   Schedule schedule;
   PipelinePlan plan;
-  // Where the submeshes were searched for: all that were, the best ones first.
+  // Where the submeshes were searched for: all that were, once each, the best ones first.
   std::vector<TriedSubmeshes> tried;
 
   std::vector<const Module*> modules() const;

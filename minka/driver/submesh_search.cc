@@ -244,6 +244,11 @@ class SubmeshSearch {
       return std::tuple(!tried.chosen, !fits, !tried.figures.has_value(),
                         tried.figures ? tried.figures->step_time_us : 0.0);
     });
+    // Of what was tried with several ways the best.
+    std::set<std::vector<int>> seen;
+    std::erase_if(tried_, [&](const TriedSubmeshes& tried) {
+      return !seen.insert(tried.num_devices).second;
+    });
   }
 
   absl::StatusOr<Assignment> AssignmentOf(const FoundPipeline& found) {

@@ -1,6 +1,8 @@
 // What becomes of a pipeline that does not fit into the memory of its devices.
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -96,6 +98,33 @@ TEST(PipelineMemoryLimit, AGivenChoiceOfWhatToRecomputeStays) {
   ASSERT_TRUE(limited.ok()) << Message(limited.status());
   EXPECT_EQ(limited->plan.remat, dots);
   EXPECT_THAT(Message(PlanUnder(kMiB).status()), HasSubstr("1048576 are allowed; raise the limit"));
+}
+
+// However often a parting of the devices was planned or passed over, it is shown once.
+TEST(PipelineMemoryLimit, EveryPartingIsShownOnce) {
+  const auto plan_under = [](std::optional<int64_t> limit) {
+    Cluster cluster = Cluster::Preset("p3.16xlarge").value();
+    cluster.devices_per_host = 4;
+    return PlanPipeline(FourLayers(),
+                        {.cluster = cluster,
+                         .micro_batches = {.num_micro_batches = 8},
+                         .pipeline = PipelineOptions{},
+                         .search = {.memory_limit_bytes = limit, .work_limit = 1'000'000'000}});
+  };
+  const auto free = plan_under(std::nullopt);
+  ASSERT_TRUE(free.ok()) << Message(free.status());
+  for (const double part : {0.95, 0.85, 0.75}) {
+    const auto planned =
+        plan_under(static_cast<int64_t>(part * static_cast<double>(free->plan.peak_memory_bytes)));
+    ASSERT_TRUE(planned.ok()) << Message(planned.status());
+    std::set<std::vector<int>> partings;
+    for (const TriedSubmeshes& tried : planned->tried) {
+      EXPECT_TRUE(partings.insert(tried.num_devices).second)
+          << part << ": " << testing::PrintToString(tried.num_devices);
+    }
+    EXPECT_TRUE(planned->tried.front().chosen);
+    EXPECT_EQ(planned->tried.front().num_devices, planned->num_devices());
+  }
 }
 
 }  // namespace
