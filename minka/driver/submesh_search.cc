@@ -279,9 +279,9 @@ class SubmeshSearch {
   std::vector<TriedSubmeshes> tried_;
   std::optional<PlannedPipeline> best_;
   double underestimate_ = 1;  // of memory
-  // What a step of the fastest pipeline takes without a limit; of those planned, before stages are
-  // given limits.
-  double fastest_us_ = 0, unlimited_us_ = std::numeric_limits<double>::infinity();
+  double fastest_us_ = 0;     // a step of the fastest pipeline without a limit, as estimated
+  // The least that a planned one takes before its stages are given limits.
+  double unlimited_us_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace

@@ -275,6 +275,10 @@ Json CasesJson(const Question& question, const std::vector<Case>& cases) {
 
 absl::Status RunWhatIf(const Question& question) {
   std::vector<Case> cases = CasesOf(question);
+  if (cases.size() > 1 && std::ranges::find(question.fixed, "-") != question.fixed.end()) {
+    return InvalidArgument(
+        "standard input can be read for one plan alone; give the module as a file");
+  }
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
     const std::string progress = fmt::format("{} of {}: ", i + 1, cases.size());

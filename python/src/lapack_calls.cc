@@ -14,12 +14,10 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/hlo.pb.h"
 #include "minka/ir/replace_by_calls.h"
+#include "triangular_solve.h"
 
 namespace minka {
 namespace {
-
-// TriangularSolveOptions.Transpose.
-constexpr int kNoTranspose = 1, kTranspose = 2, kAdjoint = 3;
 
 // "potrf" of "lapack_spotrf_ffi", whose letter behind the prefix is the type; empty: no such call.
 std::string_view RoutineOf(const Instruction& instruction) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "minka/ir/hlo.pb.h"
+#include "triangular_solve.h"
 
 namespace minka {
 namespace {
@@ -15,9 +16,6 @@ using Direction = CompareAttributes::Direction;
 
 // So many columns are factored one by one; what they do to those behind them is one product.
 constexpr int64_t kBlockColumns = 128;
-
-// TriangularSolveOptions.Transpose.
-constexpr int kNoTranspose = 1;
 
 std::vector<int64_t> FirstDims(size_t count) {
   std::vector<int64_t> dims(count);

@@ -236,6 +236,8 @@ TEST_F(PlanCommandTest, WhatIfSaysWhyThereIsNoPlan) {
   EXPECT_NE(unknown.exit_code, 0);
   EXPECT_THAT(unknown.err, HasSubstr("--meshes"));
   EXPECT_THAT(Run("whatif gpt-tiny --method").err, HasSubstr("--method wants a value"));
+  EXPECT_THAT(Run("whatif - --num-devices 2,4 < /dev/null").err,
+              HasSubstr("give the module as a file"));
 }
 
 }  // namespace
