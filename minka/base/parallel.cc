@@ -1,5 +1,7 @@
 #include "minka/base/parallel.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -18,6 +20,8 @@ void ForEachInParallel(int n, int num_threads, const std::function<void(int)>& r
 }
 
 int NumHardwareThreads() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 

@@ -10,7 +10,8 @@ namespace minka {
 // and does not throw.
 void ForEachInParallel(int n, int num_threads, const std::function<void(int)>& run);
 
-// What the machine runs at a time; 1 where it does not say.
+// How many threads can run at a time: the cores that this process is allowed to use; 1 where the
+// system does not say.
 int NumHardwareThreads();
 
 }  // namespace minka

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // 7: what other processes took meanwhile.
-constexpr int kSchemaVersion = 7;
+constexpr int kSchemaVersion = 8;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};

@@ -315,8 +315,12 @@ absl::StatusOr<Module> LaunchProgram(int count) {
   Value x = b.Parameter({ElementType::kF32, {16, 16}}, "x");
   const Value zero = b.Scalar(ElementType::kF32, 0);
   for (int i = 0; i < count; ++i) {
-    const Value sums = b.Reduce(x, zero, {1}, Opcode::kMaximum);
-    x = b.Binary(Opcode::kSubtract, x, b.Broadcast(sums, {16, 16}, {0}));
+    // Nothing is fused across a barrier: a reduction would compute all before it again.
+    const Value row_maxima[] = {b.Reduce(x, zero, {1}, Opcode::kMaximum)};
+    const Value maxima = b.OptBarrier(row_maxima)[0];
+    const Value differences[] = {
+        b.Binary(Opcode::kSubtract, x, b.Broadcast(maxima, {16, 16}, {0}))};
+    x = b.OptBarrier(differences)[0];
   }
   b.SetResults({x});
   return std::move(module).Finish();

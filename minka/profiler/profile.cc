@@ -18,6 +18,7 @@
 #include "minka/analysis/flops.h"
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
+#include "minka/base/parallel.h"
 #include "minka/base/processor_time.h"
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
@@ -201,7 +202,7 @@ class Profiler {
 
   absl::StatusOr<Calibration> Run() {
     Calibration out{.processor = ProcessorName(),
-                    .cores = static_cast<int>(std::thread::hardware_concurrency()),
+                    .cores = NumHardwareThreads(),
                     .plugin = devices_.version(),
                     .num_devices = options_.num_devices};
     out.cache_bytes = MeasuredCacheBytes(out.cores);
@@ -523,9 +524,8 @@ std::string CalibrationPath(const LocalDevices& devices, int num_devices) {
   const std::filesystem::path folder = cache && *cache ? std::filesystem::path(cache)
                                        : home && *home ? std::filesystem::path(home) / ".cache"
                                                        : std::filesystem::path(".cache");
-  const std::string key =
-      fmt::format("{}|{}|{}|{}", ProcessorName(), std::thread::hardware_concurrency(),
-                  devices.version(), num_devices);
+  const std::string key = fmt::format("{}|{}|{}|{}", ProcessorName(), NumHardwareThreads(),
+                                      devices.version(), num_devices);
   return (folder / "minka" / fmt::format("profile-{}.json", HashText(StableHash(key)))).string();
 }
 

@@ -1,22 +1,18 @@
 #include "minka/runtime/mesh/local_devices.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <string>
-#include <thread>
 
 #include "minka/base/status.h"
+#include "minka/runtime/pjrt/platform.h"
 
 namespace minka {
 namespace {
 
-// XLA sizes the CPU client's pool for operations by NPROC (else by the cores), and collectives that
-// go on in that pool block its threads: with as few threads as devices, members of a collective
-// wait for ones that get none (seen: a GPT step on 8 devices and 2 cores).
-void MakeRoomForCollectives(int num_devices) {
-  const int threads =
-      std::max(2 * num_devices, static_cast<int>(std::thread::hardware_concurrency()));
-  setenv("NPROC", std::to_string(threads).c_str(), /*overwrite=*/0);
+// XLA sizes the pool by NPROC, else by the cores.
+void SetThreadPool(int num_devices) {
+  const int num_threads = pjrt::CpuThreadPoolFor(num_devices).num_threads;
+  setenv("NPROC", std::to_string(num_threads).c_str(), /*overwrite=*/0);
 }
 
 }  // namespace
@@ -36,7 +32,7 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
   ASSIGN_OR_RETURN(const std::string path,
                    pjrt::FindPlugin({.kind = options.kind, .path = options.plugin_path}));
   pjrt::PrepareEnvironment(options.kind);
-  if (options.kind == Platform::kCpu) MakeRoomForCollectives(options.num_devices);
+  if (options.kind == Platform::kCpu) SetThreadPool(options.num_devices);
   ASSIGN_OR_RETURN(const pjrt::Plugin plugin, pjrt::Plugin::Load(path));
   ASSIGN_OR_RETURN(pjrt::Client client,
                    pjrt::Client::Create(plugin, {.num_devices = options.num_devices}));

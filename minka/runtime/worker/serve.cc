@@ -4,7 +4,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include <utility>
 
 #include "grpcpp/grpcpp.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/runtime/worker/wire.h"
 #include "minka/runtime/worker/worker.grpc.pb.h"
@@ -159,8 +159,7 @@ class WorkerService : public worker::Worker::Service {
     about->set_version(options_.version);
     std::array<char, HOST_NAME_MAX + 1> host = {};
     if (::gethostname(host.data(), host.size() - 1) == 0) about->set_host(host.data());
-    cpu_set_t cpus;
-    if (::sched_getaffinity(0, sizeof(cpus), &cpus) == 0) about->set_cpus(CPU_COUNT(&cpus));
+    about->set_cpus(NumHardwareThreads());
     const int64_t page = ::sysconf(_SC_PAGESIZE);
     about->set_memory_bytes(page * ::sysconf(_SC_PHYS_PAGES));
     about->set_available_memory_bytes(page * ::sysconf(_SC_AVPHYS_PAGES));
