@@ -47,6 +47,10 @@ build/stamps/deps-lint: scripts/packages_lint.txt scripts/requirements_lint.txt 
 	scripts/make_venv.sh build/venv scripts/requirements_lint.txt
 	mkdir -p $(@D) && touch $@
 
+build/stamps/deps-browser: scripts/packages_browser.txt scripts/install_packages.sh
+	scripts/install_packages.sh scripts/packages_browser.txt
+	mkdir -p $(@D) && touch $@
+
 build/stamps/deps-bench: benchmarks/requirements.txt scripts/make_venv.sh
 	scripts/make_venv.sh build/venv-jax benchmarks/requirements.txt
 	mkdir -p $(@D) && touch $@
@@ -80,7 +84,7 @@ demo: build
 .PHONY: test-release test-asan test-tsan
 test: test-release test-asan test-tsan
 
-test-release: python
+test-release: python build/stamps/deps-browser
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) --no-tests=error
 

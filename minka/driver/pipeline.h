@@ -16,6 +16,7 @@
 #include "minka/lowering/stages.h"
 #include "minka/plan/pipeline_plan.h"
 #include "minka/program/pipeline_program.h"
+#include "minka/report/chrome_trace.h"
 #include "minka/report/pipeline_comparison.h"
 #include "minka/report/pipeline_table.h"
 #include "minka/runtime/pipeline/pipeline_executor.h"

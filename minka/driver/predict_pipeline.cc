@@ -106,33 +106,6 @@ std::vector<PlannedTransfers> TransfersOf(const Cluster& cluster, const PlannedP
   return out;
 }
 
-// As PlanStep estimates a mesh's memory: XLA:CPU is imitated, other compilers are not.
-absl::Status EstimatePipelineMemory(const Cluster& cluster, PlannedPipeline& out) {
-  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(out, cluster.platform()));
-  std::vector<std::map<ProgramTask, int64_t>> of_stages;
-  if (cluster.platform() != Platform::kCpu) {
-    for (size_t stage = 0; stage < out.plan.stages.size(); ++stage) {
-      of_stages.push_back(
-          TemporariesOf(out.staged.stages[stage], out.plan.stages[stage].plan.stage));
-    }
-  }
-  std::vector<std::vector<int64_t>> temporary;
-  for (const MeshProgram& mesh : program.meshes) {
-    temporary.emplace_back();
-    for (const StageProgram& of_stage : mesh.programs) {
-      if (!of_stages.empty()) {
-        temporary.back().push_back(of_stages[of_stage.stage][of_stage.task]);
-        continue;
-      }
-      const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
-      temporary.back().push_back(memory.upper_bound_bytes() - memory.argument_bytes -
-                                 memory.output_bytes);
-    }
-  }
-  SetMemory(program, temporary, out.plan);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStagePlan& stage) {
@@ -168,6 +141,32 @@ std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const Stag
   std::map<ProgramTask, int64_t> temporaries;
   for (const auto& [task, number] : numbers) temporaries[task] = bytes[number];
   return temporaries;
+}
+
+std::vector<std::vector<int64_t>> TemporariesOfPrograms(Platform platform,
+                                                        const PlannedPipeline& planned,
+                                                        const PipelineProgram& program) {
+  std::vector<std::map<ProgramTask, int64_t>> of_stages;
+  if (platform != Platform::kCpu) {
+    for (size_t stage = 0; stage < planned.plan.stages.size(); ++stage) {
+      of_stages.push_back(
+          TemporariesOf(planned.staged.stages[stage], planned.plan.stages[stage].plan.stage));
+    }
+  }
+  std::vector<std::vector<int64_t>> temporary;
+  for (const MeshProgram& mesh : program.meshes) {
+    temporary.emplace_back();
+    for (const StageProgram& of_stage : mesh.programs) {
+      if (!of_stages.empty()) {
+        temporary.back().push_back(of_stages[of_stage.stage][of_stage.task]);
+        continue;
+      }
+      const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
+      temporary.back().push_back(memory.upper_bound_bytes() - memory.argument_bytes -
+                                 memory.output_bytes);
+    }
+  }
+  return temporary;
 }
 
 std::map<ProgramKind, ProgramCost> CostsByProgram(const StageStep& staged, const StagePlan& plan) {
@@ -237,7 +236,9 @@ absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
   const double all = timeline.step_time * static_cast<double>(timeline.idle.size());
   plan.bubble = all > 0 ? idle / all : 0;
   plan.transfers = TransfersOf(cluster, planned);
-  return EstimatePipelineMemory(cluster, planned);
+  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(planned, cluster.platform()));
+  SetMemory(program, TemporariesOfPrograms(cluster.platform(), planned, program), plan);
+  return absl::OkStatus();
 }
 
 }  // namespace minka

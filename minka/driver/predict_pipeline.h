@@ -33,6 +33,12 @@ void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStageP
 // imitated.
 std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan);
 
+// By mesh and program, what each holds besides its arguments and results, as PlanStep estimates it:
+// XLA:CPU is imitated, other compilers are not.
+std::vector<std::vector<int64_t>> TemporariesOfPrograms(Platform platform,
+                                                        const PlannedPipeline& planned,
+                                                        const PipelineProgram& program);
+
 // What every mesh needs per device, from what each of its programs holds besides its arguments and
 // results (by mesh and program).
 void SetMemory(const PipelineProgram& program,

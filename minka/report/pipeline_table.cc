@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <tuple>
 
 #include "fmt/format.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
-#include "nlohmann/json.hpp"
 
 namespace minka {
 namespace {
@@ -143,52 +141,6 @@ std::string TimelineGrid(const Timeline& timeline, int width) {
     text += fmt::format("mesh {:<2} |{}|\n", mesh, line);
   }
   return text;
-}
-
-std::string ChromeTrace(const Timeline& timeline,
-                        const std::vector<std::vector<TracedEvent>>& measured) {
-  auto events = nlohmann::ordered_json::array();
-  const auto name_row = [&](const char* kind, int process, size_t thread, const std::string& name) {
-    events.push_back({{"name", kind},
-                      {"ph", "M"},
-                      {"pid", process},
-                      {"tid", thread},
-                      {"args", {{"name", name}}}});
-  };
-  const auto add = [&](int process, size_t thread, const TracedEvent& event) {
-    events.push_back({{"name", event.name},
-                      {"cat", event.category},
-                      {"ph", "X"},
-                      {"ts", event.begin_us},
-                      {"dur", event.end_us - event.begin_us},
-                      {"pid", process},
-                      {"tid", thread}});
-  };
-  if (!measured.empty()) {
-    name_row("process_name", 0, 0, "predicted");
-    name_row("process_name", 1, 0, "measured");
-  }
-  for (size_t mesh = 0; mesh < timeline.meshes.size(); ++mesh) {
-    name_row("thread_name", 0, mesh, fmt::format("mesh {}", mesh));
-    for (const TimedTask& timed : timeline.meshes[mesh]) {
-      add(0, mesh,
-          {ToString(timed.task), std::string(TaskKindName(timed.task.kind)), timed.begin,
-           timed.end});
-    }
-  }
-  double start = std::numeric_limits<double>::infinity();
-  for (const std::vector<TracedEvent>& of_mesh : measured) {
-    for (const TracedEvent& event : of_mesh) start = std::min(start, event.begin_us);
-  }
-  for (size_t mesh = 0; mesh < measured.size(); ++mesh) {
-    name_row("thread_name", 1, mesh, fmt::format("mesh {}", mesh));
-    for (TracedEvent event : measured[mesh]) {
-      event.begin_us -= start;
-      event.end_us -= start;
-      add(1, mesh, event);
-    }
-  }
-  return nlohmann::ordered_json{{"traceEvents", std::move(events)}}.dump() + "\n";
 }
 
 std::string PipelineTable(const Step& prepared, const PipelinePlan& plan, const Schedule& schedule,

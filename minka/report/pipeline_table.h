@@ -41,15 +41,4 @@ std::string LayersText(const std::vector<int>& layers);
 // . where the mesh waits.
 std::string TimelineGrid(const Timeline& timeline, int width);
 
-// What a mesh did in a measured step, in microseconds.
-struct TracedEvent {
-  std::string name, category;
-  double begin_us = 0, end_us = 0;
-};
-
-// The step for chrome://tracing and Perfetto: a row per mesh, an event per task as it is predicted.
-// `measured`, by mesh: the same of a step that ran, below it.
-std::string ChromeTrace(const Timeline& timeline,
-                        const std::vector<std::vector<TracedEvent>>& measured = {});
-
 }  // namespace minka

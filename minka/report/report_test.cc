@@ -1,12 +1,31 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "minka/report/chrome_trace.h"
 #include "minka/report/comparison.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
 
 namespace minka {
 namespace {
+
+TEST(ChromeTrace, WhatWasMeasuredIsReadBackFromItsFirstMoment) {
+  const Timeline predicted = {
+      .meshes = {{{{TaskKind::kForward, 0, 0}, 0, 5}}, {{{TaskKind::kForward, 1, 0}, 5, 9}}},
+      .step_time = 9};
+  const std::vector<std::vector<TracedEvent>> measured = {
+      {{"run stage 0 forward", "run", 100, 106}}, {{"receive %1", "receive", 106, 107}}};
+  const auto read = MeasuredEvents(ChromeTrace(predicted, measured));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT(*read, testing::ElementsAre(
+                         testing::ElementsAre(TracedEvent{"run stage 0 forward", "run", 0, 6}),
+                         testing::ElementsAre(TracedEvent{"receive %1", "receive", 6, 7})));
+  EXPECT_FALSE(MeasuredEvents(ChromeTrace(predicted)).ok());
+  EXPECT_FALSE(MeasuredEvents("[]").ok());
+  EXPECT_FALSE(MeasuredEvents(R"({"traceEvents":[{"ph":"X","pid":1,"tid":1e9,"name":"a",)"
+                              R"("cat":"run","ts":0,"dur":1}]})")
+                   .ok());
+}
 
 TEST(Format, ThreeDigitsAndAUnit) {
   EXPECT_EQ(FormatBytes(0), "0 B");

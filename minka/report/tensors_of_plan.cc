@@ -7,6 +7,7 @@
 #include "minka/base/status.h"
 #include "minka/ir/names.h"
 #include "minka/ir/trained_parameters.h"
+#include "minka/plan/plan_json.h"
 #include "minka/plan/reshard_text.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
@@ -210,8 +211,6 @@ class Operation {
   const InstructionId id_;
   const OpRule rule_;
 };
-
-constexpr std::string_view kPhaseNames[] = {"forward", "backward", "apply"};
 
 std::string StepsText(const Reshard& reshard, const Mesh& mesh) {
   std::vector<std::string> steps;

@@ -37,6 +37,7 @@ void AddProfileCommand(CLI::App& app, CommandLine& line);
 void AddExplainCommand(CLI::App& app, CommandLine& line);
 void AddDiffCommand(CLI::App& app, CommandLine& line);
 void AddWhatIfCommand(CLI::App& app, CommandLine& line);
+void AddReportCommand(CLI::App& app, CommandLine& line);
 void AddOperationsCommand(CLI::App& app, CommandLine& line);
 void AddWorkerCommand(CLI::App& app, CommandLine& line);
 void AddWorkersCommand(CLI::App& app, CommandLine& line);

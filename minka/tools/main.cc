@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   minka::AddExplainCommand(app, line);
   minka::AddDiffCommand(app, line);
   minka::AddWhatIfCommand(app, line);
+  minka::AddReportCommand(app, line);
   minka::AddOperationsCommand(app, line);
   minka::AddSolveCommand(app, line.exit_code);
   minka::AddWorkerCommand(app, line);

@@ -73,8 +73,8 @@ TEST(LocalDevicesTest, ThreadsAreEnoughForConvolutionsBetweenCollectives) {
   for (int device = 0; device < num_devices; ++device) {
     for (int i = 0; i < program.num_parameters(); ++i) {
       const Shape& shape = program.parameter_shape(i);
-      arguments[device].push_back(Must(
-          devices.client.CopyFromHost(device, shape, *FilledLiteral(shape, 1.0 / 64).bytes)));
+      arguments[device].push_back(
+          Must(devices.client.CopyFromHost(device, shape, *FilledLiteral(shape, 1.0 / 64).bytes)));
     }
     for (pjrt::Buffer& buffer : arguments[device]) pointers[device].push_back(&buffer);
   }
