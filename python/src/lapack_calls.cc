@@ -72,16 +72,15 @@ class Replacement {
   }
 
   std::vector<Value> TriangularSolve() {
+    using Transpose = TriangularForm::Transpose;
     const char transpose = LetterOf(call_, "trans_x");
-    hlo::HloInstructionProto fields;
-    hlo::TriangularSolveOptions& options = *fields.mutable_triangular_solve_options();
-    options.set_left_side(LetterOf(call_, "side") == 'L');
-    options.set_lower(IsLower());
-    options.set_unit_diagonal(LetterOf(call_, "diag") == 'U');
-    options.set_transpose_a(transpose == 'C'   ? kAdjoint
-                            : transpose == 'T' ? kTranspose
-                                               : kNoTranspose);
-    return Opaque(Opcode::kOther, "triangular-solve", 1, fields);
+    const TriangularForm form{.is_left = LetterOf(call_, "side") == 'L',
+                              .is_lower = IsLower(),
+                              .has_unit_diagonal = LetterOf(call_, "diag") == 'U',
+                              .transpose = transpose == 'C'   ? Transpose::kAdjoint
+                                           : transpose == 'T' ? Transpose::kTranspose
+                                                              : Transpose::kNone};
+    return {minka::TriangularSolve(b_, operands_[0], operands_[1], form)};
   }
 
   // The same packed form in both: R above, reflectors below the diagonal.

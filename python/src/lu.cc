@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <utility>
 #include <vector>
 
-#include "minka/ir/hlo.pb.h"
 #include "triangular_solve.h"
 
 namespace minka {
@@ -223,21 +221,6 @@ Value TakeRows(ComputationBuilder& b, Value x, Value order) {
                    .index_vector_dim = num_batch_dims + 1});
 }
 
-// x of L x = y, for L below the diagonal of `factors`, which is one.
-Value SolveUnitLower(ComputationBuilder& b, Value factors, Value y) {
-  hlo::HloInstructionProto fields;
-  hlo::TriangularSolveOptions& options = *fields.mutable_triangular_solve_options();
-  options.set_left_side(true);
-  options.set_lower(true);
-  options.set_unit_diagonal(true);
-  options.set_transpose_a(kNoTranspose);
-  return b.Append({.opcode = Opcode::kOther,
-                   .operands = {factors, y},
-                   .results = {b.shape(y)},
-                   .attributes = OpaqueAttributes{.name = "triangular-solve"},
-                   .undecoded = std::make_shared<std::string>(fields.SerializeAsString())});
-}
-
 Value Product(ComputationBuilder& b, Value x, Value y) {
   const std::vector<int64_t> batch_dims = FirstDims(b.shape(x).dims.size() - 2);
   const auto rows = static_cast<int64_t>(batch_dims.size());
@@ -253,8 +236,9 @@ Value RightOf(ComputationBuilder& b, const PanelState& block, Value right) {
   const std::vector<int64_t>& dims = b.shape(block.panel).dims;
   const int64_t num_rows = dims[dims.size() - 2], width = dims.back();
   const int64_t num_columns = b.shape(right).dims.back();
-  const Value upper = SolveUnitLower(b, Part(b, block.panel, {0, 0}, {width, width}),
-                                     Part(b, right, {0, 0}, {width, num_columns}));
+  const Value upper =
+      TriangularSolve(b, Part(b, block.panel, {0, 0}, {width, width}),
+                      Part(b, right, {0, 0}, {width, num_columns}), {.has_unit_diagonal = true});
   if (num_rows == width) return upper;
   const Value factors = Part(b, block.panel, {width, 0}, {num_rows, width});
   const Value lower =
