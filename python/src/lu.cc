@@ -257,6 +257,10 @@ LuFactors FactorLu(ComputationBuilder& b, Value matrices) {
   const auto row_dim = static_cast<int64_t>(shape.dims.size()) - 2, column_dim = row_dim + 1;
   const int64_t num_rows = shape.dims[row_dim], num_columns = shape.dims[column_dim];
   const int64_t num_pivots = std::min(num_rows, num_columns);
+  if (num_pivots == 0) {
+    const Value zero = b.Scalar(ElementType::kS32, 0);
+    return {.factors = matrices, .pivots = b.Broadcast(zero, Matrices(b, shape).Dims({0}), {})};
+  }
 
   Value x = matrices;
   std::vector<Value> pivots;

@@ -104,6 +104,7 @@ ON_MATRICES = {
     "lu of wide and of tall matrices": lambda x: (lax.linalg.lu(x[:, :3]), lax.linalg.lu(x[..., :3])),
     # Blocks of columns.
     "lu of large matrices": lambda x: linalg.lu_factor(jnp.tile(x[:2], (1, 25, 30)) + LARGE),
+    "lu of empty matrices": lambda x: (lax.linalg.lu(x[:, :0]), lax.linalg.lu(x[..., :0]), jnp.linalg.det(x[:, :0, :0])),
     "lu of singular matrices": lambda x: jnp.linalg.det(x.at[1, :, 2].set(0).at[2, 3].set(x[2, 4])),
     "lu of complex matrices": lambda x: (lambda lu: (lu.real, lu.imag))(linalg.lu_factor(x + 1j * x[::-1])[0]),
     "inverse": lambda x: jnp.linalg.inv(positive(x)),
