@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -147,28 +149,28 @@ absl::StatusOr<std::string> SaveCheckpoint(const SaveOptions& options, Checkpoin
 }
 
 absl::Status CheckFits(const CheckpointReader& checkpoint, const Step& step) {
-  std::map<std::string, const CheckpointTensor*> tensors;
+  std::set<std::string> left_over;
   for (const CheckpointTensor& tensor : checkpoint.manifest().tensors) {
-    tensors[tensor.name] = &tensor;
+    left_over.insert(tensor.name);
   }
   const Computation& entry = step.module.entry_computation();
   for (size_t i = 0; i < step.parameters.size(); ++i) {
     if (!IsResident(step.parameters[i])) continue;
     const std::string& name = step.parameters[i].name;
     const Shape& shape = entry.instructions[entry.parameters[i]].shape();
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) {
+    const std::optional<FoundTensor> found = checkpoint.Find(name);
+    if (!found) {
       return InvalidArgument("{}, which has no {}", Origin(checkpoint), name);
     }
-    if (found->second->shape != shape) {
+    if (found->shape != shape) {
       return InvalidArgument("{}, whose {} is {}, not {}", Origin(checkpoint), name,
-                             ToString(found->second->shape), ToString(shape));
+                             ToString(found->shape), ToString(shape));
     }
-    tensors.erase(found);
+    for (const CheckpointTensor* const saved : found->saved) left_over.erase(saved->name);
   }
-  if (tensors.empty()) return absl::OkStatus();
+  if (left_over.empty()) return absl::OkStatus();
   return InvalidArgument("{}, which has {}; the step to resume has not", Origin(checkpoint),
-                         tensors.begin()->first);
+                         *left_over.begin());
 }
 
 absl::StatusOr<std::vector<DistributedArray>> RestoreArrays(

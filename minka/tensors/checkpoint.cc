@@ -12,6 +12,7 @@
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
 #include "minka/base/status.h"
+#include "minka/ir/row_name.h"
 
 namespace minka {
 namespace {
@@ -203,13 +204,69 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path)
   return CheckpointReader(checkpoint, std::move(read.manifest), std::move(read.hash));
 }
 
-const CheckpointTensor* CheckpointReader::Find(const std::string& name) const {
+const CheckpointTensor* CheckpointReader::Saved(const std::string& name) const {
   const auto found = numbers_.find(name);
   return found == numbers_.end() ? nullptr : &manifest_.tensors[found->second];
 }
 
-absl::StatusOr<std::vector<std::string>> CheckpointReader::Read(const CheckpointTensor& tensor,
+std::optional<FoundTensor> CheckpointReader::Find(const std::string& name) const {
+  if (const CheckpointTensor* const saved = Saved(name)) {
+    return FoundTensor{.shape = saved->shape, .saved = {saved}};
+  }
+  if (const std::optional<NamedRow> row = ParseRowName(name)) {
+    const CheckpointTensor* const whole = Saved(row->name);
+    if (whole == nullptr || whole->shape.rank() == 0 || row->row >= whole->shape.dims[0]) {
+      return std::nullopt;
+    }
+    FoundTensor stored{.shape = whole->shape, .saved = {whole}, .row = row->row};
+    stored.shape.dims[0] = 1;
+    return stored;
+  }
+  FoundTensor stored;
+  while (const CheckpointTensor* const row =
+             Saved(RowName(name, static_cast<int64_t>(stored.saved.size())))) {
+    if (stored.saved.empty()) stored.shape = row->shape;
+    if (row->shape != stored.shape || row->shape.rank() == 0 || row->shape.dims[0] != 1) {
+      return std::nullopt;
+    }
+    stored.saved.push_back(row);
+  }
+  if (stored.saved.empty()) return std::nullopt;
+  stored.shape.dims[0] = static_cast<int64_t>(stored.saved.size());
+  return stored;
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointReader::Read(const FoundTensor& tensor,
                                                                 const std::vector<Box>& boxes) {
+  std::vector<Box> moved = boxes;
+  if (tensor.saved.size() == 1) {
+    for (Box& box : moved) {
+      if (!tensor.row) continue;
+      box.begin[0] += *tensor.row;
+      box.end[0] += *tensor.row;
+    }
+    return ReadSaved(*tensor.saved.front(), moved);
+  }
+  std::vector<std::string> parts(boxes.size());
+  for (int64_t row = 0; row < tensor.shape.dims[0]; ++row) {
+    std::vector<Box> of_row;
+    std::vector<size_t> numbers;
+    for (size_t i = 0; i < boxes.size(); ++i) {
+      if (row < boxes[i].begin[0] || row >= boxes[i].end[0]) continue;
+      of_row.push_back(boxes[i]);
+      of_row.back().begin[0] = 0;
+      of_row.back().end[0] = 1;
+      numbers.push_back(i);
+    }
+    if (of_row.empty()) continue;
+    ASSIGN_OR_RETURN(const std::vector<std::string> read, ReadSaved(*tensor.saved[row], of_row));
+    for (size_t i = 0; i < read.size(); ++i) parts[numbers[i]] += read[i];
+  }
+  return parts;
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointReader::ReadSaved(
+    const CheckpointTensor& tensor, const std::vector<Box>& boxes) {
   const int64_t element_bytes = ElementBytes(tensor.shape.type);
   std::vector<std::string> parts;
   for (const Box& box : boxes) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,14 @@ class CheckpointWriter {
   CheckpointManifest manifest_;
 };
 
+// A tensor of a checkpoint as it is asked for: as it was saved; a row of it; or of rows that were
+// saved one by one (ir/row_name.h), whoever asks.
+struct FoundTensor {
+  Shape shape;
+  std::vector<const CheckpointTensor*> saved;  // one, or all rows
+  std::optional<int64_t> row;                  // of the one
+};
+
 // Not thread-safe.
 class CheckpointReader {
  public:
@@ -56,15 +65,18 @@ class CheckpointReader {
   const CheckpointManifest& manifest() const { return manifest_; }
   // Equal for checkpoints that are equal.
   const std::string& hash() const { return hash_; }
-  // Null: there is no such tensor.
-  const CheckpointTensor* Find(const std::string& name) const;
+  // nullopt: there is no such tensor.
+  std::optional<FoundTensor> Find(const std::string& name) const;
   // What lies in the boxes, of the tiles that overlap with them each read once, and only those;
   // errors name the file whose size or contents are not what the manifest says.
-  absl::StatusOr<std::vector<std::string>> Read(const CheckpointTensor& tensor,
+  absl::StatusOr<std::vector<std::string>> Read(const FoundTensor& tensor,
                                                 const std::vector<Box>& boxes);
 
  private:
   CheckpointReader(std::string path, CheckpointManifest manifest, std::string hash);
+  const CheckpointTensor* Saved(const std::string& name) const;
+  absl::StatusOr<std::vector<std::string>> ReadSaved(const CheckpointTensor& tensor,
+                                                     const std::vector<Box>& boxes);
   absl::StatusOr<std::string> ReadTile(const CheckpointTensor& tensor, int tile);
 
   std::string path_;

@@ -86,9 +86,9 @@ TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
     const auto parts = reader->Read(*reader->Find("w"), {{{0}, {2}}, {{1}, {2}}});
     ASSERT_TRUE(parts.ok()) << parts.status();
     EXPECT_THAT(*parts, ElementsAre("ab", "b"));
-    const CheckpointTensor& empty = *reader->Find("empty");
+    const FoundTensor empty = *reader->Find("empty");
     EXPECT_THAT(*reader->Read(empty, {{{0, 0}, {0, 3}}}), ElementsAre(""));
-    EXPECT_EQ(reader->Find("x"), nullptr);
+    EXPECT_FALSE(reader->Find("x").has_value());
   }
 }
 
@@ -214,8 +214,8 @@ TEST_F(CheckpointTest, OnlyTilesThatAreAskedForAreRead) {
   }
   auto reader = CheckpointReader::Open(folder_.string());
   ASSERT_TRUE(reader.ok());
-  const CheckpointTensor& stored = *reader->Find("w");
-  EXPECT_EQ(stored, tensor);
+  const FoundTensor stored = *reader->Find("w");
+  EXPECT_EQ(*stored.saved.front(), tensor);
   const auto parts = reader->Read(stored, {{{0, 0}, {2, 4}}, {{0, 1}, {2, 3}}});
   ASSERT_TRUE(parts.ok()) << parts.status();
   EXPECT_THAT(*parts, ElementsAre("abcdefgh", "bcfg"));
@@ -224,6 +224,38 @@ TEST_F(CheckpointTest, OnlyTilesThatAreAskedForAreRead) {
   EXPECT_THAT(*again->Read(stored, {{{0, 0}, {2, 2}}}), ElementsAre("abef"));
   EXPECT_THAT(Message(again->Read(stored, {{{0, 1}, {2, 3}}}).status()),
               HasSubstr("1.safetensors: No such file or directory"));
+}
+
+// "whole" is saved as one tensor, "stack" as its three rows.
+TEST_F(CheckpointTest, RowsAreFoundInWholesAndWholesInRows) {
+  const Shape whole{ElementType::kS8, {3, 2}}, row{ElementType::kS8, {1, 2}};
+  const std::map<std::string, std::string> bytes = {
+      {"whole", "abcdef"}, {"stack[0]", "gh"}, {"stack[1]", "ij"}, {"stack[2]", "kl"}};
+  auto writer = CheckpointWriter::Create(folder_.string(), About(1));
+  ASSERT_TRUE(writer.ok());
+  std::map<std::string, Shape> shapes;
+  std::vector<CheckpointTensor> tensors;
+  for (const auto& [name, contents] : bytes) {
+    shapes[name] = name == "whole" ? whole : row;
+    tensors.push_back({name, shapes[name], {1, 1}, {{0, HashText(StableHash(contents))}}});
+  }
+  const auto written = WriteTensorsInTurn(
+      writer->path() + "/0.safetensors", shapes,
+      [&](const std::string& name) -> absl::StatusOr<std::string> { return bytes.at(name); });
+  ASSERT_TRUE(written.ok()) << written.status();
+  ASSERT_TRUE(writer->Commit({{"0.safetensors", *written}}, tensors, 1).ok());
+
+  auto reader = CheckpointReader::Open(folder_.string());
+  ASSERT_TRUE(reader.ok());
+  const FoundTensor stack = *reader->Find("stack"), row_of_whole = *reader->Find("whole[1]");
+  EXPECT_EQ(stack.shape, whole);
+  EXPECT_THAT(*reader->Read(stack, {{{0, 0}, {3, 2}}, {{1, 1}, {3, 2}}}),
+              ElementsAre("ghijkl", "jl"));
+  EXPECT_EQ(row_of_whole.shape, row);
+  EXPECT_THAT(*reader->Read(row_of_whole, {{{0, 0}, {1, 2}}, {{0, 1}, {1, 2}}}),
+              ElementsAre("cd", "d"));
+  EXPECT_FALSE(reader->Find("whole[3]").has_value());
+  EXPECT_FALSE(reader->Find("stack[3]").has_value());
 }
 
 TEST_F(CheckpointTest, FilesThatDidNotComeHereAreRefused) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "minka/base/hash.h"
@@ -36,8 +37,8 @@ absl::StatusOr<StoredFile> StoreParts(const std::string& path, std::span<const N
 absl::StatusOr<MeshArray> RestoreArray(const pjrt::Client& client, const ArrayLayout& layout,
                                        CheckpointReader& checkpoint, const std::string& name) {
   const auto& [shape, sharding, mesh, first_device] = layout;
-  const CheckpointTensor* const tensor = checkpoint.Find(name);
-  if (tensor == nullptr) return NotFound("{} has no tensor '{}'", checkpoint.path(), name);
+  const std::optional<FoundTensor> tensor = checkpoint.Find(name);
+  if (!tensor) return NotFound("{} has no tensor '{}'", checkpoint.path(), name);
   if (tensor->shape != shape) {
     return InvalidArgument("'{}' is {} in {}, not {}", name, ToString(tensor->shape),
                            checkpoint.path(), ToString(shape));
