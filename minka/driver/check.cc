@@ -96,13 +96,41 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step,
   return results;
 }
 
+namespace {
+
+// By result; those without bytes have no rows either.
+std::vector<Literal> InRows(const std::vector<Literal>& values, const StepRows& rows) {
+  std::vector<Literal> in_rows;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t num_rows = rows.results[i].size();
+    const bool is_split = num_rows > 1 && values[i].bytes;
+    const std::vector<Literal> parts =
+        is_split ? RowsOf(values[i]) : std::vector<Literal>(num_rows, values[i]);
+    in_rows.insert(in_rows.end(), parts.begin(), parts.end());
+  }
+  return in_rows;
+}
+
+OneDeviceResults InRows(OneDeviceResults results, const StepRows& rows) {
+  for (auto* const values : {&results.single, &results.reference, &results.before}) {
+    *values = InRows(*values, rows);
+  }
+  for (auto* const draws : {&results.nudged, &results.nudged_before}) {
+    for (std::vector<Literal>& values : *draws) values = InRows(values, rows);
+  }
+  return results;
+}
+
+}  // namespace
+
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
-                                                   int num_steps) {
+                                                   int num_steps, const UnsplitStep* unsplit) {
   ASSIGN_OR_RETURN(const pjrt::Client client, run.LocalClient());
   const Preparation preparation = PreparationOfRun(run);
-  ASSIGN_OR_RETURN(
-      const OneDeviceResults one_device,
-      RunOnOneDevice(run.step(), preparation.micro_batches, client, inputs, num_steps));
+  ASSIGN_OR_RETURN(OneDeviceResults one_device,
+                   RunOnOneDevice(unsplit ? unsplit->step : run.step(), preparation.micro_batches,
+                                  client, unsplit ? unsplit->inputs : inputs, num_steps));
+  if (unsplit) one_device = InRows(std::move(one_device), unsplit->rows);
   ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(run.runner(), inputs, num_steps));
   OracleReport report = CompareResults(run.step(), results, one_device);
   report.num_steps = num_steps;

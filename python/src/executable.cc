@@ -1,10 +1,14 @@
 #include "executable.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "jax_step.h"
 #include "minka/base/status.h"
+#include "requested_step.h"
 
 namespace minka {
 namespace {
@@ -105,11 +109,11 @@ absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const Parallelize
                                                                const std::stop_token& stop,
                                                                const OnPhase& on_phase) {
   on_phase("import");
-  ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
-  ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
+  ASSIGN_OR_RETURN(RequestedStep step, StepOfRequest(request));
+  ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(step.request));
   ASSIGN_OR_RETURN(
       Parallelized run,
-      Parallelize(step, Cluster::Local(request.num_devices), method,
+      Parallelize(step.planned.step, Cluster::Local(request.num_devices), method,
                   {.plan_path = request.plan_path,
                    .workers = WorkerOptions{.hosts_path = request.hosts_path,
                                             .binary = request.worker_binary,
@@ -118,63 +122,131 @@ absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const Parallelize
                    .on_step = on_phase,
                    .stop = stop,
                    .configuration = {{"method", request.method}, {"frontend", "python"}}}));
-  return std::unique_ptr<Executable>(new Executable(std::move(run)));
+  return std::unique_ptr<Executable>(
+      new Executable(std::move(step.given), std::move(step.planned.rows), std::move(run)));
+}
+
+std::function<absl::StatusOr<Literal>()> ArrayHandle::StartToHost() const {
+  if (parts.size() == 1) return parts.front().StartToHost();
+  std::vector<std::function<absl::StatusOr<Literal>()>> pending;
+  for (const DistributedArray& part : parts) pending.push_back(part.StartToHost());
+  return [pending = std::move(pending)]() -> absl::StatusOr<Literal> {
+    std::vector<Literal> rows;
+    for (const auto& wait : pending) {
+      ASSIGN_OR_RETURN(rows.emplace_back(), wait());
+    }
+    return Stacked(rows);
+  };
+}
+
+std::string ArrayHandle::ToString() const {
+  if (parts.size() == 1) return parts.front().ToString();
+  Shape shape = parts.front().layout().shape;
+  shape.dims[0] = static_cast<int64_t>(parts.size());
+  std::string text = minka::ToString(shape);
+  for (size_t first = 0, end = 0; first < parts.size(); first = end) {
+    while (end < parts.size() && parts[end].layout() == parts[first].layout()) ++end;
+    text += fmt::format("{} rows {}-{}: {}", first == 0 ? "" : ",", first, end - 1,
+                        parts[first].ToString());
+  }
+  return text;
 }
 
 absl::StatusOr<Literal> Executable::Value(int parameter, std::span<const uint8_t> bytes) const {
-  const Computation& entry = run_.step().module.entry_computation();
+  const Computation& entry = given_.module.entry_computation();
   const Shape& shape = entry.instructions[entry.parameters[parameter]].shape();
   if (static_cast<int64_t>(bytes.size()) != shape.num_bytes()) {
     return InvalidArgument("{} is {}, which has {} bytes; {} were given",
-                           run_.step().parameters[parameter].name, ToString(shape),
-                           shape.num_bytes(), bytes.size());
+                           given_.parameters[parameter].name, ToString(shape), shape.num_bytes(),
+                           bytes.size());
   }
   return Literal{shape, std::make_shared<const std::string>(
                             reinterpret_cast<const char*>(bytes.data()), bytes.size())};
 }
 
+std::vector<DistributedArray> Executable::TakeArrays(std::span<ArrayHandle* const> handles) const {
+  std::vector<DistributedArray> arrays(run_.step().parameters.size());
+  for (size_t i = 0; i < handles.size(); ++i) {
+    if (handles[i] == nullptr) continue;
+    for (size_t row = 0; row < rows_.parameters[i].size(); ++row) {
+      arrays[rows_.parameters[i][row]] = std::move(handles[i]->parts[row]);
+    }
+  }
+  return arrays;
+}
+
+void Executable::GiveBack(std::vector<DistributedArray> arrays,
+                          std::span<ArrayHandle* const> handles) const {
+  for (size_t i = 0; i < handles.size(); ++i) {
+    if (handles[i] == nullptr) continue;
+    for (size_t row = 0; row < rows_.parameters[i].size(); ++row) {
+      handles[i]->parts[row] = std::move(arrays[rows_.parameters[i][row]]);
+    }
+  }
+}
+
+std::vector<ArrayHandle> Executable::HandlesOf(std::vector<DistributedArray> arrays) const {
+  std::vector<ArrayHandle> handles(given_.parameters.size());
+  for (int i = 0; i < static_cast<int>(handles.size()); ++i) {
+    handles[i] = {.owner = identity_, .parameter = i};
+    for (const int row : rows_.parameters[i]) handles[i].parts.push_back(std::move(arrays[row]));
+  }
+  return handles;
+}
+
+absl::Status Executable::CheckIsThere(std::span<ArrayHandle* const> handles,
+                                      std::string_view consumer) const {
+  for (size_t i = 0; i < handles.size(); ++i) {
+    if (handles[i] == nullptr || !handles[i]->empty()) continue;
+    return FailedPrecondition("{} was consumed by {}; use what that returned",
+                              given_.parameters[i].name, consumer);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ArrayHandle> Executable::Put(int parameter, std::span<const uint8_t> bytes) {
   const std::lock_guard lock(mutex_);
   ASSIGN_OR_RETURN(const Literal value, Value(parameter, bytes));
-  ASSIGN_OR_RETURN(DistributedArray array, run_.runner().executor().Put(parameter, value));
+  const std::vector<int>& numbers = rows_.parameters[parameter];
+  const std::vector<Literal> parts = numbers.size() > 1 ? RowsOf(value) : std::vector{value};
+  ArrayHandle handle{.owner = identity_, .parameter = parameter};
+  for (size_t row = 0; row < parts.size(); ++row) {
+    ASSIGN_OR_RETURN(handle.parts.emplace_back(),
+                     run_.runner().executor().Put(numbers[row], parts[row]));
+  }
   run_.runner().executor().Flush();
-  return ArrayHandle{identity_, parameter, std::move(array)};
+  return handle;
 }
 
 absl::StatusOr<std::vector<ArrayHandle>> Executable::Run(std::span<ArrayHandle* const> resident,
                                                          std::span<const StepInput> inputs) {
   const std::lock_guard lock(mutex_);
-  const std::vector<ParameterInfo>& parameters = run_.step().parameters;
-  ParameterValues values(parameters.size());
+  ParameterValues values(run_.step().parameters.size());
   for (const StepInput& input : inputs) {
-    ASSIGN_OR_RETURN(values[input.parameter], Value(input.parameter, input.bytes));
+    ASSIGN_OR_RETURN(values[rows_.parameters[input.parameter].front()],
+                     Value(input.parameter, input.bytes));
   }
-  for (size_t i = 0; i < resident.size(); ++i) {
-    if (resident[i] == nullptr || !resident[i]->array.empty()) continue;
-    return FailedPrecondition("{} was consumed by an earlier step; use what that returned",
-                              parameters[i].name);
-  }
-  State state;
-  for (ArrayHandle* handle : resident) {
-    state.arrays.push_back(handle ? std::move(handle->array) : DistributedArray());
-  }
+  RETURN_IF_ERROR(CheckIsThere(resident, "an earlier step"));
+  State state{.arrays = TakeArrays(resident)};
   absl::StatusOr<std::vector<DistributedArray>> results = run_.runner().Launch(state, values);
   if (!results.ok()) {
-    for (size_t i = 0; i < resident.size(); ++i) {
-      if (resident[i]) resident[i]->array = std::move(state.arrays[i]);
-    }
+    GiveBack(std::move(state.arrays), resident);
     return results.status();
   }
   ASSIGN_OR_RETURN(state, run_.runner().NextState(std::move(state), *results));
   std::vector<ArrayHandle> handles;
-  for (DistributedArray& array : *results) handles.push_back({identity_, -1, std::move(array)});
-  for (int i = 0; i < static_cast<int>(resident.size()); ++i) {
-    if (!resident[i]) continue;
-    const int result = parameters[i].state_result;
-    ArrayHandle& handle = result < 0 ? *resident[i] : handles[result];
-    handle.parameter = i;
-    handle.array = std::move(state.arrays[i]);
+  for (const std::vector<int>& rows : rows_.results) {
+    ArrayHandle& handle = handles.emplace_back(ArrayHandle{.owner = identity_});
+    for (const int row : rows) handle.parts.push_back(std::move((*results)[row]));
   }
+  std::vector<ArrayHandle*> next(resident.begin(), resident.end());
+  for (int i = 0; i < static_cast<int>(next.size()); ++i) {
+    if (!next[i]) continue;
+    const int result = given_.parameters[i].state_result;
+    if (result >= 0) next[i] = &handles[result];
+    next[i]->parameter = i;
+  }
+  GiveBack(std::move(state.arrays), next);
   return handles;
 }
 
@@ -184,13 +256,15 @@ absl::StatusOr<std::string> Executable::Save(const SaveRequest& request,
   const std::lock_guard lock(mutex_);
   std::vector<NamedArray> arrays;
   for (size_t i = 0; i < state.size(); ++i) {
-    const ParameterInfo& parameter = run_.step().parameters[i];
-    if (parameter.role != ParameterRole::kState) continue;
-    if (state[i]->array.empty()) {
+    if (given_.parameters[i].role != ParameterRole::kState) continue;
+    if (state[i]->empty()) {
       return FailedPrecondition("{} was consumed by a step; use what that returned",
-                                parameter.name);
+                                given_.parameters[i].name);
     }
-    arrays.push_back({parameter.name, &state[i]->array});
+    for (size_t row = 0; row < state[i]->parts.size(); ++row) {
+      const ParameterInfo& parameter = run_.step().parameters[rows_.parameters[i][row]];
+      arrays.push_back({parameter.name, &state[i]->parts[row]});
+    }
   }
   return SaveArrays({.folder = request.folder, .keep = request.keep, .stop = stop},
                     {.step = request.step, .model = request.model}, run_.runner().executor(),
@@ -214,12 +288,11 @@ absl::StatusOr<std::vector<ArrayHandle>> Executable::Restore(const std::string& 
   }
   ASSIGN_OR_RETURN(std::vector<DistributedArray> arrays,
                    RestoreArrays(checkpoint, run_.runner().executor(), tensors, stop));
-  std::vector<ArrayHandle> handles(state.parameters.size());
+  std::vector<DistributedArray> by_parameter(state.parameters.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int number = tensors[i].parameter;
-    handles[number] = {identity_, number, std::move(arrays[i])};
+    by_parameter[tensors[i].parameter] = std::move(arrays[i]);
   }
-  return handles;
+  return HandlesOf(std::move(by_parameter));
 }
 
 absl::StatusOr<std::vector<ArrayHandle>> Executable::MakeState(
@@ -233,14 +306,25 @@ absl::StatusOr<std::vector<ArrayHandle>> Executable::MakeState(
     inputs.push_back({shape, std::make_shared<const std::string>(bytes[i])});
   }
   const std::lock_guard lock(mutex_);
-  ASSIGN_OR_RETURN(
-      std::vector<DistributedArray> values,
-      MakeValues({std::move(step), parameters}, inputs, run_.executor(), run_.session()));
-  std::vector<ArrayHandle> handles(run_.step().parameters.size());
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    handles[parameters[i]] = {identity_, parameters[i], std::move(values[i])};
+  std::set<int> stacked;
+  InitialValuesProgram program;
+  for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
+    const std::vector<int>& rows = rows_.parameters[parameters[i]];
+    if (rows.size() > 1) stacked.insert(i);
+    program.parameters.insert(program.parameters.end(), rows.begin(), rows.end());
   }
-  return handles;
+  program.step = std::move(step);
+  if (!stacked.empty()) {
+    ASSIGN_OR_RETURN(SplitStep split, SplitResults(program.step, stacked));
+    program.step = std::move(split.step);
+  }
+  ASSIGN_OR_RETURN(std::vector<DistributedArray> values,
+                   MakeValues(program, inputs, run_.executor(), run_.session()));
+  std::vector<DistributedArray> by_parameter(run_.step().parameters.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    by_parameter[program.parameters[i]] = std::move(values[i]);
+  }
+  return HandlesOf(std::move(by_parameter));
 }
 
 absl::StatusOr<std::vector<Literal>> Executable::Values(
@@ -254,35 +338,67 @@ absl::StatusOr<std::vector<Literal>> Executable::Values(
 
 absl::StatusOr<std::string> Executable::Check(std::vector<Literal> values, int num_steps) {
   const std::lock_guard lock(mutex_);
-  const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return values; };
-  ASSIGN_OR_RETURN(const OracleReport report, CheckAgainstOneDevice(run_, inputs, num_steps));
+  ParameterValues parts;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (rows_.parameters[i].size() > 1) {
+      std::ranges::move(RowsOf(values[i]), std::back_inserter(parts));
+    } else {
+      parts.push_back(values[i]);
+    }
+  }
+  const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return parts; };
+  const UnsplitStep unsplit{given_, rows_,
+                            [&](int) -> absl::StatusOr<ParameterValues> { return values; }};
+  ASSIGN_OR_RETURN(const OracleReport report,
+                   CheckAgainstOneDevice(run_, inputs, num_steps, &unsplit));
   if (report.ok()) return DescribeCheck(report);
   return absl::AbortedError(fmt::format("the plan does not compute what one device does: {}\n{}",
                                         report.Failures(), DescribeCheck(report)));
 }
 
+namespace {
+
+ExplainQuestion OfRows(ExplainQuestion question, const Step& given, const StepRows& rows) {
+  question.tensor = GlobOfRows(question.tensor, given, rows);
+  return question;
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> Executable::Explain(const ParallelizeRequest& request,
                                                 const ExplainQuestion& question,
                                                 const std::stop_token& stop,
                                                 const OnPhase& on_phase) const {
+  ASSIGN_OR_RETURN(const RequestedStep step, StepOfRequest(request));
   // Not locked: these never change, and it takes long.
-  return ExplainStep(run_.step(), request, &run_, question, stop, on_phase);
+  return ExplainStep(run_.step(), step.request, &run_, OfRows(question, given_, rows_), stop,
+                     on_phase);
 }
 
 absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
                                            const ExplainQuestion& question,
                                            const std::stop_token& stop, const OnPhase& on_phase) {
-  ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
-  return ExplainStep(step, request, nullptr, question, stop, on_phase);
+  ASSIGN_OR_RETURN(const RequestedStep step, StepOfRequest(request));
+  return ExplainStep(step.planned.step, step.request, nullptr,
+                     OfRows(question, step.given, step.planned.rows), stop, on_phase);
 }
 
 absl::StatusOr<std::unique_ptr<Follower>> Executable::Follow(
     const ParallelizeRequest& request) const {
   ASSIGN_OR_RETURN(Step step, StepOfJax(request.hlo, request.description));
   const std::lock_guard lock(mutex_);
-  ASSIGN_OR_RETURN(Evaluation evaluation,
-                   Evaluation::Create({.step = step}, run_, Cluster::Local(request.num_devices),
-                                      CostModelChoice()));
+  TracedStep traced{.step = step};
+  if (run_.pipeline() != nullptr) {
+    std::set<std::string> stacked;
+    for (size_t i = 0; i < given_.parameters.size(); ++i) {
+      if (rows_.parameters[i].size() > 1) stacked.insert(given_.parameters[i].name);
+    }
+    ASSIGN_OR_RETURN(SplitStep split, SplitStacks(step, stacked));
+    traced.step = std::move(split.step);
+  }
+  ASSIGN_OR_RETURN(
+      Evaluation evaluation,
+      Evaluation::Create(traced, run_, Cluster::Local(request.num_devices), CostModelChoice()));
   return std::make_unique<Follower>(std::move(step), std::move(evaluation), *this);
 }
 
@@ -296,20 +412,10 @@ absl::StatusOr<std::vector<Literal>> Follower::Run(std::span<ArrayHandle* const>
     batch.push_back({shape, std::make_shared<const std::string>(bytes[batch.size()])});
   }
   const std::lock_guard lock(training_.mutex_);
-  const std::vector<ParameterInfo>& parameters = training_.run_.step().parameters;
-  State read{.num_steps = num_calls_++};
-  for (size_t i = 0; i < state.size(); ++i) {
-    if (state[i] == nullptr || !state[i]->array.empty()) continue;
-    return FailedPrecondition("{} was consumed by a step; use what that returned",
-                              parameters[i].name);
-  }
-  for (ArrayHandle* handle : state) {
-    read.arrays.push_back(handle ? std::move(handle->array) : DistributedArray());
-  }
+  RETURN_IF_ERROR(training_.CheckIsThere(state, "a step"));
+  State read{.arrays = training_.TakeArrays(state), .num_steps = num_calls_++};
   absl::StatusOr<std::vector<Literal>> results = evaluation_.Run(read, batch);
-  for (size_t i = 0; i < state.size(); ++i) {
-    if (state[i]) state[i]->array = std::move(read.arrays[i]);
-  }
+  training_.GiveBack(std::move(read.arrays), state);
   return results;
 }
 

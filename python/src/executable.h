@@ -51,7 +51,12 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request);
 struct ArrayHandle {
   std::shared_ptr<const void> owner;  // identity of the executable that made it
   int parameter = -1;                 // whose value it is, placed as that one wants it; -1: none's
-  DistributedArray array;
+  std::vector<DistributedArray> parts;  // the array, or its rows, which may lie on several meshes
+
+  bool empty() const { return parts.empty() || parts.front().empty(); }
+  // Precondition of both: it is not empty. See DistributedArray.
+  std::function<absl::StatusOr<Literal>()> StartToHost() const;
+  std::string ToString() const;
 };
 
 // The bytes of an input that is given anew with every call.
@@ -125,10 +130,19 @@ class Executable {
  private:
   friend class Follower;
 
-  explicit Executable(Parallelized run) : run_(std::move(run)) {}
+  Executable(Step given, StepRows rows, Parallelized run)
+      : given_(std::move(given)), rows_(std::move(rows)), run_(std::move(run)) {}
   absl::StatusOr<Literal> Value(int parameter, std::span<const uint8_t> bytes) const;
+  // By parameter of the step that runs.
+  std::vector<DistributedArray> TakeArrays(std::span<ArrayHandle* const> handles) const;
+  void GiveBack(std::vector<DistributedArray> arrays, std::span<ArrayHandle* const> handles) const;
+  // Of parameters of the step that runs, by those of the given one; empty where none is.
+  std::vector<ArrayHandle> HandlesOf(std::vector<DistributedArray> arrays) const;
+  absl::Status CheckIsThere(std::span<ArrayHandle* const> handles, std::string_view consumer) const;
 
   const std::shared_ptr<const void> identity_ = std::make_shared<int>();
+  const Step given_;          // parameters and results are numbered as in it, but for run_'s
+  const StepRows rows_;       // of run_'s step
   mutable std::mutex mutex_;  // of run_
   Parallelized run_;
 };

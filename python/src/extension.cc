@@ -21,6 +21,10 @@
 
 namespace nb = nanobind;
 
+// Of arrays, whose vector says otherwise of itself.
+template <>
+struct nanobind::detail::is_copy_constructible<minka::ArrayHandle> : std::false_type {};
+
 namespace minka {
 namespace {
 
@@ -67,7 +71,7 @@ nb::object ToNumpy(const Literal& literal) {
 }
 
 void CheckIsThere(const ArrayHandle& handle, const std::string& name) {
-  if (!handle.array.empty()) return;
+  if (!handle.empty()) return;
   Check(FailedPrecondition("{} was consumed by a step; use what that returned", name));
 }
 
@@ -75,8 +79,8 @@ void CheckIsThere(const ArrayHandle& handle, const std::string& name) {
 std::unique_ptr<Job> StartToHost(const ArrayHandle& handle, const std::string& name) {
   CheckIsThere(handle, name);
   return std::make_unique<Job>(
-      [wait = handle.array.StartToHost()](
-          const std::stop_token&, const OnPhase&) -> absl::StatusOr<JobResult> { return wait(); },
+      [wait = handle.StartToHost()](const std::stop_token&,
+                                    const OnPhase&) -> absl::StatusOr<JobResult> { return wait(); },
       Job::AtEnd::kLeave);
 }
 
@@ -243,11 +247,11 @@ void BindRequest(nb::module_& module) {
 void BindArray(nb::module_& module) {
   nb::class_<ArrayHandle>(module, "Array")
       .def_ro("parameter", &ArrayHandle::parameter)
-      .def_prop_ro("is_consumed", [](const ArrayHandle& handle) { return handle.array.empty(); })
+      .def_prop_ro("is_consumed", [](const ArrayHandle& handle) { return handle.empty(); })
       .def("layout",
            [](const ArrayHandle& handle, const std::string& name) {
              CheckIsThere(handle, name);
-             return handle.array.ToString();
+             return handle.ToString();
            })
       .def("start_to_host", &StartToHost);
 }

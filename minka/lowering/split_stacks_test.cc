@@ -1,0 +1,137 @@
+#include "minka/lowering/split_stacks.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/ir/hlo_proto.h"
+#include "minka/ir/testing/evaluator.h"
+#include "minka/ir/verifier.h"
+
+namespace minka {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Two layers x = x w[i], what their loops are written out to, with momentum m = m / 2 + gradient
+// and weights w - m, and the sum of the gradient's elements.
+constexpr char kLayers[] = R"(HloModule step
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY step {
+  w = f32[2,2,2] parameter(0)
+  x = f32[2,2] parameter(1)
+  m = f32[2,2,2] parameter(2)
+  w_0 = f32[1,2,2] slice(w), slice={[0:1], [0:2], [0:2]}
+  w_1 = f32[1,2,2] slice(w), slice={[1:2], [0:2], [0:2]}
+  w0 = f32[2,2] reshape(w_0)
+  w1 = f32[2,2] reshape(w_1)
+  y = f32[2,2] dot(x, w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  z = f32[2,2] dot(y, w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  g1 = f32[2,2] dot(y, z), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  gy = f32[2,2] dot(z, w1), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  g0 = f32[2,2] dot(x, gy), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  g_0 = f32[1,2,2] reshape(g0)
+  g_1 = f32[1,2,2] reshape(g1)
+  stacked = f32[2,2,2] concatenate(g_0, g_1), dimensions={0}
+  g = f32[2,2,2] opt-barrier(stacked), frontend_attributes={minka.mark="gradient 0"}
+  half = f32[] constant(0.5)
+  halves = f32[2,2,2] broadcast(half), dimensions={}
+  kept = f32[2,2,2] multiply(m, halves)
+  m_new = f32[2,2,2] add(kept, g)
+  w_new = f32[2,2,2] subtract(w, m_new)
+  zero = f32[] constant(0)
+  total = f32[] reduce(g, zero), dimensions={0,1,2}, to_apply=sum
+  ROOT out = (f32[2,2,2], f32[], f32[2,2,2]) tuple(w_new, total, m_new)
+}
+)";
+
+Step StepOf(const std::string& text) {
+  Module module = ParseHloText(text).value();
+  module.aliases = {{.result = 0, .parameter = 0}, {.result = 2, .parameter = 2}};
+  Step step =
+      MakeStep(std::move(module), {.batch_inputs = {"1"}, .states = {"0:0", "2:2"}, .loss = 1})
+          .value();
+  step.parameters[0].name = "w";
+  step.parameters[1].name = "x";
+  step.parameters[2].name = "m";
+  return step;
+}
+
+std::vector<std::string> Names(const Step& step) {
+  std::vector<std::string> names;
+  for (const ParameterInfo& parameter : step.parameters) names.push_back(parameter.name);
+  return names;
+}
+
+int64_t Count(const Step& step, Opcode opcode) {
+  return std::ranges::count(step.module.entry_computation().instructions, opcode,
+                            &Instruction::opcode);
+}
+
+std::string Replaced(std::string text, const std::string& what, const std::string& by) {
+  text.replace(text.find(what), what.size(), by);
+  return text;
+}
+
+const Shape kMatrix{ElementType::kF32, {2, 2}};
+const Shape kRow{ElementType::kF32, {1, 2, 2}};
+const Shape kStack{ElementType::kF32, {2, 2, 2}};
+
+TEST(SplitStacks, EachLayerHasItsRowOfWhatIsUpdatedRowByRow) {
+  const SplitStep split = SplitStacks(StepOf(kLayers)).value();
+  EXPECT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));
+  EXPECT_THAT(Names(split.step), ElementsAre("w[0]", "w[1]", "x", "m[0]", "m[1]"));
+  EXPECT_THAT(split.rows.parameters,
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre(3, 4)));
+  EXPECT_THAT(split.rows.results,
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre(3, 4)));
+  EXPECT_EQ(split.step.parameters[4].state_result, 4);
+  EXPECT_EQ(split.step.module.aliases.size(), 4);
+  EXPECT_EQ(Count(split.step, Opcode::kSlice) + Count(split.step, Opcode::kConcatenate), 0);
+  ASSERT_EQ(split.step.marks.size(), 2);
+  EXPECT_EQ(split.step.marks[0].index + split.step.marks[1].index, 1);
+}
+
+TEST(SplitStacks, ComputesWhatTheStepDoes) {
+  const Step step = StepOf(kLayers);
+  const SplitStep split = SplitStacks(step).value();
+  const std::vector<long double> w = {1, 2, 0, 1, 2, 0, 1, 1}, m = {2, 4, 6, 8, 1, 3, 5, 7};
+  const testing::Array x{kMatrix, {1, 2, 3, 4}};
+  const auto row = [](const std::vector<long double>& all, int64_t i) {
+    return testing::Array{kRow, {all.begin() + 4 * i, all.begin() + 4 * i + 4}};
+  };
+  const auto whole =
+      testing::Evaluate(step.module, {testing::Array{kStack, w}, x, testing::Array{kStack, m}});
+  const auto rows =
+      testing::Evaluate(split.step.module, {row(w, 0), row(w, 1), x, row(m, 0), row(m, 1)});
+  EXPECT_EQ(rows[0].elements, row(whole[0].elements, 0).elements);
+  EXPECT_EQ(rows[1].elements, row(whole[0].elements, 1).elements);
+  EXPECT_EQ(rows[2].elements, whole[1].elements);
+  EXPECT_EQ(rows[3].elements, row(whole[2].elements, 0).elements);
+  EXPECT_EQ(rows[4].elements, row(whole[2].elements, 1).elements);
+}
+
+TEST(SplitStacks, StateThatIsUpdatedAcrossRowsStaysWhole) {
+  const std::string turned = "turned = f32[2,2,2] reverse(m_new), dimensions={0}\n  w_new = ";
+  std::string text = Replaced(kLayers, "w_new = ", turned);
+  text = Replaced(text, "tuple(w_new, total, m_new)", "tuple(w_new, total, turned)");
+  EXPECT_THAT(Names(SplitStacks(StepOf(text)).value().step), ElementsAre("w", "x", "m"));
+}
+
+TEST(SplitStacks, SplitsWhatItIsToldTo) {
+  const SplitStep split = SplitStacks(StepOf(kLayers), {"m"}).value();
+  EXPECT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));
+  EXPECT_THAT(Names(split.step), ElementsAre("w", "x", "m[0]", "m[1]"));
+}
+
+}  // namespace
+}  // namespace minka
