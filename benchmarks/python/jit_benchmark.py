@@ -1,0 +1,162 @@
+"""minka.jit against minka's own runtime and the faster of JAX's data-parallel and fully sharded steps, on eight virtual CPU devices.
+
+    make python
+    PYTHONPATH=build/release/python build/venv-jax/bin/python benchmarks/python/jit_benchmark.py --filter 'mlp*' --update
+
+Six models of equal layers, unrolled and scanned (jit_models.py). Each runs in a process of its own, in which the ways take turns of three
+steps, each on the state that the one before left. --update writes its row into jit_results.json and jit_results.md; rows that were not run
+stay. On a machine that does nothing else.
+"""
+
+import argparse
+import collections
+import fnmatch
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+FOLDER = pathlib.Path(__file__).parent
+NUM_DEVICES, STEPS_PER_TURN = 8, 3
+GOAL_RATIO = 1.05
+LOSS_TOLERANCE = 2e-3  # relative, after the first turn; rounding grows from step to step
+# JAX's threads for collectives: as many as are in flight. And memory that glibc keeps between steps, as minka's executables do theirs.
+ENVIRONMENT = {"NPROC": "32", "JAX_PLATFORMS": "cpu", "MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "16000000000",
+               "MALLOC_TOP_PAD_": "100000000"}
+
+
+def names():
+    from jit_models import MODELS
+    return [name + form for name in MODELS for form in ("", ", scanned")]
+
+
+def of_jax(program, splits_state):
+    """jax.jit with the batch split; the state whole, or each leaf along its largest dimension that the devices divide."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    mesh = Mesh(np.array(jax.devices()[:NUM_DEVICES]), ("devices",))
+
+    def sharding(leaf):
+        dims = [dim for dim, size in enumerate(leaf.shape) if size % NUM_DEVICES == 0]
+        spec = PartitionSpec(*[None] * max(dims, key=lambda dim: leaf.shape[dim]), "devices") if splits_state and dims else PartitionSpec()
+        return NamedSharding(mesh, spec)
+
+    state = jax.tree.map(sharding, program.state)
+    return jax.jit(program.step, donate_argnums=0, in_shardings=(state, NamedSharding(mesh, PartitionSpec("devices"))),
+                   out_shardings=(state, NamedSharding(mesh, PartitionSpec())))
+
+
+def collectives_of(text):
+    kinds = re.findall(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", text)
+    return dict(sorted(collections.Counter(kinds).items()))
+
+
+def measure(name, turns):
+    """The row of a model, in this process."""
+    import jax
+    import minka
+    from jit_models import MODELS
+    jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
+    minka.init(num_devices=NUM_DEVICES, progress=False)
+    program = MODELS[name.removesuffix(", scanned")](name.endswith(", scanned"))
+    steps = {"jit": minka.jit(program.step), "runtime": minka.parallelize(program.step), "data": of_jax(program, False),
+             "fsdp": of_jax(program, True)}
+    states, losses = dict.fromkeys(steps, program.state), {}
+    seconds = {way: [] for way in steps}
+    for turn in range(turns + 1):
+        for way, step in steps.items():
+            begin = time.perf_counter()
+            for _ in range(STEPS_PER_TURN):
+                states[way], loss = step(states[way], program.batch)
+            last_loss = float(loss)
+            losses.setdefault(way, last_loss)
+            if isinstance(loss, jax.Array):
+                jax.block_until_ready(states[way])
+            if turn > 0:
+                seconds[way].append((time.perf_counter() - begin) / STEPS_PER_TURN)
+    planned = steps["jit"].plan.json
+    wanted = dict(sorted((kind, count) for kind, count in planned["collectives"].items() if count))
+    compiled = collectives_of(steps["jit"].lower(program.state, program.batch).compile().as_text())
+    medians = {way: 1e3 * statistics.median(times) for way, times in seconds.items()}
+    best = min(medians["data"], medians["fsdp"])
+    minka.shutdown()
+    return {"mesh": planned["stages"][0]["mesh"], "milliseconds": {way: round(median, 1) for way, median in medians.items()},
+            "ratio_to_runtime": round(medians["jit"] / medians["runtime"], 3), "ratio_to_jax": round(medians["jit"] / best, 3),
+            "planned_collectives": wanted, "compiled_collectives": compiled,
+            "loss_difference": max(abs(loss - losses["data"]) / abs(losses["data"]) for loss in losses.values())}
+
+
+def measure_apart(name, turns):
+    done = subprocess.run([sys.executable, __file__, "--one", name, "--turns", str(turns)], env=os.environ | ENVIRONMENT,
+                          stdout=subprocess.PIPE, text=True)
+    rows = [line for line in done.stdout.splitlines() if line.startswith("row: ")]
+    if not rows:
+        sys.exit(f"{name}: exit code {done.returncode} without a row")
+    return {"name": name} | json.loads(rows[-1].removeprefix("row: "))
+
+
+def faults(row):
+    """What of the goals the row misses."""
+    found = [f"{ratio} {row[ratio]:.2f}" for ratio in ("ratio_to_runtime", "ratio_to_jax") if row[ratio] > GOAL_RATIO]
+    if row["planned_collectives"] != row["compiled_collectives"]:
+        found.append(f"collectives {row['compiled_collectives']}, planned {row['planned_collectives']}")
+    if not row["loss_difference"] <= LOSS_TOLERANCE:
+        found.append(f"losses differ by {row['loss_difference']:.1e}")
+    return found
+
+
+def page(rows):
+    lines = ["# minka.jit on JAX's runtime", "",
+             f"Made by `jit_benchmark.py --update`. Training steps of flax models on {NUM_DEVICES} virtual CPU devices; medians in ms of turns of",
+             f"{STEPS_PER_TURN} steps. *jit*: `minka.jit`; *runtime*: `minka.parallelize`, both by the best plan (`Shard`); *data*: `jax.jit` with the batch split",
+             "and the state whole; *fsdp*: each tensor of the state split besides, along its largest dimension that the devices divide. *to runtime* and",
+             f"*to JAX*: jit over runtime, and over the faster of data and fsdp; the goal of both is at most {GOAL_RATIO}. *collectives*: of the program",
+             "that JAX compiles, and the plan's where they are other.", "",
+             "| | plan | jit | runtime | data | fsdp | to runtime | to JAX | collectives |", "|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        times = " | ".join(f"{row['milliseconds'][way]:.1f}" for way in ("jit", "runtime", "data", "fsdp"))
+        kinds = ", ".join(f"{count} {kind}" for kind, count in row["compiled_collectives"].items())
+        if row["compiled_collectives"] != row["planned_collectives"]:
+            kinds += " (planned " + ", ".join(f"{count} {kind}" for kind, count in row["planned_collectives"].items()) + ")"
+        lines.append(f"| {row['name']} | {row['mesh']} | {times} | {row['ratio_to_runtime']:.2f} | {row['ratio_to_jax']:.2f} | {kinds} |")
+    missed = [f"- {row['name']}: {fault}" for row in rows for fault in faults(row)]
+    return "\n".join(lines + ["", "Goals that are missed:" if missed else "All goals are met.", ""] + missed) + "\n"
+
+
+def update(row):
+    path = FOLDER / "jit_results.json"
+    rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    rows[row["name"]] = row
+    kept = [rows[name] for name in names() if name in rows]
+    lines = ",\n".join(" " + json.dumps(row) for row in kept)
+    path.write_text(f'{{"rows": [\n{lines}\n]}}\n')
+    (FOLDER / "jit_results.md").write_text(page(kept))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--filter", nargs="+", default=["*"], help="globs on names of models")
+    parser.add_argument("--turns", type=int, default=9, help="turns of three steps that are measured (default: 9)")
+    parser.add_argument("--update", action="store_true")
+    parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        return print("row: " + json.dumps(measure(args.one, args.turns)))
+    missed = 0
+    for name in names():
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in args.filter):
+            continue
+        row = measure_apart(name, args.turns)
+        print(json.dumps(row), *(f"  missed: {fault}" for fault in faults(row)), sep="\n", flush=True)
+        missed += len(faults(row))
+        if args.update:
+            update(row)
+    sys.exit(missed > 0)
+
+
+main()
