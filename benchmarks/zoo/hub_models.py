@@ -72,8 +72,9 @@ MODELS = {
                                          num_attention_heads=2, intermediate_size=64, vocab_size=96, max_position_embeddings=16),
     "transformers T5": of_transformers("T5Config", "FlaxT5ForConditionalGeneration", "adafactor", lambda: text(decoder=True), d_model=32,
                                        d_kv=16, d_ff=64, num_layers=2, num_heads=2, vocab_size=96),
+    # Its rotary embedding has no more numbers for a position than there are positions, and takes two of each dimension of a head.
     "transformers Llama": of_transformers("LlamaConfig", "FlaxLlamaForCausalLM", "lion", text, hidden_size=32, intermediate_size=64,
-                                          num_hidden_layers=2, num_attention_heads=2, vocab_size=96, max_position_embeddings=16),
+                                          num_hidden_layers=2, num_attention_heads=2, vocab_size=96, max_position_embeddings=32),
     "transformers ViT": of_transformers("ViTConfig", "FlaxViTForImageClassification", "adam", pictures, hidden_size=32,
                                         num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=16, patch_size=4,
                                         num_labels=10),
