@@ -20,6 +20,7 @@ STAGES = minka.Pipeline(num_micro_batches=2, layers=4, stages=2)
 
 @pytest.mark.parametrize("name, method", [
     ("flax transformer, scanned", minka.Shard()),
+    ("flax transformer, scanned, remat", STAGES),
     ("flax resnet", minka.Shard()),
     ("flax gru", minka.Zero2()),
     ("flax diffusion unet", minka.Zero3()),
