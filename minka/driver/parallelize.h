@@ -68,7 +68,7 @@ using Zero3 = MethodOptions<Method::kZero3>;
 // Layers as stages on meshes of their own, through which micro-batches flow. Each stage is planned
 // as Shard plans a step.
 struct Pipeline {
-  int64_t num_micro_batches = 1;
+  int64_t num_micro_batches = 1;  // kChooseMicroBatches: as many as are predicted to be fastest
   PipelineOptions options;
   SearchOptions search;
   bool per_micro_batch = false;      // see MicroBatchOptions

@@ -24,6 +24,14 @@ PipelineRow RowOf(const TriedSubmeshes& tried) {
           .remark = tried.why_not};
 }
 
+PipelineRow RowOf(const TriedMicroBatches& tried) {
+  return {.chosen = tried.chosen,
+          .what = fmt::format("{} micro-batch{}", tried.num_micro_batches,
+                              tried.num_micro_batches == 1 ? "" : "es"),
+          .figures = tried.figures,
+          .remark = tried.why_not};
+}
+
 std::vector<const Module*> PlannedPipeline::modules() const {
   std::vector<const Module*> modules;
   for (const StageStep& stage : staged.stages) modules.push_back(&stage.step.module);

@@ -38,6 +38,16 @@ struct TriedSubmeshes {
 
 PipelineRow RowOf(const TriedSubmeshes& tried);
 
+// A number of micro-batches that was looked at.
+struct TriedMicroBatches {
+  int64_t num_micro_batches = 1;
+  std::optional<PipelineFigures> figures;  // nullopt: it was not planned, or there is no plan
+  bool chosen = false;
+  std::string why_not;
+};
+
+PipelineRow RowOf(const TriedMicroBatches& tried);
+
 // A plan with what it says of the step, taken apart.
 struct PlannedPipeline {
   Step prepared;  // in micro-batches, before it is cut
@@ -46,11 +56,16 @@ struct PlannedPipeline {
   PipelinePlan plan;
   // Where the submeshes were searched for: all that were, once each, the best ones first.
   std::vector<TriedSubmeshes> tried;
+  // Where their number was searched for: all that divide the batch, ascending.
+  std::vector<TriedMicroBatches> tried_micro_batches;
 
   std::vector<const Module*> modules() const;
   std::vector<Mesh> meshes() const;      // by mesh number
   std::vector<int> num_devices() const;  // by mesh number
 };
+
+// A number of micro-batches for PlanPipeline: the one whose pipeline is predicted to be fastest.
+inline constexpr int64_t kChooseMicroBatches = 0;
 
 // By request.pipeline; request.meshes is not read, the first method plans each stage. Every stage
 // is one search over its forward and backward pass and its update. Under a memory limit what does

@@ -50,10 +50,10 @@ std::vector<std::string> PinsOfStage(const std::vector<std::string>& pins, const
 
 }  // namespace
 
-PipelinePlanner::PipelinePlanner(const PlanRequest& planning, Step simplified, LayerChoice layers,
-                                 StagePlanner& stages)
+PipelinePlanner::PipelinePlanner(const PlanRequest& planning, PreparedSteps& steps,
+                                 LayerChoice layers, StagePlanner& stages)
     : planning_(planning),
-      steps_(std::move(simplified)),
+      steps_(steps),
       layers_(std::move(layers)),
       stages_(stages),
       layer_costs_(planning, steps_, stages) {}

@@ -53,7 +53,7 @@ enum class Reshaping {
 class PipelinePlanner {
  public:
   // `layers`: by which the step was simplified.
-  PipelinePlanner(const PlanRequest& planning, Step simplified, LayerChoice layers,
+  PipelinePlanner(const PlanRequest& planning, PreparedSteps& steps, LayerChoice layers,
                   StagePlanner& stages);
 
   int num_layers() const { return steps_.simplified().num_layers.value_or(0); }
@@ -110,7 +110,7 @@ class PipelinePlanner {
   absl::Status Describe(PlannedPipeline& out) const;
 
   const PlanRequest& planning_;
-  PreparedSteps steps_;
+  PreparedSteps& steps_;
   const LayerChoice layers_;
   StagePlanner& stages_;
   LayerCosts layer_costs_;

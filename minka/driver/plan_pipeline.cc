@@ -1,6 +1,10 @@
 // PlanPipeline: which layers are a stage, and how each runs on its mesh.
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -12,6 +16,8 @@
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/prepare.h"
 #include "minka/driver/submesh_search.h"
+#include "minka/planner/inter_op/micro_batch_search.h"
+#include "minka/report/format.h"
 
 namespace minka {
 namespace {
@@ -45,21 +51,171 @@ absl::StatusOr<std::vector<std::vector<Mesh>>> GivenShapes(const PlanRequest& re
                          NumDevices(shapes), request.cluster.name, request.cluster.num_devices());
 }
 
-absl::StatusOr<PlannedPipeline> SearchPipeline(PipelinePlanner& planner,
-                                               const PlanRequest& request) {
-  const PipelineOptions& options = *request.pipeline;
-  int num_stages = options.num_stages;
-  if (!options.stage_of_layer.empty()) num_stages = options.stage_of_layer.back() + 1;
-  ASSIGN_OR_RETURN(std::vector<std::vector<Mesh>> shapes, GivenShapes(request));
-  if (shapes.empty()) return SearchSubmeshes(planner, request, num_stages);
-  if (num_stages <= 0) num_stages = static_cast<int>(shapes.size());
-  RETURN_IF_ERROR(planner.CheckStages(num_stages));
-  ASSIGN_OR_RETURN(const Assignment assignment,
-                   planner.Assign(options.stage_of_layer, num_stages, std::move(shapes)));
-  ASSIGN_OR_RETURN(FittedPipeline fitted,
-                   planner.PlanWithin(assignment, planner.FirstDemands(), Reshaping::kEverything));
-  return std::move(fitted.pipeline);
+// Pipelines of one number of micro-batches.
+class PipelineSearch {
+ public:
+  // What it is made of must outlive it.
+  PipelineSearch(PlanRequest request, PreparedSteps& steps, const LayerChoice& layers,
+                 StagePlanner& stages)
+      : request_(std::move(request)), planner_(request_, steps, layers, stages) {}
+
+  // Of what layers take by themselves.
+  absl::StatusOr<CountEstimate> Estimate() {
+    RETURN_IF_ERROR(FindLayers());
+    return minka::EstimateOf(*layers_);
+  }
+  // Behind Estimate.
+  std::optional<double> EstimateFitting() {
+    return minka::EstimateFitting(*layers_, planner_, request_);
+  }
+
+  absl::StatusOr<PlannedPipeline> Plan() && {
+    ASSIGN_OR_RETURN(std::vector<std::vector<Mesh>> shapes, GivenShapes(request_));
+    if (shapes.empty()) {
+      RETURN_IF_ERROR(FindLayers());
+      return SearchSubmeshes(planner_, request_, *std::move(layers_));
+    }
+    const int num_stages = NumStagesOn(shapes);
+    RETURN_IF_ERROR(planner_.CheckStages(num_stages));
+    ASSIGN_OR_RETURN(const Assignment assignment, planner_.Assign(request_.pipeline->stage_of_layer,
+                                                                  num_stages, std::move(shapes)));
+    ASSIGN_OR_RETURN(FittedPipeline fitted, planner_.PlanWithin(assignment, planner_.FirstDemands(),
+                                                                Reshaping::kEverything));
+    return std::move(fitted.pipeline);
+  }
+
+ private:
+  // Of those asked for; 0: any number.
+  int NumStages() const {
+    const PipelineOptions& options = *request_.pipeline;
+    return options.stage_of_layer.empty() ? options.num_stages : options.stage_of_layer.back() + 1;
+  }
+
+  int NumStagesOn(const std::vector<std::vector<Mesh>>& shapes) const {
+    return NumStages() > 0 ? NumStages() : static_cast<int>(shapes.size());
+  }
+
+  absl::Status FindLayers() {
+    if (layers_) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const std::vector<std::vector<Mesh>> shapes, GivenShapes(request_));
+    ASSIGN_OR_RETURN(layers_, shapes.empty()
+                                  ? FindLayersOnSubmeshes(planner_, request_, NumStages())
+                                  : FindLayersOn(shapes, planner_, request_, NumStagesOn(shapes)));
+    return absl::OkStatus();
+  }
+
+  const PlanRequest request_;
+  PipelinePlanner planner_;
+  std::optional<LayersOnMeshes> layers_;
+};
+
+// Those that divide every batch.
+std::vector<int64_t> MicroBatchCounts(const Step& step) {
+  int64_t common = 0;
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    const ParameterInfo& info = step.parameters[i];
+    if (info.role != ParameterRole::kBatch || info.batch_dim < 0) continue;
+    const Computation& entry = step.module.entry_computation();
+    common = std::gcd(common, entry.instructions[entry.parameters[i]].shape().dims[info.batch_dim]);
+  }
+  std::vector<int64_t> counts;
+  for (int64_t count = 1; count <= std::max<int64_t>(common, 1); ++count) {
+    if (common % count == 0) counts.push_back(count);
+  }
+  return counts;
 }
+
+class MicroBatchSearch {
+ public:
+  MicroBatchSearch(const PlanRequest& request, PreparedSteps& steps, const LayerChoice& layers,
+                   StagePlanner& stages)
+      : request_(request), steps_(steps), layers_(layers), stages_(stages) {}
+
+  absl::StatusOr<PlannedPipeline> Run() && {
+    const std::vector<TriedCount> tried = SearchCounts(
+        {.counts = MicroBatchCounts(steps_.simplified()),
+         .estimate = [&](int64_t count) { return SearchOf(count).Estimate(); },
+         .estimate_fitting = [&](int64_t count) { return SearchOf(count).EstimateFitting(); },
+         .plan = [&](int64_t count) { return Plan(count); },
+         .is_over = [&] { return !CheckNotCancelled(request_).ok(); }});
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
+    if (!best_) return FirstFailure(tried);
+    for (const TriedCount& count : tried) best_->tried_micro_batches.push_back(Described(count));
+    return *std::move(best_);
+  }
+
+ private:
+  PipelineSearch& SearchOf(int64_t count) {
+    std::unique_ptr<PipelineSearch>& search = searches_[count];
+    if (search != nullptr) return *search;
+    PlanRequest request = request_;
+    request.micro_batches.num_micro_batches = count;
+    if (request_.on_progress) {
+      request.on_progress = [this, count](const std::string& what, double seconds, double gap) {
+        request_.on_progress(fmt::format("{} micro-batches: {}", count, what), seconds, gap);
+      };
+    }
+    search = std::make_unique<PipelineSearch>(std::move(request), steps_, layers_, stages_);
+    return *search;
+  }
+
+  absl::StatusOr<CountPlan> Plan(int64_t count) {
+    ASSIGN_OR_RETURN(PlannedPipeline planned, std::move(SearchOf(count)).Plan());
+    searches_.erase(count);
+    const CountPlan plan{.step_time_us = planned.plan.step_time_us, .fits = Fits(planned)};
+    figures_[count] = FiguresOf(planned.plan);
+    if (!best_ || IsBetter(planned, *best_)) best_ = std::move(planned);
+    return plan;
+  }
+
+  static absl::Status FirstFailure(const std::vector<TriedCount>& tried) {
+    return std::ranges::find(tried, CountState::kFailed, &TriedCount::state)->failure;
+  }
+
+  bool Fits(const PlannedPipeline& planned) const {
+    return CheckMemory(planned.plan, request_.search.memory_limit_bytes).ok();
+  }
+
+  bool IsBetter(const PlannedPipeline& one, const PlannedPipeline& other) const {
+    if (Fits(one) != Fits(other)) return Fits(one);
+    if (Fits(one)) return one.plan.step_time_us < other.plan.step_time_us;
+    return one.plan.peak_memory_bytes < other.plan.peak_memory_bytes;
+  }
+
+  TriedMicroBatches Described(const TriedCount& count) const {
+    TriedMicroBatches out{.num_micro_batches = count.num_micro_batches};
+    const std::string at_least = FormatTime(count.at_least_us);
+    switch (count.state) {
+      case CountState::kUnknown:
+        out.why_not = fmt::format("not planned: takes {} at least", at_least);
+        break;
+      case CountState::kEstimated:
+      case CountState::kEstimatedToFit:
+        out.why_not = fmt::format("not planned: estimated to take {}", at_least);
+        break;
+      case CountState::kTooLarge:
+        out.why_not = "not planned: estimated to need too much memory";
+        break;
+      case CountState::kPlanned:
+        out.figures = figures_.at(count.num_micro_batches);
+        out.chosen = count.num_micro_batches == best_->plan.num_micro_batches;
+        out.why_not = out.chosen ? "" : count.plan->fits ? "slower" : "needs too much memory";
+        break;
+      case CountState::kFailed:
+        out.why_not = Message(count.failure);
+        break;
+    }
+    return out;
+  }
+
+  const PlanRequest& request_;
+  PreparedSteps& steps_;
+  const LayerChoice& layers_;
+  StagePlanner& stages_;
+  std::map<int64_t, std::unique_ptr<PipelineSearch>> searches_;  // by number of micro-batches
+  std::map<int64_t, PipelineFigures> figures_;
+  std::optional<PlannedPipeline> best_;
+};
 
 // How many there shall be where the step has no boundaries; 0: nothing says how many stages.
 int LayersFor(const PipelineOptions& options) {
@@ -87,6 +243,13 @@ absl::StatusOr<StepInLayers> FindLayersOf(const Step& step, const PipelineOption
   return found;
 }
 
+absl::StatusOr<PlannedPipeline> SearchPipeline(const PlanRequest& request, PreparedSteps& steps,
+                                               const LayerChoice& layers, StagePlanner& stages) {
+  if (request.micro_batches.num_micro_batches != kChooseMicroBatches)
+    return PipelineSearch(request, steps, layers, stages).Plan();
+  return MicroBatchSearch(request, steps, layers, stages).Run();
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request) {
@@ -98,8 +261,9 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest
                                              StagePlanner& stages) {
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(StepInLayers in_layers, FindLayersOf(step, *request.pipeline));
-  PipelinePlanner planner(request, std::move(in_layers.step), std::move(in_layers.layers), stages);
-  ASSIGN_OR_RETURN(PlannedPipeline planned, SearchPipeline(planner, request));
+  PreparedSteps steps(std::move(in_layers.step));
+  ASSIGN_OR_RETURN(PlannedPipeline planned,
+                   SearchPipeline(request, steps, in_layers.layers, stages));
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   RETURN_IF_ERROR(CheckMemory(planned.plan, request.search.memory_limit_bytes));

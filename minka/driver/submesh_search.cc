@@ -32,37 +32,84 @@ std::vector<int> SubmeshSizes(const Cluster& cluster, int num_stages) {
   return out;
 }
 
+// What fits and is slower than the fastest without a limit by no more than this will do.
+constexpr double kNear = 1.02;
+constexpr int kEndless = 1'000'000;
+// Meshes of more devices are searched in shapes of two axes at most.
+constexpr int kMostDevicesOfAllShapes = 8;
+
+// As if every device did its even part of what the layers take on one.
+absl::StatusOr<LayerWays> EvenWays(PipelinePlanner& planner, const std::set<int>& sizes) {
+  ASSIGN_OR_RETURN(const std::vector<double> load, planner.LoadOfLayers());
+  LayerWays out;
+  for (const int size : sizes) {
+    StageWay way{.num_devices = size};
+    for (const double of_layer : load) way.kept.push_back({.micro_batch_us = of_layer / size});
+    out.ways.push_back(std::move(way));
+  }
+  return out;
+}
+
+// The meshes that a stage may have.
+absl::StatusOr<std::vector<Mesh>> Submeshes(const Cluster& cluster, int num_stages) {
+  std::vector<Mesh> meshes;
+  for (const int size : SubmeshSizes(cluster, num_stages)) {
+    ASSIGN_OR_RETURN(const std::vector<Mesh> shapes, SubmeshShapes(cluster, size));
+    std::ranges::copy_if(shapes, std::back_inserter(meshes), [size](const Mesh& mesh) {
+      return size <= kMostDevicesOfAllShapes || NumAxesThatSplit(mesh) <= 2;
+    });
+  }
+  return meshes;
+}
+
+absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devices,
+                                          PipelinePlanner& planner, const PlanRequest& request,
+                                          int num_stages) {
+  LayersOnMeshes out{
+      .meshes = std::move(meshes),
+      .input = {.num_devices = num_devices,
+                .devices_per_host = request.cluster.devices_per_host,
+                .num_micro_batches = static_cast<int>(request.micro_batches.num_micro_batches),
+                .num_stages = num_stages}};
+  const std::vector<int>& given = request.pipeline->stage_of_layer;
+  for (int layer = 0; layer < static_cast<int>(given.size()); ++layer) {
+    if (layer == 0 || given[layer] != given[layer - 1]) out.input.stage_begins.push_back(layer);
+  }
+  ASSIGN_OR_RETURN(out.input.in_flight,
+                   planner.InFlight(std::min(planner.num_layers(), num_devices)));
+  out.ways = planner.WaysOn(out.meshes, /*saves_memory=*/false);
+  RETURN_IF_ERROR(CheckNotCancelled(request));
+  if (out.ways.ways.empty()) {
+    std::set<int> sizes;
+    for (const Mesh& mesh : out.meshes) sizes.insert(static_cast<int>(mesh.num_devices()));
+    ASSIGN_OR_RETURN(out.ways, EvenWays(planner, sizes));
+  }
+  out.free = FindStages(out.ways.ways, out.input);
+  return out;
+}
+
 class SubmeshSearch {
  public:
-  SubmeshSearch(PipelinePlanner& planner, const PlanRequest& request)
-      : planner_(planner), request_(request), cluster_(request.cluster) {}
+  SubmeshSearch(PipelinePlanner& planner, const PlanRequest& request, LayersOnMeshes layers)
+      : planner_(planner),
+        request_(request),
+        cluster_(request.cluster),
+        meshes_(std::move(layers.meshes)),
+        found_(std::move(layers.ways)),
+        input_(std::move(layers.input)),
+        free_(std::move(layers.free)) {}
 
-  absl::StatusOr<PlannedPipeline> Run(int num_stages) {
-    RETURN_IF_ERROR(planner_.CheckStages(num_stages > 0 ? num_stages : 2));
-    const size_t num_given = request_.pipeline->stage_of_layer.size();
-    if (num_given > 0 && static_cast<int>(num_given) != planner_.num_layers()) {
-      return InvalidArgument("{} layers are given to stages; {} has {}", num_given, planner_.name(),
-                             planner_.num_layers());
-    }
-    RETURN_IF_ERROR(FindWays(num_stages, /*saves_memory=*/false));
-    ASSIGN_OR_RETURN(const StageSearchInput search, OptionsFor(num_stages));
-    const std::vector<FoundPipeline> free = FindStages(found_.ways, search);
-    if (free.empty()) {
-      return InvalidArgument("{} devices do not go evenly on {} stages; name the submeshes",
-                             cluster_.num_devices(),
-                             num_stages > 0 ? fmt::to_string(num_stages)
-                                            : fmt::format("2 to {}", planner_.num_layers()));
-    }
-    fastest_us_ = free.front().step_time_us;
+  absl::StatusOr<PlannedPipeline> Run() && {
+    fastest_us_ = free_.front().step_time_us;
     const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
     const bool may_fit =
-        !limit || free.front().peak_bytes() < kHopeless * static_cast<double>(*limit);
+        !limit || free_.front().peak_bytes() < kHopeless * static_cast<double>(*limit);
     if (may_fit) {
-      RETURN_IF_ERROR(PlanFastest(free));
+      RETURN_IF_ERROR(PlanFastest(free_));
       fastest_us_ = std::max(fastest_us_, unlimited_us_);
     }
     if (!limit || IsNearFastest()) return Best();
-    return FastestThatFits(search, free);
+    return FastestThatFits();
   }
 
  private:
@@ -72,50 +119,6 @@ class SubmeshSearch {
   static constexpr double kHopeless = 1.1;
   // Estimates that were too low are corrected so often.
   static constexpr int kMostCorrections = 3;
-  // What fits and is slower than the fastest without a limit by no more than this will do.
-  static constexpr double kNear = 1.02;
-  // Meshes of more devices are searched in shapes of two axes at most.
-  static constexpr int kMostDevicesOfAllShapes = 8;
-
-  absl::Status FindWays(int num_stages, bool saves_memory) {
-    std::vector<Mesh> meshes;
-    for (const int size : SubmeshSizes(cluster_, num_stages)) {
-      ASSIGN_OR_RETURN(const std::vector<Mesh> shapes, SubmeshShapes(cluster_, size));
-      std::ranges::copy_if(shapes, std::back_inserter(meshes), [size](const Mesh& mesh) {
-        return size <= kMostDevicesOfAllShapes || NumAxesThatSplit(mesh) <= 2;
-      });
-    }
-    found_ = planner_.WaysOn(meshes, saves_memory);
-    RETURN_IF_ERROR(CheckNotCancelled(request_));
-    if (!found_.ways.empty()) return absl::OkStatus();
-    return AddEvenWays(num_stages);
-  }
-
-  // As if every device did its even part of what the layers take on one.
-  absl::Status AddEvenWays(int num_stages) {
-    ASSIGN_OR_RETURN(const std::vector<double> load, planner_.LoadOfLayers());
-    for (const int size : SubmeshSizes(cluster_, num_stages)) {
-      StageWay way{.num_devices = size};
-      for (const double of_layer : load) way.kept.push_back({.micro_batch_us = of_layer / size});
-      found_.ways.push_back(std::move(way));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<StageSearchInput> OptionsFor(int num_stages) {
-    StageSearchInput out{
-        .num_devices = cluster_.num_devices(),
-        .devices_per_host = cluster_.devices_per_host,
-        .num_micro_batches = static_cast<int>(request_.micro_batches.num_micro_batches),
-        .num_stages = num_stages};
-    const std::vector<int>& given = request_.pipeline->stage_of_layer;
-    for (int layer = 0; layer < static_cast<int>(given.size()); ++layer) {
-      if (layer == 0 || given[layer] != given[layer - 1]) out.stage_begins.push_back(layer);
-    }
-    ASSIGN_OR_RETURN(out.in_flight,
-                     planner_.InFlight(std::min(planner_.num_layers(), cluster_.num_devices())));
-    return out;
-  }
 
   absl::Status PlanFastest(const std::vector<FoundPipeline>& found) {
     int num_planned = 0;
@@ -174,20 +177,20 @@ class SubmeshSearch {
   // and are hardly slower. Where plans of what was found need more than was estimated, searches
   // under a limit that is lower by as much; where that ends with nothing, stages of what is fastest
   // are shaped one by one.
-  absl::StatusOr<PlannedPipeline> FastestThatFits(const StageSearchInput& search,
-                                                  const std::vector<FoundPipeline>& free) {
-    ASSIGN_OR_RETURN(Assignment nearest, AssignmentOf(free.front()));
-    std::vector<FoundPipeline> found = FindUnderLimit(search);
+  absl::StatusOr<PlannedPipeline> FastestThatFits() {
+    ASSIGN_OR_RETURN(Assignment nearest, AssignmentOf(free_.front()));
+    std::vector<FoundPipeline> found = FindUnderLimit();
     if (!found.empty() && found.front().step_time_us <= kNear * fastest_us_) {
       // What cannot be planned so may be with ways that save memory.
       const absl::Status planned = PlanFastest(found);
       RETURN_IF_ERROR(CheckNotCancelled(request_));
       if (planned.ok() && IsNearFastest()) return Best();
     }
-    RETURN_IF_ERROR(FindWays(search.num_stages, /*saves_memory=*/true));
+    SaveMemory();
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
     for (int i = 0; i < kMostCorrections; ++i) {
       const double before = underestimate_;
-      found = FindUnderLimit(search);
+      found = FindUnderLimit();
       if (found.empty() || IsSlower(found.front())) break;
       ASSIGN_OR_RETURN(nearest, AssignmentOf(found.front()));
       RETURN_IF_ERROR(PlanFastest(found));
@@ -201,7 +204,14 @@ class SubmeshSearch {
     return Best();
   }
 
-  std::vector<FoundPipeline> FindUnderLimit(StageSearchInput search) const {
+  // Has the ways that save memory, too; where there are none, what there was.
+  void SaveMemory() {
+    LayerWays found = planner_.WaysOn(meshes_, /*saves_memory=*/true);
+    if (!found.ways.empty()) found_ = std::move(found);
+  }
+
+  std::vector<FoundPipeline> FindUnderLimit() const {
+    StageSearchInput search = input_;
     const auto limit = static_cast<double>(*request_.search.memory_limit_bytes);
     search.limit_bytes = static_cast<int64_t>(limit / underestimate_);
     return FindStages(found_.ways, search);
@@ -275,7 +285,10 @@ class SubmeshSearch {
   PipelinePlanner& planner_;
   const PlanRequest& request_;
   const Cluster& cluster_;
-  LayerWays found_;  // without meshes: ways are no plans
+  const std::vector<Mesh> meshes_;
+  LayerWays found_;  // see LayersOnMeshes
+  const StageSearchInput input_;
+  const std::vector<FoundPipeline> free_;
   std::vector<TriedSubmeshes> tried_;
   std::optional<PlannedPipeline> best_;
   double underestimate_ = 1;  // of memory
@@ -286,9 +299,70 @@ class SubmeshSearch {
 
 }  // namespace
 
+absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
+                                                     const PlanRequest& request, int num_stages) {
+  RETURN_IF_ERROR(planner.CheckStages(num_stages > 0 ? num_stages : 2));
+  const size_t num_given = request.pipeline->stage_of_layer.size();
+  if (num_given > 0 && static_cast<int>(num_given) != planner.num_layers()) {
+    return InvalidArgument("{} layers are given to stages; {} has {}", num_given, planner.name(),
+                           planner.num_layers());
+  }
+  ASSIGN_OR_RETURN(std::vector<Mesh> meshes, Submeshes(request.cluster, num_stages));
+  const int num_devices = request.cluster.num_devices();
+  ASSIGN_OR_RETURN(LayersOnMeshes out,
+                   FindLayers(std::move(meshes), num_devices, planner, request, num_stages));
+  if (!out.free.empty()) return out;
+  return InvalidArgument(
+      "{} devices do not go evenly on {} stages; name the submeshes", num_devices,
+      num_stages > 0 ? fmt::to_string(num_stages) : fmt::format("2 to {}", planner.num_layers()));
+}
+
+absl::StatusOr<LayersOnMeshes> FindLayersOn(const std::vector<std::vector<Mesh>>& shapes,
+                                            PipelinePlanner& planner, const PlanRequest& request,
+                                            int num_stages) {
+  RETURN_IF_ERROR(planner.CheckStages(num_stages));
+  std::vector<Mesh> meshes;
+  int64_t num_devices = 0;
+  for (const std::vector<Mesh>& of_mesh : shapes) {
+    num_devices += of_mesh.front().num_devices();
+    for (const Mesh& mesh : of_mesh) {
+      if (std::ranges::find(meshes, mesh) == meshes.end()) meshes.push_back(mesh);
+    }
+  }
+  return FindLayers(std::move(meshes), static_cast<int>(num_devices), planner, request, num_stages);
+}
+
+CountEstimate EstimateOf(const LayersOnMeshes& layers) {
+  if (layers.free.empty()) return {};  // nothing is known
+  // In so many micro-batches the busiest stage takes the whole step.
+  StageSearchInput endless = layers.input;
+  endless.num_micro_batches = kEndless;
+  const double micro_batch_us =
+      FindStages(layers.ways.ways, endless).front().step_time_us / kEndless;
+  return {.step_time_us = layers.free.front().step_time_us,
+          .work_us = micro_batch_us * layers.input.num_micro_batches};
+}
+
+std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
+                                      const PlanRequest& request) {
+  if (layers.free.empty()) return 0;
+  const FoundPipeline& fastest = layers.free.front();
+  StageSearchInput search = layers.input;
+  search.limit_bytes = request.search.memory_limit_bytes;
+  if (!search.limit_bytes || fastest.peak_bytes() <= *search.limit_bytes)
+    return fastest.step_time_us;
+  std::vector<FoundPipeline> found = FindStages(layers.ways.ways, search);
+  if (found.empty() || found.front().step_time_us > kNear * fastest.step_time_us) {
+    const LayerWays saving = planner.WaysOn(layers.meshes, /*saves_memory=*/true);
+    if (!saving.ways.empty()) found = FindStages(saving.ways, search);
+  }
+  if (found.empty()) return std::nullopt;
+  return found.front().step_time_us;
+}
+
 absl::StatusOr<PlannedPipeline> SearchSubmeshes(PipelinePlanner& planner,
-                                                const PlanRequest& request, int num_stages) {
-  return SubmeshSearch(planner, request).Run(num_stages);
+                                                const PlanRequest& request, LayersOnMeshes layers) {
+  return SubmeshSearch(planner, request, std::move(layers)).Run();
 }
 
 }  // namespace minka

@@ -299,6 +299,8 @@ class Training {
   }
 
   PlanRequest DataRequest(PlanRequest request) const {
+    request.micro_batches.num_micro_batches =
+        std::max<int64_t>(request.micro_batches.num_micro_batches, 1);  // not to be chosen here
     request.methods = {Method::kData};
     request.meshes = {Mesh({{"data", options_.num_devices}})};
     request.search.pins.clear();
@@ -309,10 +311,11 @@ class Training {
 
   // What data parallelism needs, on the compiled program: a limit given as a part of it is a part
   // of that.
-  absl::StatusOr<Plan> CompiledDataPlan(const PlanRequest& request, LazyLocalDevices& devices) {
+  absl::StatusOr<Plan> CompiledDataPlan(const PlanRequest& asked, LazyLocalDevices& devices) {
     Phase("compile data parallelism");
+    const PlanRequest request = DataRequest(asked);
     const PlanSource source = [&](const Step& step, std::optional<int64_t>) -> SearchResult<Plan> {
-      ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, DataRequest(request)));
+      ASSIGN_OR_RETURN(PlanResult planned, PlanStep(step, request));
       return std::move(planned.candidates.front().plan);
     };
     ASSIGN_OR_RETURN(LocalDevices opened, devices.Get());

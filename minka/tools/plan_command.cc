@@ -30,6 +30,14 @@ struct PlanFlags {
   bool json = false;
 };
 
+// The numbers of micro-batches that were tried, where there are several; else "".
+std::string DescribeTried(const std::vector<TriedMicroBatches>& tried) {
+  if (tried.size() < 2) return "";
+  std::vector<PipelineRow> rows;
+  for (const TriedMicroBatches& number : tried) rows.push_back(RowOf(number));
+  return PipelineComparison(rows) + "\n";
+}
+
 // What the search over submeshes tried, where that is more than one parting; "": it did not.
 std::string DescribeTried(const std::vector<TriedSubmeshes>& tried, int top) {
   if (tried.size() < 2 || top < 1) return "";
@@ -60,7 +68,8 @@ absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
   if (flags.json) return Print(json);
   if (flags.out == "-") return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string table, DescribePipeline(planned));
-  return Print(DescribeTried(planned.tried, flags.top) + table);
+  return Print(DescribeTried(planned.tried_micro_batches) +
+               DescribeTried(planned.tried, flags.top) + table);
 }
 
 absl::Status RunPlan(const PlanFlags& flags) {

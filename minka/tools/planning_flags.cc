@@ -5,6 +5,7 @@
 
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
+#include "minka/driver/pipeline.h"
 #include "minka/plan/pipeline_plan.h"
 #include "minka/report/comparison.h"
 #include "minka/tools/pipeline_flags.h"
@@ -99,6 +100,20 @@ absl::StatusOr<std::optional<RematChoice>> RematOf(const PlanningFlags& flags) {
   return choice;
 }
 
+absl::StatusOr<MicroBatchOptions> MicroBatchesOf(const PlanningFlags& flags) {
+  MicroBatchOptions out{.per_micro_batch = flags.per_micro_batch};
+  if (flags.micro_batches == "auto") {
+    if (flags.method == kPipelineMethod) out.num_micro_batches = kChooseMicroBatches;
+    return out;
+  }
+  if (!CLI::detail::lexical_cast(flags.micro_batches, out.num_micro_batches) ||
+      out.num_micro_batches < 1) {
+    return InvalidArgument("--micro-batches {} is neither auto nor a number of 1 or more",
+                           flags.micro_batches);
+  }
+  return out;
+}
+
 absl::StatusOr<CostModelChoice> CostModelOf(const PlanningFlags& flags) {
   CostModelChoice choice{.allow_replicated_dots = flags.allow_replicated_dots};
   const bool is_alpa = flags.cost_model == "alpa";
@@ -157,12 +172,13 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--micro-batches", flags.micro_batches.num_micro_batches,
-                  "Run the batch in so many slices, one after the other, and accumulate gradients")
+      .add_option("--micro-batches", flags.micro_batches,
+                  "Run the batch in so many slices, one after the other, and accumulate gradients; "
+                  "auto: for pipeline as many as are predicted to be fastest, else one")
       ->capture_default_str()
       ->group(group);
   command
-      .add_flag("--per-micro-batch", flags.micro_batches.per_micro_batch,
+      .add_flag("--per-micro-batch", flags.per_micro_batch,
                 "Sums over the batch that operations on slices need (batch normalisation) are "
                 "taken over each micro-batch; changes what the step computes")
       ->group(group);
@@ -257,12 +273,12 @@ std::vector<std::string> GivenPlanningFlags(const CLI::App& command) {
 }
 
 absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
-  PlanRequest request{.micro_batches = flags.micro_batches,
-                      .search = {.pins = flags.pins,
+  PlanRequest request{.search = {.pins = flags.pins,
                                  .limits = flags.limits,
                                  .gap = flags.gap,
                                  .work_limit = flags.work_limit,
                                  .num_threads = flags.threads}};
+  ASSIGN_OR_RETURN(request.micro_batches, MicroBatchesOf(flags));
   SearchOptions& search = request.search;
   if (!flags.combine_gathers.empty()) {
     ASSIGN_OR_RETURN(search.limits.combine_gathers_bytes,
@@ -320,9 +336,7 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   if (flags.num_devices) options["num-devices"] = fmt::format("{}", *flags.num_devices);
   put("batch-axis", flags.limits.batch_axis);
   put("combine-gathers", flags.combine_gathers);
-  if (flags.micro_batches.num_micro_batches != 1) {
-    options["micro-batches"] = fmt::to_string(flags.micro_batches.num_micro_batches);
-  }
+  if (flags.micro_batches != defaults.micro_batches) options["micro-batches"] = flags.micro_batches;
   if (flags.layers != defaults.layers) options["pipeline-layers"] = flags.layers;
   if (flags.stages != defaults.stages) options["stages"] = flags.stages;
   if (flags.schedule != defaults.schedule) options["schedule"] = flags.schedule;
@@ -335,7 +349,7 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
     if (value) options[flag] = "true";
   };
   put_flag("allow-replicated-dots", flags.allow_replicated_dots);
-  put_flag("per-micro-batch", flags.micro_batches.per_micro_batch);
+  put_flag("per-micro-batch", flags.per_micro_batch);
   put_flag("no-all-gather", flags.limits.no_all_gather);
   put_flag("no-all-to-all", flags.limits.no_all_to_all);
   put_flag("no-replicated-parameters", flags.limits.no_replicated_parameters);
@@ -366,6 +380,7 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   get("beta", flags.beta);
   get("batch-axis", flags.limits.batch_axis);
   get("combine-gathers", flags.combine_gathers);
+  get("micro-batches", flags.micro_batches);
   get("remat", flags.remat);
   get("pipeline-layers", flags.layers);
   get("stages", flags.stages);
@@ -377,12 +392,11 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   RETURN_IF_ERROR(get_number("gap", flags.gap));
   RETURN_IF_ERROR(get_number("work-limit", flags.work_limit));
   RETURN_IF_ERROR(get_number("threads", flags.threads));
-  RETURN_IF_ERROR(get_number("micro-batches", flags.micro_batches.num_micro_batches));
   if (options.contains("num-devices")) {
     RETURN_IF_ERROR(get_number("num-devices", flags.num_devices.emplace()));
   }
   flags.allow_replicated_dots = options.contains("allow-replicated-dots");
-  flags.micro_batches.per_micro_batch = options.contains("per-micro-batch");
+  flags.per_micro_batch = options.contains("per-micro-batch");
   flags.limits.no_all_gather = options.contains("no-all-gather");
   flags.limits.no_all_to_all = options.contains("no-all-to-all");
   flags.limits.no_replicated_parameters = options.contains("no-replicated-parameters");

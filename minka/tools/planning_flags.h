@@ -23,7 +23,8 @@ struct PlanningFlags {
   std::vector<std::string> pins;
   SearchLimits limits;
   std::string combine_gathers;
-  MicroBatchOptions micro_batches;
+  std::string micro_batches = "auto";
+  bool per_micro_batch = false;
   // Of a pipeline:
   std::string layers = "marked", stages = "auto", submeshes, schedule = "1f1b";
   std::optional<int> dp, op, pp;

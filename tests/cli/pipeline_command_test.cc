@@ -206,6 +206,22 @@ TEST_F(PipelineCommandTest, LayersAndStagesAreAsListed) {
               HasSubstr("stages[1] has a field layer; layers, submesh, mesh"));
 }
 
+TEST_F(PipelineCommandTest, MicroBatchesAreChosenWhereNobodySaysHowMany) {
+  const Outcome plan = Run(fmt::format(
+      "plan {} --global-batch 4 --method pipeline --num-devices 2 --stages 2 --top 0 --out "
+      "plan.json",
+      kSmallGpt));
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  for (const char* number : {"1 micro-batch ", "2 micro-batches ", "4 micro-batches "}) {
+    EXPECT_THAT(plan.out, testing::ContainsRegex(fmt::format("\n[* ]  {}", number)));
+  }
+  const auto json = nlohmann::json::parse(Slurp(Path("plan.json")));
+  EXPECT_THAT(plan.out,
+              HasSubstr(fmt::format("\n*  {} micro-batch", json["num_micro_batches"].get<int>())));
+  EXPECT_FALSE(json["options"].contains("micro-batches"));
+  EXPECT_EQ(Run("explain plan.json").exit_code, 0);
+}
+
 TEST_F(PipelineCommandTest, StagesGetUnequalMeshesWhereTheyDoNotDivideTheDevices) {
   ASSERT_EQ(Run(fmt::format("plan {} --method pipeline --num-devices 4 --stages 3 "
                             "--micro-batches 2 --out plan.json",
@@ -286,6 +302,8 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
               HasSubstr("--pipeline-layers 0 is neither marked, nor a number of layers"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --stages 1,4"),
               HasSubstr("5 layers are given to stages; gpt-tiny has 4"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 4 --micro-batches many"),
+              HasSubstr("--micro-batches many is neither auto nor a number of 1 or more"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 3"),
               HasSubstr("2 devices do not go evenly on 3 stages; name the submeshes"));
   EXPECT_THAT(refusal("--num-devices 4 --stages 2"),

@@ -1,4 +1,5 @@
-// Which submeshes stages get where none are named.
+// Which submeshes stages get where none are named, and how many micro-batches where nobody says.
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,54 @@ TEST(Submeshes, GivenStagesKeepTheirLayers) {
   ASSERT_TRUE(planned.ok()) << Message(planned.status());
   EXPECT_EQ(planned->plan.stage_of_layer, stages);
   EXPECT_THAT(SizesOf(*planned), testing::UnorderedElementsAre(1, 1, 2));
+}
+
+// A batch of 24.
+absl::StatusOr<PlannedPipeline> PlanInMicroBatches(int64_t num_micro_batches,
+                                                   const PipelineOptions& options,
+                                                   std::optional<int64_t> limit = std::nullopt) {
+  return PlanPipeline(SmallMlp(),
+                      {.cluster = Accelerators(4),
+                       .micro_batches = {.num_micro_batches = num_micro_batches},
+                       .pipeline = options,
+                       .search = {.memory_limit_bytes = limit, .work_limit = 1'000'000'000}});
+}
+
+TEST(ChosenMicroBatches, AreAsFastAsAnyOtherNumber) {
+  for (const PipelineOptions& options :
+       {PipelineOptions{}, PipelineOptions{.meshes = {Mesh({{"x", 2}}), Mesh({{"x", 2}})}}}) {
+    const auto chosen = PlanInMicroBatches(kChooseMicroBatches, options);
+    ASSERT_TRUE(chosen.ok()) << Message(chosen.status());
+    std::vector<int64_t> counts;
+    for (const TriedMicroBatches& tried : chosen->tried_micro_batches) {
+      const int64_t count = tried.num_micro_batches;
+      counts.push_back(count);
+      EXPECT_EQ(tried.chosen, count == chosen->plan.num_micro_batches);
+      EXPECT_EQ(tried.why_not.empty(), tried.chosen);
+      const auto planned = PlanInMicroBatches(count, options);
+      ASSERT_TRUE(planned.ok()) << Message(planned.status());
+      EXPECT_LE(0.97 * chosen->plan.step_time_us, planned->plan.step_time_us) << count;
+      if (!tried.figures) continue;
+      EXPECT_EQ(tried.figures->step_time_us, planned->plan.step_time_us);
+    }
+    EXPECT_THAT(counts, testing::ElementsAre(1, 2, 3, 4, 6, 8, 12, 24));
+  }
+}
+
+TEST(ChosenMicroBatches, FitIntoMemory) {
+  const PipelineOptions options{.submeshes = {2, 2}};
+  const auto free = PlanInMicroBatches(kChooseMicroBatches, options);
+  ASSERT_TRUE(free.ok()) << Message(free.status());
+  const int64_t limit = free->plan.peak_memory_bytes * 9 / 10;
+  const auto limited = PlanInMicroBatches(kChooseMicroBatches, options, limit);
+  ASSERT_TRUE(limited.ok()) << Message(limited.status());
+  EXPECT_LE(limited->plan.peak_memory_bytes, limit);
+  EXPECT_GE(limited->plan.step_time_us, 0.99 * free->plan.step_time_us);
+}
+
+TEST(ChosenMicroBatches, SayWhatIsWrongOnce) {
+  EXPECT_EQ(Message(PlanInMicroBatches(kChooseMicroBatches, {.num_stages = 30}).status()),
+            Message(PlanInMicroBatches(1, {.num_stages = 30}).status()));
 }
 
 }  // namespace

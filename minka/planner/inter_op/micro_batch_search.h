@@ -1,0 +1,56 @@
+// How many micro-batches a pipeline has: the more, the less its meshes wait, and the less a device
+// computes at a time.
+//
+// Estimates and plans cost time, so a number is estimated only while what is known of others lets
+// it be the fastest, and planned only while its estimate does. Known of others is: a step in fewer
+// micro-batches has no more work in all, and needs no less memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace minka {
+
+// By what layers take, whatever memory that needs.
+struct CountEstimate {
+  double step_time_us = 0;  // of the fastest pipeline
+  double work_us = 0;       // all micro-batches on its busiest stage, where that has least to do
+};
+
+struct CountPlan {
+  double step_time_us = 0;
+  bool fits = true;
+};
+
+enum class CountState { kUnknown, kEstimated, kEstimatedToFit, kTooLarge, kPlanned, kFailed };
+
+// What became of a number of micro-batches.
+struct TriedCount {
+  int64_t num_micro_batches = 1;
+  CountState state = CountState::kUnknown;
+  double at_least_us = 0;         // a step, by its estimates or by what is known of others
+  std::optional<CountPlan> plan;  // kPlanned
+  absl::Status failure;           // kFailed
+};
+
+struct CountSearch {
+  std::vector<int64_t> counts;  // ascending
+  std::function<absl::StatusOr<CountEstimate>(int64_t count)> estimate;
+  // The step time of the fastest that fits into memory, of a number with an estimate; nullopt: none
+  // does.
+  std::function<absl::StatusOr<std::optional<double>>(int64_t count)> estimate_fitting;
+  std::function<absl::StatusOr<CountPlan>(int64_t count)> plan;
+  std::function<bool()> is_over = [] { return false; };  // asked before each of these
+};
+
+// By count. The fastest plan that fits is within a hundredth of the fastest there is, as far as
+// estimates and what is known of others are right. Where by their estimates none fits, the largest
+// number is planned.
+std::vector<TriedCount> SearchCounts(const CountSearch& search);
+
+}  // namespace minka

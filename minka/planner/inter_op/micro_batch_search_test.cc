@@ -1,0 +1,167 @@
+#include "minka/planner/inter_op/micro_batch_search.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/status.h"
+#include "minka/planner/inter_op/stage_search.h"
+
+namespace minka {
+namespace {
+
+std::vector<int64_t> Divisors(int64_t number) {
+  std::vector<int64_t> out;
+  for (int64_t count = 1; count <= number; ++count) {
+    if (number % count == 0) out.push_back(count);
+  }
+  return out;
+}
+
+// Layers of equal work on 8 devices, which take so much for each example and so much beside.
+struct Workload {
+  int64_t batch = 64;
+  int num_layers = 6;
+  double us_per_example = 10, us_per_micro_batch = 5;
+  double planned_part = 1;  // of what is estimated, what a plan takes
+
+  double Step(int64_t count, int num_micro_batches) const {
+    std::vector<StageWay> ways;
+    for (const int size : {1, 2, 4}) {
+      const double examples = static_cast<double>(batch) / static_cast<double>(count);
+      // Fewer examples than devices leave some idle.
+      const double us = us_per_example * std::max(examples / size, 1.0) + us_per_micro_batch;
+      StageWay way{.num_devices = size};
+      way.kept.assign(num_layers, {.micro_batch_us = us});
+      ways.push_back(std::move(way));
+    }
+    return FindStages(
+               ways,
+               {.num_devices = 8, .devices_per_host = 8, .num_micro_batches = num_micro_batches})
+        .front()
+        .step_time_us;
+  }
+  CountEstimate Estimate(int64_t count) const {
+    return {.step_time_us = Step(count, static_cast<int>(count)),
+            .work_us = Step(count, 1'000'000) / 1'000'000 * static_cast<double>(count)};
+  }
+  double Planned(int64_t count) const { return planned_part * Estimate(count).step_time_us; }
+};
+
+const TriedCount& Fastest(const std::vector<TriedCount>& tried) {
+  const auto time = [](const TriedCount& count) {
+    return count.plan && count.plan->fits ? count.plan->step_time_us
+                                          : std::numeric_limits<double>::infinity();
+  };
+  return *std::ranges::min_element(tried, {}, time);
+}
+
+TEST(SearchCounts, FindsTheFastestWithoutPlanningAll) {
+  std::mt19937 random(1);
+  const auto draw = [&](double least, double most) {
+    return std::uniform_real_distribution<double>(least, most)(random);
+  };
+  int num_counts = 0, num_estimated = 0, num_planned = 0;
+  for (int round = 0; round < 50; ++round) {
+    const Workload work{.batch = std::vector<int64_t>{64, 96, 256}[round % 3],
+                        .num_layers = 2 + round % 7,
+                        .us_per_micro_batch = draw(0, 100),
+                        .planned_part = draw(1, 1.1)};
+    const std::vector<int64_t> counts = Divisors(work.batch);
+    const std::vector<TriedCount> tried = SearchCounts(
+        {.counts = counts,
+         .estimate = [&](int64_t count) { return work.Estimate(count); },
+         .estimate_fitting = [&](int64_t count) { return work.Estimate(count).step_time_us; },
+         .plan = [&](int64_t count) { return CountPlan{.step_time_us = work.Planned(count)}; }});
+    ASSERT_EQ(tried.size(), counts.size());
+    double least = std::numeric_limits<double>::infinity();
+    for (const TriedCount& count : tried) {
+      const double planned = work.Planned(count.num_micro_batches);
+      least = std::min(least, planned);
+      // What is known of others says too much by no more than searches are off.
+      EXPECT_LE(count.at_least_us, planned * 1.02);
+      num_estimated += count.state != CountState::kUnknown;
+      num_planned += count.plan.has_value();
+    }
+    EXPECT_LE(Fastest(tried).plan->step_time_us, least / 0.99);
+    num_counts += static_cast<int>(counts.size());
+  }
+  EXPECT_LT(num_estimated, 0.8 * num_counts);
+  EXPECT_LT(num_planned, 0.4 * num_counts);
+}
+
+// One micro-batch, two, four.
+class SmallSearch {
+ public:
+  std::vector<double> step_us = {10.5, 10, 11};
+  std::function<bool(int64_t)> fits = [](int64_t) { return true; };
+  bool knows_what_fits = true;
+
+  std::vector<TriedCount> Run() {
+    return SearchCounts({.counts = {1, 2, 4},
+                         .estimate = [&](int64_t count) -> absl::StatusOr<CountEstimate> {
+                           if (StepOf(count) <= 0) return InvalidArgument("no {}", count);
+                           return CountEstimate{.step_time_us = StepOf(count)};
+                         },
+                         .estimate_fitting = [&](int64_t count) -> std::optional<double> {
+                           if (knows_what_fits && !fits(count)) return std::nullopt;
+                           return StepOf(count);
+                         },
+                         .plan =
+                             [&](int64_t count) {
+                               planned.push_back(count);
+                               return CountPlan{.step_time_us = StepOf(count), .fits = fits(count)};
+                             },
+                         .is_over = [&] { return num_asked++ == most_asked; }});
+  }
+
+  std::vector<int64_t> planned;  // in their order
+  int num_asked = 0, most_asked = 100;
+
+ private:
+  double StepOf(int64_t count) const { return step_us[count == 4 ? 2 : count - 1]; }
+};
+
+TEST(SearchCounts, WhatDoesNotFitRefusesLargerMicroBatches) {
+  for (const bool knows_what_fits : {true, false}) {
+    SmallSearch search;
+    search.fits = [](int64_t count) { return count > 2; };
+    search.knows_what_fits = knows_what_fits;
+    EXPECT_EQ(Fastest(search.Run()).num_micro_batches, 4);
+    const std::vector<int64_t> expected =
+        knows_what_fits ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 4};
+    EXPECT_EQ(search.planned, expected);
+  }
+}
+
+TEST(SearchCounts, WhereNothingFitsTheMostMicroBatchesArePlanned) {
+  SmallSearch search;
+  search.fits = [](int64_t) { return false; };
+  const std::vector<TriedCount> tried = search.Run();
+  EXPECT_THAT(search.planned, testing::ElementsAre(4));
+  EXPECT_FALSE(tried[2].plan->fits);
+}
+
+TEST(SearchCounts, FailuresOfSomeLeaveTheOthers) {
+  SmallSearch search;
+  search.step_us = {7, 0, 0};
+  const std::vector<TriedCount> tried = search.Run();
+  EXPECT_EQ(Fastest(tried).num_micro_batches, 1);
+  EXPECT_EQ(Message(tried[1].failure), "no 2");
+  EXPECT_EQ(Message(tried[2].failure), "no 4");
+}
+
+TEST(SearchCounts, EndsWhereItIsOver) {
+  SmallSearch search;
+  search.most_asked = 2;
+  const std::vector<TriedCount> tried = search.Run();
+  EXPECT_EQ(tried[0].state, CountState::kEstimated);
+  EXPECT_TRUE(search.planned.empty());
+}
+
+}  // namespace
+}  // namespace minka
