@@ -8,7 +8,7 @@
 namespace minka {
 namespace {
 
-constexpr int kNudges = 3;
+constexpr int kNudges = 6;
 
 Literal Widened(const Literal& literal) {
   const ElementType type = WidenedType(literal.shape.type);
