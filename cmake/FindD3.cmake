@@ -1,5 +1,10 @@
 # D3_FILE: d3.min.js, which Debian's node-d3 brings.
 find_file(D3_FILE d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/local/share/nodejs/d3/dist NO_DEFAULT_PATH)
+if(D3_FILE)
+  get_filename_component(D3_FOLDER ${D3_FILE} DIRECTORY)
+  file(READ ${D3_FOLDER}/../package.json D3_PACKAGE)
+  string(JSON D3_VERSION GET "${D3_PACKAGE}" version)
+endif()
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(D3 REQUIRED_VARS D3_FILE REASON_FAILURE_MESSAGE "install node-d3")
+find_package_handle_standard_args(D3 REQUIRED_VARS D3_FILE VERSION_VAR D3_VERSION HANDLE_VERSION_RANGE REASON_FAILURE_MESSAGE "install node-d3")
 mark_as_advanced(D3_FILE)

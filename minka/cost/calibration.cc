@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 7: what other processes took meanwhile.
+// 8: launches that barriers keep apart, operations that are not divided among threads.
 constexpr int kSchemaVersion = 8;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,

@@ -153,6 +153,7 @@ absl::Status CheckFits(const CheckpointReader& checkpoint, const Step& step) {
   for (const CheckpointTensor& tensor : checkpoint.manifest().tensors) {
     left_over.insert(tensor.name);
   }
+  std::map<const CheckpointTensor*, int64_t> num_rows;  // that are read of tensors saved whole
   const Computation& entry = step.module.entry_computation();
   for (size_t i = 0; i < step.parameters.size(); ++i) {
     if (!IsResident(step.parameters[i])) continue;
@@ -166,7 +167,15 @@ absl::Status CheckFits(const CheckpointReader& checkpoint, const Step& step) {
       return InvalidArgument("{}, whose {} is {}, not {}", Origin(checkpoint), name,
                              ToString(found->shape), ToString(shape));
     }
-    for (const CheckpointTensor* const saved : found->saved) left_over.erase(saved->name);
+    for (const CheckpointTensor* const saved : found->saved) {
+      left_over.erase(saved->name);
+      if (found->saved.size() == 1 && saved->name != name) ++num_rows[saved];
+    }
+  }
+  for (const auto& [saved, count] : num_rows) {
+    if (saved->shape.rank() == 0 || count == saved->shape.dims[0]) continue;
+    return InvalidArgument("{}, whose {} has {} rows; the step to resume has {}",
+                           Origin(checkpoint), saved->name, saved->shape.dims[0], count);
   }
   if (left_over.empty()) return absl::OkStatus();
   return InvalidArgument("{}, which has {}; the step to resume has not", Origin(checkpoint),

@@ -17,8 +17,8 @@ namespace minka {
 // `cluster`: the one that the plan is for.
 std::string PageOfPlan(const Step& prepared, const Plan& plan, const Cluster& cluster);
 
-// `measured`: a traced step (TraceOf), by mesh; empty: none. InvalidArgument where it has other
-// meshes than the plan.
+// `measured`: a traced step (TraceOf), by mesh; empty: none. InvalidArgument where it has more
+// or fewer meshes than the plan.
 absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned, const Cluster& cluster,
                                            std::vector<std::vector<TracedEvent>> measured = {});
 

@@ -72,6 +72,10 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
                 .num_micro_batches = static_cast<int>(request.micro_batches.num_micro_batches),
                 .num_stages = num_stages}};
   const std::vector<int>& given = request.pipeline->stage_of_layer;
+  if (!given.empty() && static_cast<int>(given.size()) != planner.num_layers()) {
+    return InvalidArgument("{} layers are given to stages; {} has {}", given.size(), planner.name(),
+                           planner.num_layers());
+  }
   for (int layer = 0; layer < static_cast<int>(given.size()); ++layer) {
     if (layer == 0 || given[layer] != given[layer - 1]) out.input.stage_begins.push_back(layer);
   }
@@ -302,11 +306,6 @@ class SubmeshSearch {
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
                                                      const PlanRequest& request, int num_stages) {
   RETURN_IF_ERROR(planner.CheckStages(num_stages > 0 ? num_stages : 2));
-  const size_t num_given = request.pipeline->stage_of_layer.size();
-  if (num_given > 0 && static_cast<int>(num_given) != planner.num_layers()) {
-    return InvalidArgument("{} layers are given to stages; {} has {}", num_given, planner.name(),
-                           planner.num_layers());
-  }
   ASSIGN_OR_RETURN(std::vector<Mesh> meshes, Submeshes(request.cluster, num_stages));
   const int num_devices = request.cluster.num_devices();
   ASSIGN_OR_RETURN(LayersOnMeshes out,

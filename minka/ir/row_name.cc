@@ -15,9 +15,8 @@ std::optional<NamedRow> ParseRowName(std::string_view name) {
   if (open == std::string_view::npos || !name.ends_with(']')) return std::nullopt;
   const std::string_view number = name.substr(open + 1, name.size() - open - 2);
   NamedRow row{.name = std::string(name.substr(0, open))};
-  const char* const end = number.data() + number.size();
-  const auto [stop, error] = std::from_chars(number.data(), end, row.row);
-  if (error != std::errc() || stop != end || row.row < 0) return std::nullopt;
+  const auto [stop, error] = std::from_chars(number.begin(), number.end(), row.row);
+  if (error != std::errc() || stop != number.end() || row.row < 0) return std::nullopt;
   return row;
 }
 

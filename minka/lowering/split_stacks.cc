@@ -373,6 +373,7 @@ class StackSplitter {
   bool WriteSumOverRows(InstructionId id) {
     const Instruction& source = entry_.instructions[id];
     if (source.opcode != Opcode::kReduce || source.results.size() != 1) return false;
+    if (std::ranges::count(source.As<DimensionsAttributes>().dims, 0) == 0) return false;
     const Value operand = source.operands[0];
     const auto rows = rows_.find(operand);
     if (rows == rows_.end()) return false;
@@ -403,7 +404,7 @@ class StackSplitter {
       return true;
     }
     const Instruction& constant = entry_.instruction(init);
-    if (constant.opcode != Opcode::kConstant) return false;
+    if (constant.opcode != Opcode::kConstant || IsComplex(constant.shape().type)) return false;
     const double value = ScalarValue(constant.As<ConstantAttributes>().literal);
     return (opcode == Opcode::kAdd && value == 0) || (opcode == Opcode::kMultiply && value == 1);
   }
@@ -534,9 +535,9 @@ class StackSplitter {
 };
 
 absl::StatusOr<Step> WithoutLoops(const Step& step) {
-  Module module =
+  const Module module =
       UnrollLayerLoops({.module = InlineCalls(ToModule(step)), .parameters = step.parameters});
-  return MakeStep(EliminateDeadCode(std::move(module)), {});
+  return MakeStep(EliminateDeadCode(module), {});
 }
 
 absl::StatusOr<SplitStep> Split(const Step& unrolled, Stacks& stacks, const SplitValues& values) {

@@ -105,12 +105,14 @@ absl::StatusOr<std::vector<std::vector<TracedEvent>>> MeasuredEvents(
     ASSIGN_OR_RETURN(out.begin_us, TimeOf(event, "ts"));
     ASSIGN_OR_RETURN(const double us, TimeOf(event, "dur"));
     out.end_us = out.begin_us + us;
+    if (!std::isfinite(out.end_us)) return InvalidArgument("an event of the trace never ends");
     const auto mesh = static_cast<size_t>(row.get<int64_t>());
     if (mesh >= meshes.size()) meshes.resize(mesh + 1);
     meshes[mesh].push_back(std::move(out));
   }
   if (meshes.empty()) {
-    return InvalidArgument("nothing in the trace was measured: `minka run --trace` writes one that was");
+    return InvalidArgument(
+        "nothing in the trace was measured: `minka run --trace` writes one that was");
   }
   return meshes;
 }

@@ -17,8 +17,8 @@ struct TracedEvent {
   bool operator==(const TracedEvent&) const = default;
 };
 
-// A row per mesh, an event per task as it is predicted. `measured`, by mesh: the same of a step that
-// ran, below it; it begins at 0.
+// A row per mesh, an event per task as it is predicted. `measured`, by mesh: the same of a step
+// that ran, below it; it begins at 0.
 std::string ChromeTrace(const Timeline& timeline,
                         const std::vector<std::vector<TracedEvent>>& measured = {});
 

@@ -22,7 +22,7 @@ TEST(ChromeTrace, WhatWasMeasuredIsReadBackFromItsFirstMoment) {
                          testing::ElementsAre(TracedEvent{"receive %1", "receive", 6, 7})));
   EXPECT_FALSE(MeasuredEvents(ChromeTrace(predicted)).ok());
   EXPECT_FALSE(MeasuredEvents("[]").ok());
-  EXPECT_FALSE(MeasuredEvents(R"({"traceEvents":[{"ph":"X","pid":1,"tid":1e9,"name":"a",)"
+  EXPECT_FALSE(MeasuredEvents(R"({"traceEvents":[{"ph":"X","pid":1,"tid":1000000000,"name":"a",)"
                               R"("cat":"run","ts":0,"dur":1}]})")
                    .ok());
 }

@@ -1,6 +1,7 @@
 #include "minka/tools/planning_flags.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 
 #include "fmt/ranges.h"
@@ -103,11 +104,19 @@ absl::StatusOr<std::optional<RematChoice>> RematOf(const PlanningFlags& flags) {
 absl::StatusOr<MicroBatchOptions> MicroBatchesOf(const PlanningFlags& flags) {
   MicroBatchOptions out{.per_micro_batch = flags.per_micro_batch};
   if (flags.micro_batches == "auto") {
-    if (flags.method == kPipelineMethod) out.num_micro_batches = kChooseMicroBatches;
+    if (flags.method != kPipelineMethod) return out;
+    if (flags.per_micro_batch) {
+      return InvalidArgument(
+          "--per-micro-batch lets the number of micro-batches change what the step computes; give "
+          "it with --micro-batches");
+    }
+    out.num_micro_batches = kChooseMicroBatches;
     return out;
   }
-  if (!CLI::detail::lexical_cast(flags.micro_batches, out.num_micro_batches) ||
-      out.num_micro_batches < 1) {
+  const char* const end = flags.micro_batches.data() + flags.micro_batches.size();
+  const auto [read_to, error] =
+      std::from_chars(flags.micro_batches.data(), end, out.num_micro_batches);
+  if (error != std::errc() || read_to != end || out.num_micro_batches < 1) {
     return InvalidArgument("--micro-batches {} is neither auto nor a number of 1 or more",
                            flags.micro_batches);
   }

@@ -62,13 +62,14 @@ absl::Status RunReport(const ReportFlags& flags) {
 
 void AddReportCommand(CLI::App& app, CommandLine& line) {
   const auto flags = std::make_shared<ReportFlags>();
-  CLI::App* const command = app.add_subcommand(
-      "report",
-      "Write a page about a plan: devices and stages, the step as a timeline, memory over time, how "
-      "every tensor is split, what the search did");
+  CLI::App* const command = app.add_subcommand("report",
+                                               "Write a page about a plan: devices and stages, the "
+                                               "step as a timeline, memory over time, how "
+                                               "every tensor is split, what the search did");
   command->add_option("plan", flags->plan, "A plan.json; - is standard input")->required();
   command
-      ->add_option("--out", flags->out, "The HTML file, one that needs no other; - is standard output")
+      ->add_option("--out", flags->out,
+                   "The HTML file, one that needs no other; - is standard output")
       ->capture_default_str();
   command->add_option("--trace", flags->trace,
                       "Of a pipeline: what minka run --trace wrote; the measured step is shown "

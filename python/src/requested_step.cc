@@ -1,5 +1,6 @@
 #include "requested_step.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "jax_step.h"
@@ -36,7 +37,7 @@ std::vector<std::string> PinsOfRows(const std::vector<std::string>& pins, const 
                                     const StepRows& rows) {
   std::vector<std::string> of_rows;
   for (const std::string& pin : pins) {
-    const size_t end = pin.rfind('=');
+    const size_t end = std::min(pin.rfind('='), pin.size());  // without one it is refused later
     const std::string glob = pin.substr(0, end);
     const Matches matches = MatchesOf(glob, given, rows);
     if (matches.same || !matches.without_rows) of_rows.push_back(pin);

@@ -42,8 +42,8 @@ class ReportCommandTest : public CommandTest {
 };
 
 TEST_F(ReportCommandTest, APipelineIsDrawnWithWhatWasMeasured) {
-  const Outcome run = Run(fmt::format("run {} {} --random-inputs 0 --trace trace.json", kSmallGpt,
-                                      kPipeline));
+  const Outcome run =
+      Run(fmt::format("run {} {} --random-inputs 0 --trace trace.json", kSmallGpt, kPipeline));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   ASSERT_EQ(Run(fmt::format("plan {} {} --out plan.json", kSmallGpt, kPipeline)).exit_code, 0);
   const Outcome report = Run("report plan.json --trace trace.json");
@@ -89,14 +89,15 @@ TEST_F(ReportCommandTest, OneMeshIsDrawnOperationByOperation) {
 }
 
 TEST_F(ReportCommandTest, WhatCannotBeShownIsSaid) {
-  ASSERT_EQ(Run(fmt::format("plan {} {} --out plan.json --trace predicted.json", kSmallGpt,
-                            kPipeline))
-                .exit_code,
-            0);
+  ASSERT_EQ(
+      Run(fmt::format("plan {} {} --out plan.json --trace predicted.json", kSmallGpt, kPipeline))
+          .exit_code,
+      0);
   EXPECT_THAT(Run("report plan.json --trace predicted.json").err,
               HasSubstr("predicted.json: nothing in the trace was measured"));
   EXPECT_THAT(Run("report plan.json --trace plan.json").err, HasSubstr("this is no trace"));
-  Write("odd.json", R"({"traceEvents":[{"ph":"X","pid":1,"tid":0,"name":"a","cat":"run","ts":-1}]})");
+  Write("odd.json",
+        R"({"traceEvents":[{"ph":"X","pid":1,"tid":0,"name":"a","cat":"run","ts":-1}]})");
   EXPECT_THAT(Run("report plan.json --trace odd.json").err, HasSubstr("\"ts\": -1"));
   const Outcome missing = Run("report none.json");
   EXPECT_EQ(missing.exit_code, 1);

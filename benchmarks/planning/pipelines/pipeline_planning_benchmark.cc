@@ -56,7 +56,10 @@ struct Case {
   bool per_micro_batch = false;
 
   // V100s have no fast bf16.
-  bool is_f16() const { return cluster.starts_with("p3.") && !model.starts_with("wresnet"); }
+  std::optional<ElementType> dtype() const {
+    const bool is_f16 = cluster.starts_with("p3.") && !model.starts_with("wresnet");
+    return is_f16 ? std::optional(ElementType::kF16) : std::nullopt;
+  }
 
   std::string name() const {
     return fmt::format("{}{} on {}, batch {}, {}", model,
@@ -137,7 +140,8 @@ double SecondsSince(Clock::time_point start) {
 // What its file holds.
 absl::StatusOr<std::string> ModuleBytes(const Case& one) {
   ASSIGN_OR_RETURN(const TracedStep traced, TraceModel(one.model, {.global_batch = one.global_batch,
-                                                                   .num_layers = one.num_layers}));
+                                                                   .num_layers = one.num_layers,
+                                                                   .dtype = one.dtype()}));
   return ExportHlo(ToModule(traced.step));
 }
 

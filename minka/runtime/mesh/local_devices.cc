@@ -1,6 +1,8 @@
 #include "minka/runtime/mesh/local_devices.h"
 
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "minka/base/status.h"
@@ -9,10 +11,16 @@
 namespace minka {
 namespace {
 
-// XLA sizes the pool by NPROC, else by the cores.
+// XLA sizes the pool by NPROC, else by the cores. What is set stays where it is enough: it may come
+// from the user, or from a client of fewer devices that was opened before.
 void SetThreadPool(int num_devices) {
+  int num_set = 0;
+  if (const char* const text = std::getenv("NPROC")) {
+    std::from_chars(text, text + std::strlen(text), num_set);
+  }
+  if (num_set >= num_devices) return;
   const int num_threads = pjrt::CpuThreadPoolFor(num_devices).num_threads;
-  setenv("NPROC", std::to_string(num_threads).c_str(), /*overwrite=*/0);
+  setenv("NPROC", std::to_string(num_threads).c_str(), /*overwrite=*/1);
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ struct LocalDevices {
 };
 
 // Errors list the places where a plugin was looked for, or say how many devices there are. Sets
-// environment variables that XLA reads (pjrt::PrepareEnvironment, NPROC), unless they are set.
+// environment variables that XLA reads (pjrt::PrepareEnvironment), unless they are set, and NPROC,
+// unless it is enough for the devices.
 absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options);
 
 // Devices that are opened when they are first asked for: beside workers, many a process needs none.
