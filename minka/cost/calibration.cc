@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 8: launches that barriers keep apart, operations that are not divided among threads.
+// 8: launches that barriers keep apart.
 constexpr int kSchemaVersion = 8;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
