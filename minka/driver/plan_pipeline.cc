@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <variant>
@@ -139,7 +140,7 @@ class MicroBatchSearch {
          .plan = [&](int64_t count) { return Plan(count); },
          .is_over = [&] { return !CheckNotCancelled(request_).ok(); }});
     RETURN_IF_ERROR(CheckNotCancelled(request_));
-    if (!best_) return FirstFailure(tried);
+    if (!best_) return WhyNone(tried);
     for (const TriedCount& count : tried) best_->tried_micro_batches.push_back(Described(count));
     return *std::move(best_);
   }
@@ -168,8 +169,12 @@ class MicroBatchSearch {
     return plan;
   }
 
-  static absl::Status FirstFailure(const std::vector<TriedCount>& tried) {
-    return std::ranges::find(tried, CountState::kFailed, &TriedCount::state)->failure;
+  // The failure of the largest number, which needs the least memory.
+  static absl::Status WhyNone(const std::vector<TriedCount>& tried) {
+    for (const TriedCount& count : std::views::reverse(tried)) {
+      if (count.state == CountState::kFailed) return count.failure;
+    }
+    return ResourceExhausted("no number of micro-batches is estimated to give a pipeline");
   }
 
   bool Fits(const PlannedPipeline& planned) const {

@@ -53,7 +53,8 @@ TEST(LocalDevicesTest, ThreadsAreEnoughForConvolutionsBetweenCollectives) {
   unsetenv("NPROC");
   ASSERT_TRUE(OpenLocalDevices({.num_devices = 1}).ok());  // whose threads are not enough
   const LocalDevices devices = Must(OpenLocalDevices({.num_devices = num_devices}));
-  ASSERT_STREQ(std::getenv("NPROC"), std::to_string(2 * num_devices).c_str());
+  ASSERT_NE(std::getenv("NPROC"), nullptr);
+  ASSERT_GE(std::stoi(std::getenv("NPROC")), 2 * num_devices);
   const pjrt::Executable program = Must(pjrt::Executable::Compile(
       devices.client, ConvolutionsAndCollectives(num_devices), {.num_replicas = num_devices}));
   std::vector<std::vector<pjrt::Buffer>> arguments(num_devices);
