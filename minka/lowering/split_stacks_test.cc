@@ -1,6 +1,7 @@
 #include "minka/lowering/split_stacks.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -101,9 +102,10 @@ TEST(SplitStacks, EachLayerHasItsRowOfWhatIsUpdatedRowByRow) {
   EXPECT_EQ(split.step.marks[0].index + split.step.marks[1].index, 1);
 }
 
-TEST(SplitStacks, ComputesWhatTheStepDoes) {
-  const Step step = StepOf(kLayers);
-  const SplitStep split = SplitStacks(step).value();
+// The step with w and m split computes what it does without.
+void ExpectSameResults(const Step& step, const SplitStep& split) {
+  ASSERT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));
+  ASSERT_THAT(Names(split.step), ElementsAre("w[0]", "w[1]", "x", "m[0]", "m[1]"));
   const std::vector<long double> w = {1, 2, 0, 1, 2, 0, 1, 1}, m = {2, 4, 6, 8, 1, 3, 5, 7};
   const testing::Array x{kMatrix, {1, 2, 3, 4}};
   const auto row = [](const std::vector<long double>& all, int64_t i) {
@@ -118,6 +120,41 @@ TEST(SplitStacks, ComputesWhatTheStepDoes) {
   EXPECT_EQ(rows[2].elements, whole[1].elements);
   EXPECT_EQ(rows[3].elements, row(whole[2].elements, 0).elements);
   EXPECT_EQ(rows[4].elements, row(whole[2].elements, 1).elements);
+}
+
+TEST(SplitStacks, ComputesWhatTheStepDoes) {
+  const Step step = StepOf(kLayers);
+  ExpectSameResults(step, SplitStacks(step).value());
+}
+
+TEST(SplitStacks, WhatReadsAStackAsAWholeReadsItsRowsPutTogether) {
+  const Step step = StepOf(Replaced(
+      kLayers, "total = f32[] reduce(g, zero)",
+      "turned = f32[2,2,2] reverse(g), dimensions={0}\n  total = f32[] reduce(turned, zero)"));
+  const SplitStep split = SplitStacks(step).value();
+  ExpectSameResults(step, split);
+  EXPECT_EQ(Count(split.step, Opcode::kConcatenate), 1);
+}
+
+// The rows of what each reader makes for itself are there, too, once a split stack has read them.
+TEST(SplitStacks, SumsThatKeepRowsStaySumsOfTheWhole) {
+  const Step step =
+      StepOf(Replaced(kLayers, "total = f32[] reduce(g, zero), dimensions={0,1,2}, to_apply=sum",
+                      "of_rows = f32[2] reduce(halves, zero), dimensions={1,2}, to_apply=sum\n"
+                      "  of_all = f32[] reduce(g, zero), dimensions={0,1,2}, to_apply=sum\n"
+                      "  of_both = f32[] reduce(of_rows, zero), dimensions={0}, to_apply=sum\n"
+                      "  total = f32[] add(of_all, of_both)"));
+  ExpectSameResults(step, SplitStacks(step).value());
+}
+
+TEST(SplitStacks, RowsOfAnArrayPutTogetherAreTheArray) {
+  const Literal whole{{ElementType::kS8, {3, 2}}, std::make_shared<const std::string>("abcdef")};
+  const std::vector<Literal> rows = RowsOf(whole);
+  ASSERT_EQ(rows.size(), 3);
+  EXPECT_EQ(rows[1].shape, (Shape{ElementType::kS8, {1, 2}}));
+  EXPECT_EQ(*rows[1].bytes, "cd");
+  EXPECT_EQ(Stacked(rows).shape, whole.shape);
+  EXPECT_EQ(*Stacked(rows).bytes, *whole.bytes);
 }
 
 TEST(SplitStacks, StateThatIsUpdatedAcrossRowsStaysWhole) {
