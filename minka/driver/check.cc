@@ -80,8 +80,9 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step,
   if (!micro_batches.per_micro_batch) return RunOnOneDevice(step, client, inputs, num_steps);
   ASSIGN_OR_RETURN(const Step rewritten, StepInMicroBatches(step, micro_batches, client.kind()));
   ASSIGN_OR_RETURN(OneDeviceResults results, RunOnOneDevice(rewritten, client, inputs, num_steps));
-  if (IsRandom(step)) return results;
   ASSIGN_OR_RETURN(const Step simplified, Simplify(step));
+  ASSIGN_OR_RETURN(const bool has_slices, SlicesDifferByBatchAlone(simplified, micro_batches));
+  if (!has_slices) return results;
   ASSIGN_OR_RETURN(
       OneDeviceResults of_slices,
       RunSlices(simplified, micro_batches.num_micro_batches, client, inputs, num_steps));

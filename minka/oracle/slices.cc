@@ -9,10 +9,12 @@
 
 #include "minka/analysis/widen.h"
 #include "minka/base/status.h"
+#include "minka/lowering/micro_batch_places.h"
 #include "minka/oracle/decisions.h"
 #include "minka/oracle/draws.h"
 #include "minka/oracle/rounding.h"
 #include "minka/runtime/mesh/split_array.h"
+#include "minka/sharding/op_rule.h"
 
 namespace minka {
 namespace {
@@ -194,19 +196,86 @@ class SlicedRun {
   StepRunner update_;                // from given gradients
 };
 
+bool MixesBits(const Module& module, const Instruction& instruction) {
+  switch (instruction.opcode) {
+    case Opcode::kRng:
+    case Opcode::kRngBitGenerator:
+    case Opcode::kShiftLeft:
+    case Opcode::kShiftRightLogical:
+    case Opcode::kXor:
+      return true;
+    default:
+      return std::ranges::any_of(instruction.called, [&](ComputationId id) {
+        return std::ranges::any_of(
+            module.computations[id].instructions,
+            [&](const Instruction& called) { return MixesBits(module, called); });
+      });
+  }
+}
+
+// Compares what micro-batches read of values that are made for all of them.
+class SliceComparison {
+ public:
+  SliceComparison(const Step& step, const MicroPlaces& places)
+      : step_(step), entry_(step.module.entry_computation()), places_(places) {
+    for (const Instruction& instruction : entry_.instructions) {
+      is_index_.push_back(instruction.opcode != Opcode::kParameter &&
+                          !MixesBits(step.module, instruction) &&
+                          !IsFloat(instruction.results[0].type) &&
+                          std::ranges::all_of(instruction.operands, [&](Value operand) {
+                            return is_index_[operand.instruction];
+                          }));
+    }
+  }
+
+  bool AnySliceDiffers() const {
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      if (!places_.IsInside(id)) continue;
+      const OpRule rule = RuleFor(step_.module, entry_, id);
+      const std::vector<Value>& operands = entry_.instructions[id].operands;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        const MicroPlace wanted =
+            PlaceOf(OperandSharding(rule, places_.strategies[id], static_cast<int>(i)));
+        const bool is_cut = wanted.kind == MicroPlace::Kind::kSplit &&
+                            places_.at(operands[i]).kind != MicroPlace::Kind::kSplit;
+        if (is_cut && !is_index_[operands[i].instruction] && Differs(operands[i], wanted.dim)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+ private:
+  // May the slices along the dimension have different values?
+  bool Differs(Value value, int dim) const {
+    const Instruction& instruction = entry_.instruction(value);
+    if (instruction.opcode == Opcode::kParameter || !instruction.called.empty()) return true;
+    const OpRule rule = RuleFor(step_.module, entry_, value.instruction);
+    const int factor = rule.result_dims[value.result][dim];
+    if (factor == kWholeDim || rule.factors[factor].local_form != LocalForm::kPlain) return true;
+    for (size_t i = 0; i < instruction.operands.size(); ++i) {
+      const std::vector<int>& dims = rule.operand_dims[i];
+      const auto found = std::ranges::find(dims, factor);
+      if (found == dims.end()) continue;
+      if (Differs(instruction.operands[i], static_cast<int>(found - dims.begin()))) return true;
+    }
+    return false;
+  }
+
+  const Step& step_;
+  const Computation& entry_;
+  const MicroPlaces& places_;
+  std::vector<bool> is_index_;  // by instruction: whole numbers counted from constants
+};
+
 }  // namespace
 
-bool IsRandom(const Step& step) {
-  std::vector<bool> is_key;
-  for (const ParameterInfo& parameter : step.parameters) {
-    is_key.push_back(parameter.role == ParameterRole::kKey);
-  }
-  const Computation& entry = step.module.entry_computation();
-  const std::vector<bool> depends = DependsOn(entry, is_key, {});
-  const std::vector<bool> depends_on_rng = DependsOnRng(step);
-  return std::ranges::any_of(entry.results,
-                             [&](Value result) { return depends[result.instruction]; }) ||
-         std::ranges::find(depends_on_rng, true) != depends_on_rng.end();
+absl::StatusOr<bool> SlicesDifferByBatchAlone(const Step& step,
+                                              const MicroBatchOptions& micro_batches) {
+  const Mesh mesh({{"micro", micro_batches.num_micro_batches}});
+  ASSIGN_OR_RETURN(const MicroPlaces places, FindMicroPlaces(step, micro_batches, mesh));
+  return !SliceComparison(step, places).AnySliceDiffers();
 }
 
 absl::StatusOr<OneDeviceResults> RunSlices(const Step& step, int64_t num_slices,
