@@ -11,9 +11,10 @@ import time
 import pytest
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 import jax, jax.numpy as jnp, numpy as np, minka, psutil
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's jobs in the background ignore
 minka.init(num_devices=4, progress=%(progress)s)
 WIDTH, LAYERS, REPEATS = %(size)s
 
