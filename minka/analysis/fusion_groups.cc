@@ -75,6 +75,11 @@ bool TakesIn(const Instruction& reader, int operand, Opcode producer) {
   }
 }
 
+bool RunTogether(const StepPart& a, const StepPart& b) {
+  const bool is_inside = a.loop != LoopRole::kOutside;
+  return a.program == b.program && is_inside == (b.loop != LoopRole::kOutside);
+}
+
 namespace {
 
 class Partitioner {
@@ -127,9 +132,8 @@ class Partitioner {
     const Instruction& instruction = computation_.instructions[id];
     if (!IsCheap(instruction) || !IsAboutUnary(computation_, instruction)) return;
     std::vector<Use> takers;
-    std::ranges::copy_if(uses, std::back_inserter(takers), [&](const Use& use) {
-      return TakesIn(computation_.instructions[use.user], use.operand, instruction.opcode);
-    });
+    std::ranges::copy_if(uses, std::back_inserter(takers),
+                         [&](const Use& use) { return IsTakenIn(instruction, use); });
     if (takers.empty()) return;
     const std::set<InstructionId> readers = ReadingGroups(takers);
     if (!MayRepeat(instruction, readers.size())) return;
@@ -165,11 +169,15 @@ class Partitioner {
     return widens || read_repeatedly_[use.user];
   }
 
+  bool IsTakenIn(const Instruction& producer, const Use& use) const {
+    const Instruction& reader = computation_.instructions[use.user];
+    if (rules_.keeps_programs && !RunTogether(producer.part, reader.part)) return false;
+    return TakesIn(reader, use.operand, producer.opcode);
+  }
+
   bool AllTakeIn(const Instruction& producer, const std::vector<Use>& uses) const {
     return std::ranges::all_of(uses, [&](const Use& use) {
-      const Instruction& reader = computation_.instructions[use.user];
-      return TakesIn(reader, use.operand, producer.opcode) &&
-             (IsCheap(producer) || !ReadsRepeatedly(use));
+      return IsTakenIn(producer, use) && (IsCheap(producer) || !ReadsRepeatedly(use));
     });
   }
 

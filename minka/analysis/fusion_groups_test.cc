@@ -47,6 +47,22 @@ TEST_F(FusionGroupsTest, ElementwiseChainsJoinTheirConsumer) {
   EXPECT_TRUE(IsMaterialised(partition, tanh));
 }
 
+TEST_F(FusionGroupsTest, WhatAnotherProgramReadsIsWritten) {
+  const Value x = b.Parameter({kF32, {8, 8}}, "x");
+  const Value tanh = b.Unary(Opcode::kTanh, x);
+  b.SetPart({.program = 1});
+  const Value negated = b.Unary(Opcode::kNegate, tanh);
+  b.SetPart({.loop = LoopRole::kBody, .program = 1});
+  b.SetResults({b.Unary(Opcode::kSqrt, negated)});
+  const FusionPartition together = Partition();
+  EXPECT_THAT(together.group, ElementsAre(0, 1, 1, 1));
+  const FusionPartition apart =
+      PartitionIntoFusions(module_.entry_computation(), {.keeps_programs = true});
+  EXPECT_THAT(apart.group, ElementsAre(0, 1, 2, 3));
+  EXPECT_TRUE(IsMaterialised(apart, tanh));
+  EXPECT_TRUE(IsMaterialised(apart, negated));
+}
+
 TEST_F(FusionGroupsTest, DotsStandAloneAndTheirInputsAreWritten) {
   const Value x = b.Parameter({kF32, {8, 8}}, "x");
   const Value tanh = b.Unary(Opcode::kTanh, x);

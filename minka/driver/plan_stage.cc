@@ -49,6 +49,7 @@ uint64_t StageHash(const Step& step) {
   for (const Instruction& instruction : step.module.entry_computation().instructions) {
     text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
     text += static_cast<char>('a' + static_cast<int>(instruction.part.loop));
+    text += static_cast<char>('A' + instruction.part.program);
   }
   for (const ParameterInfo& info : step.parameters) {
     text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);

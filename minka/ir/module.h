@@ -183,12 +183,13 @@ enum class Phase : uint8_t { kForward, kBackward, kApply };
 enum class LoopRole : uint8_t { kOutside, kIndex, kBody, kSum, kStack };
 
 // Where an operation stands in a step: phase and layer are found once, on the simplified step
-// (analysis/structure.h), the loop is written by lowering/micro_batches.h. Kept by whatever copies
-// or rewrites it.
+// (analysis/structure.h), the loop is written by lowering/micro_batches.h, the program by
+// lowering/stages.h. Kept by whatever copies or rewrites it.
 struct StepPart {
   Phase phase = Phase::kForward;
   int32_t layer = -1;  // -1: none, see analysis/structure.h
   LoopRole loop = LoopRole::kOutside;
+  int8_t program = 0;  // of those that run the step, by number; 0 where it is one
   bool operator==(const StepPart&) const = default;
 };
 

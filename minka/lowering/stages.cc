@@ -1,6 +1,7 @@
 #include "minka/lowering/stages.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -241,6 +242,24 @@ std::vector<int> ReceivedParameters(const StagedStep& staged, int stage) {
   return numbers;
 }
 
+// By kind, and by the order of those of one kind, so that equal layers have equal numbers on any
+// stage.
+void NumberPrograms(StageStep& stage) {
+  constexpr int kMaxOfKind = 16;
+  std::map<ProgramTask, int> numbers;
+  for (const ProgramTask& task : stage.tasks) numbers.try_emplace(task);
+  for (auto& [task, number] : numbers) {
+    const auto first = numbers.lower_bound({.kind = task.kind, .phase = 0});
+    const auto before = std::distance(first, numbers.find(task));
+    number = static_cast<int>(task.kind) * kMaxOfKind +
+             std::min(static_cast<int>(before), kMaxOfKind - 1) + 1;
+  }
+  Computation& entry = stage.step.module.entry_computation();
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    entry.instructions[id].part.program = static_cast<int8_t>(numbers.at(stage.tasks[id]));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& options) {
@@ -269,6 +288,7 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
   for (int stage = 0; stage < num_stages; ++stage) {
     staged.stages[stage] =
         SaveLess(std::move(staged.stages[stage]), ReceivedParameters(staged, stage));
+    NumberPrograms(staged.stages[stage]);
   }
   return staged;
 }

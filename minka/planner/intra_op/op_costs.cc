@@ -106,12 +106,26 @@ int UpdateOperand(const Instruction& instruction, int result) {
 }  // namespace
 
 PricedComputation::PricedComputation(const Computation& computation_in)
-    : computation(computation_in), uses(computation), fusions(PartitionIntoFusions(computation)) {
+    : computation(computation_in),
+      uses(computation),
+      fusions(PartitionIntoFusions(computation, {.keeps_programs = true})) {
   std::vector<bool> seen(fusions.num_groups);
   for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
     const bool runs = !IsView(computation.instructions[id].opcode);
     leads_group.push_back(runs && !seen[fusions.group[id]]);
     seen[fusions.group[id]] = seen[fusions.group[id]] || runs;
+  }
+  is_written_.resize(computation.num_instructions());
+  std::vector<InstructionId> viewed;  // itself, or what it is a view of
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const Instruction& instruction = computation.instructions[id];
+    viewed.push_back(id);
+    if (instruction.results.empty()) continue;
+    if (instruction.opcode == Opcode::kReshape) {
+      const Value operand = instruction.operands[0];
+      if (operand.result == 0 && IsInside(operand, id)) viewed[id] = viewed[operand.instruction];
+    }
+    if (fusions.IsMaterialised(uses, {id, 0})) is_written_[viewed[id]] = true;
   }
 }
 
@@ -255,7 +269,8 @@ int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId
   const auto result_bytes = [&](int result) {
     return LocalBytes(instruction.results[result], ResultSharding(rule, strategy, result), mesh_);
   };
-  int64_t bytes = 0;
+  // A sum over micro-batches is read before it is added to.
+  int64_t bytes = instruction.part.loop == LoopRole::kSum ? result_bytes(0) : 0;
   if (instruction.opcode == Opcode::kDot) {
     const DotLayout layout = LayoutOf(instruction.As<DotAttributes>(),
                                       in.computation.shape(instruction.operands[0]).rank(),
@@ -277,7 +292,7 @@ int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId
     const int update = UpdateOperand(instruction, result);
     if (update >= 0) {
       bytes += operand_bytes(update);
-    } else if (in.fusions.IsMaterialised(in.uses, {id, result})) {
+    } else if (in.IsWritten({id, result})) {
       bytes += result_bytes(result);
     }
   }
@@ -316,7 +331,7 @@ const std::vector<double>& OpCosts::Costs(InstructionId id) {
     key += facts_.IsInside(operand, id) ? 'i' : 'o';
   }
   for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
-    key += facts_.IsMaterialised({id, result}) ? 'm' : 'f';
+    key += entry_.IsWritten({id, result}) ? 'w' : 'f';
   }
   const auto [found, added] = costs_.try_emplace(key);
   if (added) {

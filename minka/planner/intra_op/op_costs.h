@@ -32,6 +32,14 @@ struct PricedComputation {
     return fusions.repeated[value.instruction] ||
            fusions.group[value.instruction] == fusions.group[reader];
   }
+  // Does its maker write it to memory? What a view shows is written once, by what it is a view of,
+  // however many views there are.
+  bool IsWritten(Value value) const {
+    return value.result == 0 ? is_written_[value.instruction] : fusions.IsMaterialised(uses, value);
+  }
+
+ private:
+  std::vector<bool> is_written_;  // by instruction, result 0
 };
 
 // Prices operations by what one device does, in the cost model's unit: every fusion group a launch

@@ -167,6 +167,33 @@ LocalWork WorkOfConvolution(int64_t groups) {
   return cost.last;
 }
 
+TEST(OperationPrices, WhatViewsShowIsWrittenOnce) {
+  ModuleBuilder module("views");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({kF32, {8, 8}}, "x");
+  const Value scaled = b.Unary(Opcode::kTanh, x);
+  const Value rows = b.Reshape(scaled, {4, 16}), columns = b.Reshape(scaled, {16, 4});
+  const Value of_x = b.Reshape(x, {16, 4});
+  b.SetResults({b.Dot(rows, columns, {{1}, {0}}), b.Dot(of_x, rows, {{1}, {0}})});
+  const Module built = *std::move(module).Finish();
+  EXPECT_EQ(PriceOf(built, scaled.instruction), kLaunch + 2 * 256);
+  for (const Value view : {rows, columns, of_x}) EXPECT_EQ(PriceOf(built, view.instruction), 0);
+}
+
+// The loop of micro-batches reads a term and what was summed before, and writes the sum.
+TEST(OperationPrices, ASumOverMicroBatchesIsReadAndWritten) {
+  ModuleBuilder module("sum");
+  ComputationBuilder b = module.Entry();
+  const Value term = b.Parameter({kF32, {64}}, "term");
+  const Value copy = b.Unary(Opcode::kCopy, term);
+  b.SetPart({.loop = LoopRole::kSum});
+  const Value sum = b.Unary(Opcode::kCopy, term);
+  b.SetResults({copy, sum});
+  const Module built = *std::move(module).Finish();
+  EXPECT_EQ(PriceOf(built, copy.instruction), kLaunch + 2 * 256);
+  EXPECT_EQ(PriceOf(built, sum.instruction), kLaunch + 3 * 256);
+}
+
 TEST(OperationPrices, OnlyConvolutionsThatRunDepthwiseArePricedSo) {
   const LocalWork depthwise = WorkOfConvolution(16);
   EXPECT_TRUE(depthwise.is_depthwise);
