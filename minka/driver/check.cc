@@ -99,25 +99,12 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step,
 
 namespace {
 
-// By result; those without bytes have no rows either.
-std::vector<Literal> InRows(const std::vector<Literal>& values, const StepRows& rows) {
-  std::vector<Literal> in_rows;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const size_t num_rows = rows.results[i].size();
-    const bool is_split = num_rows > 1 && values[i].bytes;
-    const std::vector<Literal> parts =
-        is_split ? RowsOf(values[i]) : std::vector<Literal>(num_rows, values[i]);
-    in_rows.insert(in_rows.end(), parts.begin(), parts.end());
-  }
-  return in_rows;
-}
-
 OneDeviceResults InRows(OneDeviceResults results, const StepRows& rows) {
   for (auto* const values : {&results.single, &results.reference, &results.before}) {
-    *values = InRows(*values, rows);
+    *values = InRows(*values, rows.results);
   }
   for (auto* const draws : {&results.nudged, &results.nudged_before}) {
-    for (std::vector<Literal>& values : *draws) values = InRows(values, rows);
+    for (std::vector<Literal>& values : *draws) values = InRows(values, rows.results);
   }
   return results;
 }

@@ -1,8 +1,8 @@
 #include "minka/lowering/split_stacks.h"
 
 #include <algorithm>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -83,9 +83,7 @@ std::string Replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-const Shape kMatrix{ElementType::kF32, {2, 2}};
-const Shape kRow{ElementType::kF32, {1, 2, 2}};
-const Shape kStack{ElementType::kF32, {2, 2, 2}};
+Shape FloatsOf(std::vector<int64_t> dims) { return {ElementType::kF32, std::move(dims)}; }
 
 TEST(SplitStacks, EachLayerHasItsRowOfWhatIsUpdatedRowByRow) {
   const SplitStep split = SplitStacks(StepOf(kLayers)).value();
@@ -107,12 +105,12 @@ void ExpectSameResults(const Step& step, const SplitStep& split) {
   ASSERT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));
   ASSERT_THAT(Names(split.step), ElementsAre("w[0]", "w[1]", "x", "m[0]", "m[1]"));
   const std::vector<long double> w = {1, 2, 0, 1, 2, 0, 1, 1}, m = {2, 4, 6, 8, 1, 3, 5, 7};
-  const testing::Array x{kMatrix, {1, 2, 3, 4}};
+  const testing::Array x{FloatsOf({2, 2}), {1, 2, 3, 4}};
   const auto row = [](const std::vector<long double>& all, int64_t i) {
-    return testing::Array{kRow, {all.begin() + 4 * i, all.begin() + 4 * i + 4}};
+    return testing::Array{FloatsOf({1, 2, 2}), {all.begin() + 4 * i, all.begin() + 4 * i + 4}};
   };
-  const auto whole =
-      testing::Evaluate(step.module, {testing::Array{kStack, w}, x, testing::Array{kStack, m}});
+  const auto whole = testing::Evaluate(step.module, {testing::Array{FloatsOf({2, 2, 2}), w}, x,
+                                                     testing::Array{FloatsOf({2, 2, 2}), m}});
   const auto rows =
       testing::Evaluate(split.step.module, {row(w, 0), row(w, 1), x, row(m, 0), row(m, 1)});
   EXPECT_EQ(rows[0].elements, row(whole[0].elements, 0).elements);
@@ -147,16 +145,6 @@ TEST(SplitStacks, SumsThatKeepRowsStaySumsOfTheWhole) {
   ExpectSameResults(step, SplitStacks(step).value());
 }
 
-TEST(SplitStacks, RowsOfAnArrayPutTogetherAreTheArray) {
-  const Literal whole{{ElementType::kS8, {3, 2}}, std::make_shared<const std::string>("abcdef")};
-  const std::vector<Literal> rows = RowsOf(whole);
-  ASSERT_EQ(rows.size(), 3);
-  EXPECT_EQ(rows[1].shape, (Shape{ElementType::kS8, {1, 2}}));
-  EXPECT_EQ(*rows[1].bytes, "cd");
-  EXPECT_EQ(Stacked(rows).shape, whole.shape);
-  EXPECT_EQ(*Stacked(rows).bytes, *whole.bytes);
-}
-
 TEST(SplitStacks, StateThatIsUpdatedAcrossRowsStaysWhole) {
   const std::string turned = "turned = f32[2,2,2] reverse(m_new), dimensions={0}\n  w_new = ";
   std::string text = Replaced(kLayers, "w_new = ", turned);
@@ -164,10 +152,76 @@ TEST(SplitStacks, StateThatIsUpdatedAcrossRowsStaysWhole) {
   EXPECT_THAT(Names(SplitStacks(StepOf(text)).value().step), ElementsAre("w", "x", "m"));
 }
 
+TEST(SplitStacks, ConstantsThatLayersReadAreSplit) {
+  Step step = StepOf(kLayers);
+  const auto constant = [&](int parameter) {
+    step.parameters[parameter].role = ParameterRole::kConstant;
+    step.parameters[parameter].state_result = -1;
+    step.results[parameter].role = ResultRole::kMetric;
+  };
+  constant(0);
+  constant(2);
+  step.module.aliases.clear();
+  const SplitStep split = SplitStacks(step).value();
+  EXPECT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));
+  EXPECT_THAT(Names(split.step), ElementsAre("w[0]", "w[1]", "x", "m[0]", "m[1]"));
+  // Results that are no state stay whole.
+  EXPECT_THAT(split.rows.results, ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
+}
+
+TEST(SplitStacks, WhatNoLayerReadsStaysAsItIs) {
+  std::string text = Replaced(kLayers, "stacked = f32[2,2,2] concatenate(g_0, g_1), dimensions={0}",
+                              "one = f32[4,2] concatenate(g0, g1), dimensions={0}\n"
+                              "  stacked = f32[2,2,2] reshape(one)");
+  text = Replaced(text, "w_1 = f32[1,2,2] slice(w), slice={[1:2], [0:2], [0:2]}",
+                  "w_1 = f32[1,2,2] slice(w), slice={[0:1], [0:2], [0:2]}");
+  const Step step = StepOf(text);
+  const SplitStep split = SplitStacks(step).value();
+  EXPECT_EQ(ModuleHash(split.step.module), ModuleHash(step.module));
+  EXPECT_THAT(split.rows.parameters, ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
+}
+
 TEST(SplitStacks, SplitsWhatItIsToldTo) {
   const SplitStep split = SplitStacks(StepOf(kLayers), {"m"}).value();
   EXPECT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));
   EXPECT_THAT(Names(split.step), ElementsAre("w", "x", "m[0]", "m[1]"));
+}
+
+// Whole weights for two layers from one number each: a result that is made row by row, one that is
+// made of other rows, and one that stays whole.
+constexpr char kInitialValues[] = R"(HloModule initial_values
+
+ENTRY initial_values {
+  scales = f32[2] parameter(0)
+  wide = f32[2,3] broadcast(scales), dimensions={0}
+  counts = f32[2,3] iota(), iota_dimension=1
+  by_row = f32[2,3] multiply(wide, counts)
+  turned = f32[2,3] reverse(by_row), dimensions={0}
+  ROOT out = (f32[2,3], f32[2,3], f32[2,3]) tuple(by_row, turned, wide)
+}
+)";
+
+TEST(SplitResults, SplitsTheseAlone) {
+  const Step step = MakeStep(ParseHloText(kInitialValues).value(), {}).value();
+  const SplitStep split = SplitResults(step, {0, 1}).value();
+  ASSERT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));
+  EXPECT_THAT(split.rows.parameters, ElementsAre(ElementsAre(0)));
+  EXPECT_THAT(split.rows.results,
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4)));
+  const testing::Array scales{FloatsOf({2}), {3, 5}};
+  const auto whole = testing::Evaluate(step.module, {scales});
+  const auto rows = testing::Evaluate(split.step.module, {scales});
+  ASSERT_EQ(rows.size(), 5);
+  EXPECT_THAT(rows[1].elements, ElementsAre(0, 5, 10));
+  EXPECT_THAT(rows[2].elements, ElementsAre(0, 5, 10));
+  EXPECT_EQ(rows[3].shape, FloatsOf({1, 3}));
+  EXPECT_EQ(rows[4].elements, whole[2].elements);
+}
+
+TEST(SplitResults, OfNoneIsTheStepAsItIs) {
+  const Step step = MakeStep(ParseHloText(kInitialValues).value(), {}).value();
+  const SplitStep split = SplitResults(step, {}).value();
+  EXPECT_EQ(ModuleHash(split.step.module), ModuleHash(step.module));
 }
 
 }  // namespace
