@@ -181,6 +181,28 @@ TEST(SplitStacks, WhatNoLayerReadsStaysAsItIs) {
   EXPECT_THAT(split.rows.parameters, ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
 }
 
+// A random key, of which new words are put together where a step counts.
+constexpr char kKeyOfTwoWords[] = R"(HloModule step
+
+ENTRY step {
+  key = u32[2] parameter(0)
+  counts = pred[] parameter(1)
+  first = u32[1] slice(key), slice={[0:1]}
+  second = u32[1] slice(key), slice={[1:2]}
+  mixed = u32[1] xor(first, second)
+  next = u32[2] concatenate(second, mixed), dimensions={0}
+  ROOT now = u32[2] select(counts, next, key)
+}
+)";
+
+TEST(SplitStacks, WordsOfARandomKeyAreNoLayers) {
+  Module module = ParseHloText(kKeyOfTwoWords).value();
+  module.aliases = {{.result = 0, .parameter = 0}};
+  const Step step = MakeStep(std::move(module), {.states = {"0:0"}}).value();
+  EXPECT_THAT(SplitStacks(step).value().rows.parameters,
+              ElementsAre(ElementsAre(0), ElementsAre(1)));
+}
+
 TEST(SplitStacks, SplitsWhatItIsToldTo) {
   const SplitStep split = SplitStacks(StepOf(kLayers), {"m"}).value();
   EXPECT_TRUE(Verify(split.step.module).ok()) << Message(Verify(split.step.module));

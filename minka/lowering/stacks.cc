@@ -11,6 +11,11 @@ namespace {
 // A stack of which more rows would be written, instruction by instruction, stays whole.
 constexpr int64_t kMostWrittenRows = 200000;
 
+// Words of a random key are no layers.
+bool MayHaveRowsOfLayers(const Shape& shape) {
+  return shape.rank() > 1 || (shape.rank() == 1 && IsFloat(shape.type));
+}
+
 std::vector<bool> AllOperands(const Instruction& instruction) {
   return std::vector<bool>(instruction.operands.size(), true);
 }
@@ -78,15 +83,14 @@ bool IsMadeForEachReader(const Instruction& instruction) {
 std::optional<int64_t> RowTaken(const Computation& entry, const Instruction& instruction) {
   if (instruction.opcode != Opcode::kSlice) return std::nullopt;
   Shape row = entry.shape(instruction.operands[0]);
-  // Words of a random key are no layers.
-  if (row.rank() == 0 || (row.rank() == 1 && !IsFloat(row.type))) return std::nullopt;
+  if (!MayHaveRowsOfLayers(row)) return std::nullopt;
   row.dims[0] = 1;
   if (row != instruction.shape()) return std::nullopt;
   return instruction.As<SliceAttributes>().starts[0];
 }
 
 bool PutsRowsTogether(const Computation& entry, const Instruction& instruction) {
-  return instruction.opcode == Opcode::kConcatenate &&
+  return instruction.opcode == Opcode::kConcatenate && MayHaveRowsOfLayers(instruction.shape()) &&
          instruction.As<DimensionsAttributes>().dims[0] == 0 &&
          static_cast<int64_t>(instruction.operands.size()) == instruction.shape().dims[0] &&
          std::ranges::all_of(instruction.operands,
