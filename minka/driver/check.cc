@@ -112,14 +112,18 @@ OneDeviceResults InRows(OneDeviceResults results, const StepRows& rows) {
 }  // namespace
 
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
-                                                   int num_steps, const UnsplitStep* unsplit) {
+                                                   int num_steps) {
   ASSIGN_OR_RETURN(const pjrt::Client client, run.LocalClient());
   const Preparation preparation = PreparationOfRun(run);
-  ASSIGN_OR_RETURN(OneDeviceResults one_device,
-                   RunOnOneDevice(unsplit ? unsplit->step : run.step(), preparation.micro_batches,
-                                  client, unsplit ? unsplit->inputs : inputs, num_steps));
-  if (unsplit) one_device = InRows(std::move(one_device), unsplit->rows);
-  ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(run.runner(), inputs, num_steps));
+  ASSIGN_OR_RETURN(
+      OneDeviceResults one_device,
+      RunOnOneDevice(run.given(), preparation.micro_batches, client, inputs, num_steps));
+  one_device = InRows(std::move(one_device), run.rows());
+  const StepInputs row_inputs = [&](int step) -> absl::StatusOr<ParameterValues> {
+    ASSIGN_OR_RETURN(const ParameterValues values, inputs(step));
+    return InRows(values, run.rows().parameters);
+  };
+  ASSIGN_OR_RETURN(const MeshResults results, RunOnMesh(run.runner(), row_inputs, num_steps));
   OracleReport report = CompareResults(run.step(), results, one_device);
   report.num_steps = num_steps;
   if (report.ok()) return report;
@@ -133,7 +137,7 @@ absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const Step
                                          : SearchedPlanOf(run.prepared().module, run.plan()),
        .client = client,
        .session = run.session(),
-       .inputs = inputs,
+       .inputs = row_inputs,
        .num_steps = num_steps,
        .runner = run.runner(),
        .results = results});

@@ -5,7 +5,6 @@
 
 #include "absl/status/statusor.h"
 #include "minka/driver/parallelize.h"
-#include "minka/lowering/split_stacks.h"
 #include "minka/oracle/kept_values.h"
 #include "minka/oracle/oracle.h"
 
@@ -22,19 +21,11 @@ absl::StatusOr<OneDeviceResults> RunOnOneDevice(const Step& step,
 // The pipeline must live as long.
 SearchedPlan SearchedPlanOf(const PlannedPipeline& pipeline);
 
-// What SplitStacks made the step of a run of, and its inputs.
-struct UnsplitStep {
-  const Step& step;
-  const StepRows& rows;
-  StepInputs inputs;
-};
-
-// Where results differ, the report says where that begins (first_difference.h), and it is ok where
-// only decisions that lie within rounding of their threshold are made otherwise. The one device
-// runs `unsplit` where that is given.
+// `inputs`: of the given step, which the one device runs. Where results differ, the report says
+// where that begins (first_difference.h), and it is ok where only decisions that lie within
+// rounding of their threshold are made otherwise.
 absl::StatusOr<OracleReport> CheckAgainstOneDevice(Parallelized& run, const StepInputs& inputs,
-                                                   int num_steps,
-                                                   const UnsplitStep* unsplit = nullptr);
+                                                   int num_steps);
 
 // A table of the outputs that differ most from one device's.
 std::string DescribeCheck(const OracleReport& report);

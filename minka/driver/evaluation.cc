@@ -1,6 +1,7 @@
 #include "minka/driver/evaluation.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -49,10 +50,21 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> CompileOnMesh(const Step& step,
   return std::move(compiled.executor);
 }
 
-absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const Step& step,
+// What a pipeline holds rows of, it reads as rows.
+absl::StatusOr<SplitStep> SplitAs(const Parallelized& training, const Step& step) {
+  std::set<std::string> stacked;
+  const RowNumbers& rows = training.rows().parameters;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].size() > 1) stacked.insert(training.given().parameters[i].name);
+  }
+  return SplitStacks(step, stacked);
+}
+
+absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const SplitStep& split,
                                                                 const std::vector<int>& numbers,
                                                                 const Parallelized& training,
                                                                 PlanRequest request) {
+  const Step& step = split.step;
   const PlannedPipeline& trained = *training.pipeline();
   request.micro_batches = MicroBatchesOf(trained.plan);
   request.pipeline = PipelineOptions{.layers = trained.plan.layers,
@@ -77,7 +89,7 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const Step& step
           fmt::format("{}={}", step.parameters[i].name, ToString(layout.sharding, mesh)));
     }
   }
-  ASSIGN_OR_RETURN(PlannedPipeline planned, PlanPipeline(step, request));
+  ASSIGN_OR_RETURN(PlannedPipeline planned, PlanPipeline(split, request));
   return CompilePipeline(planned, training.session());
 }
 
@@ -86,14 +98,15 @@ absl::StatusOr<std::unique_ptr<StepExecutor>> CompileAsPipeline(const Step& step
 absl::StatusOr<Evaluation> Evaluation::Create(const TracedStep& traced,
                                               const Parallelized& training, const Cluster& cluster,
                                               const CostModelChoice& cost_model) {
-  ASSIGN_OR_RETURN(std::vector<int> numbers, TrainingParameters(traced.step, training));
+  ASSIGN_OR_RETURN(SplitStep split, SplitAs(training, traced.step));
+  ASSIGN_OR_RETURN(std::vector<int> numbers, TrainingParameters(split.step, training));
   // Every parameter is pinned: whose pin it is says nothing.
   const PlanRequest request{.cluster = cluster, .names_culprits = false, .cost_model = cost_model};
   absl::StatusOr<std::unique_ptr<StepExecutor>> executor =
-      training.pipeline() != nullptr ? CompileAsPipeline(traced.step, numbers, training, request)
-                                     : CompileOnMesh(traced.step, numbers, training, request);
+      training.pipeline() != nullptr ? CompileAsPipeline(split, numbers, training, request)
+                                     : CompileOnMesh(split.step, numbers, training, request);
   if (!executor.ok()) return WithContext(executor.status(), "the evaluation");
-  return Evaluation(traced.step, std::move(numbers), training, *std::move(executor));
+  return Evaluation(std::move(split.step), std::move(numbers), training, *std::move(executor));
 }
 
 Evaluation::Evaluation(Step step, std::vector<int> training_parameters,

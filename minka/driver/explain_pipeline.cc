@@ -12,6 +12,7 @@
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/predict_pipeline.h"
+#include "minka/driver/request_in_rows.h"
 #include "minka/report/format.h"
 #include "minka/report/pipeline_comparison.h"
 #include "minka/report/table.h"
@@ -68,8 +69,7 @@ class PipelineExplainer {
  public:
   PipelineExplainer(const ExplainedPipeline& explained, const PlanRequest& request,
                     const OnExplained& on_explained)
-      : step_(explained.step),
-        name_(explained.name),
+      : name_(explained.name),
         planned_(explained.planned),
         plan_(planned_.plan),
         request_(request),
@@ -163,7 +163,7 @@ class PipelineExplainer {
   absl::StatusOr<PlannedPipeline> Plan(const std::string& what, const PlanRequest& request) {
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     on_explained_(what);
-    return PlanPipeline(step_, request, stages_);
+    return PlanPipeline(planned_.split, request, stages_);
   }
 
   PipelineRow AsPlanned() const {
@@ -388,7 +388,6 @@ class PipelineExplainer {
         plan_.stages[stage].mesh_number, mesh.ToString(), tensor.name, table);
   }
 
-  const Step& step_;
   const std::string name_;
   const PlannedPipeline& planned_;
   const PipelinePlan& plan_;
@@ -408,11 +407,15 @@ absl::StatusOr<std::string> ExplainPipeline(const ExplainedPipeline& explained,
     return InvalidArgument("there is no stage {}: there are stages 0 to {}", *question.stage,
                            num_stages - 1);
   }
-  PipelineExplainer explainer(explained, request, on_explained);
+  const StepRows& rows = explained.planned.split.rows;
+  ASSIGN_OR_RETURN(const PlanRequest in_rows, RequestInRows(request, explained.step, rows));
+  PipelineExplainer explainer(explained, in_rows, on_explained);
   if (!question.operation.empty()) {
     return explainer.OfOperation(question.stage, question.operation);
   }
-  if (!question.tensor.empty()) return explainer.OfTensor(question.stage, question.tensor);
+  if (!question.tensor.empty()) {
+    return explainer.OfTensor(question.stage, GlobInRows(question.tensor, explained.step, rows));
+  }
   return question.stage ? explainer.OfStage(*question.stage) : explainer.Whole();
 }
 

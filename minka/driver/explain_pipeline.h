@@ -13,7 +13,7 @@
 namespace minka {
 
 struct ExplainedPipeline {
-  const Step& step;  // not prepared
+  const Step& step;  // as it was given to be planned
   const PlannedPipeline& planned;
   std::string name;  // of the plan, for messages
 };
@@ -30,6 +30,7 @@ struct ExplainedPipeline {
 //   a tensor,     each sharding that it could have on its stage (the first that has it unless one
 //   an operation  is named), all stages as they are
 //
+// What request and question say of stacked parameters they say of their rows (request_in_rows.h).
 // NotFound: nothing has the name. Cancelled where the request is.
 absl::StatusOr<std::string> ExplainPipeline(const ExplainedPipeline& explained,
                                             const PlanRequest& request,

@@ -1,6 +1,8 @@
 #include "minka/driver/initial_state.h"
 
+#include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "minka/frontend/random.h"
 #include "minka/ir/rewriter.h"
 #include "minka/ir/simplify.h"
+#include "minka/lowering/split_stacks.h"
 #include "minka/lowering/spmd.h"
 #include "minka/program/pipeline_program.h"
 #include "minka/sharding/rule_builder.h"
@@ -152,18 +155,32 @@ absl::StatusOr<std::vector<DistributedArray>> MakeValues(const InitialValuesProg
   return values;
 }
 
+absl::StatusOr<InitialValuesProgram> ProgramInRows(InitialValuesProgram program,
+                                                   const StepRows& rows) {
+  std::set<int> stacked;
+  std::vector<int> parameters;
+  for (int i = 0; i < static_cast<int>(program.parameters.size()); ++i) {
+    const std::vector<int>& numbers = rows.parameters[program.parameters[i]];
+    if (numbers.size() > 1) stacked.insert(i);
+    parameters.insert(parameters.end(), numbers.begin(), numbers.end());
+  }
+  ASSIGN_OR_RETURN(SplitStep split, SplitResults(program.step, stacked));
+  return InitialValuesProgram{std::move(split.step), std::move(parameters)};
+}
+
 absl::StatusOr<InitialValuesProgram> TraceInitialValues(
-    const Step& step, std::span<const std::optional<Initializer>> initializers,
-    const PipelineExecutor& training) {
+    const Step& given, std::span<const std::optional<Initializer>> initializers,
+    const StepRows& rows, const PipelineExecutor& training) {
   Graph graph("initial_values");
   const Tensor key = MixKey(graph.Parameter(SeedOf(0).shape, "seed"));
-  const Computation& entry = step.module.entry_computation();
+  const Computation& entry = given.module.entry_computation();
+  const auto lies_on_one_mesh = [&](int number) { return training.NumPlaces(number) == 1; };
   InitialValuesProgram program;
   std::vector<Value> values;
   for (int i = 0; i < static_cast<int>(initializers.size()); ++i) {
-    if (!initializers[i] || training.NumPlaces(i) != 1) continue;
+    if (!initializers[i] || !std::ranges::all_of(rows.parameters[i], lies_on_one_mesh)) continue;
     const Shape& shape = entry.instructions[entry.parameters[i]].shape();
-    const Tensor value = InitialValue(*initializers[i], shape, step.parameters[i].name, key);
+    const Tensor value = InitialValue(*initializers[i], shape, given.parameters[i].name, key);
     program.parameters.push_back(i);
     values.push_back(value.value());
   }
@@ -172,7 +189,7 @@ absl::StatusOr<InitialValuesProgram> TraceInitialValues(
   ASSIGN_OR_RETURN(program.step.module, std::move(graph.module()).Finish());
   program.step.parameters.resize(1);
   program.step.results.resize(values.size());
-  return program;
+  return ProgramInRows(std::move(program), rows);
 }
 
 Literal SeedOf(uint64_t seed) {

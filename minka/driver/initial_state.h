@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "minka/frontend/parameters.h"
 #include "minka/ir/step.h"
+#include "minka/lowering/stack_rows.h"
 #include "minka/runtime/mesh/distributed_array.h"
 #include "minka/runtime/pipeline/pipeline_executor.h"
 #include "minka/runtime/pipeline/session.h"
@@ -23,6 +24,11 @@ struct InitialValuesProgram {
   std::vector<int> parameters;  // of the training step, by result; each lies on one mesh
 };
 
+// Of a program that makes parameters of a given step, one that makes them as the step that has rows
+// takes them.
+absl::StatusOr<InitialValuesProgram> ProgramInRows(InitialValuesProgram program,
+                                                   const StepRows& rows);
+
 // Arrays by result, laid out as `training` wants the parameters; `inputs` by parameter of the
 // program. Unimplemented where it calls libraries that only some devices have; a program that
 // cannot be planned is refused as any other.
@@ -31,11 +37,12 @@ absl::StatusOr<std::vector<DistributedArray>> MakeValues(const InitialValuesProg
                                                          const PipelineExecutor& training,
                                                          Session& session);
 
-// The program that makes what InitialValue makes, of the parameters that have an initializer and
-// lie on one mesh. Its input is SeedOf(seed).
+// The program that makes what InitialValue makes, of the parameters of the given step that have an
+// initializer and of which `training`, which has these rows, has each on one mesh. Its input is
+// SeedOf(seed).
 absl::StatusOr<InitialValuesProgram> TraceInitialValues(
-    const Step& step, std::span<const std::optional<Initializer>> initializers,
-    const PipelineExecutor& training);
+    const Step& given, std::span<const std::optional<Initializer>> initializers,
+    const StepRows& rows, const PipelineExecutor& training);
 Literal SeedOf(uint64_t seed);
 
 }  // namespace minka

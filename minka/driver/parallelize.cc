@@ -187,12 +187,13 @@ absl::StatusOr<Parallelized> Parallelize(const Step& step, const Cluster& cluste
   return ParallelizeWith(step, {}, cluster, method, options);
 }
 
-Parallelized::Parallelized(Step step, CompiledStep compiled, std::unique_ptr<Session> session,
+Parallelized::Parallelized(Step given, CompiledStep compiled, std::unique_ptr<Session> session,
                            LazyLocalDevices devices,
                            std::vector<std::optional<Initializer>> initializers)
-    : step_(std::move(step)),
+    : given_(std::move(given)),
       prepared_(compiled.prepared),
       plan_(compiled.plan),
+      rows_(WholeRows(given_)),
       compile_times_(compiled.times),
       devices_(std::move(devices)),
       initializers_(std::move(initializers)),
@@ -200,12 +201,13 @@ Parallelized::Parallelized(Step step, CompiledStep compiled, std::unique_ptr<Ses
       executor_(compiled.executor.get()),
       runner_(prepared_, std::move(compiled.executor)) {}
 
-Parallelized::Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<Session> session,
+Parallelized::Parallelized(Step given, PlannedPipeline pipeline, std::unique_ptr<Session> session,
                            std::unique_ptr<PipelineExecutor> executor, LazyLocalDevices devices,
                            std::vector<std::optional<Initializer>> initializers)
-    : step_(std::move(step)),
+    : given_(std::move(given)),
       prepared_(pipeline.prepared),
       pipeline_(std::move(pipeline)),
+      rows_(pipeline_->split.rows),
       devices_(std::move(devices)),
       initializers_(std::move(initializers)),
       session_(std::move(session)),
@@ -221,45 +223,50 @@ absl::StatusOr<State> Parallelized::Initialize(uint64_t seed) {
   if (initializers_.empty()) {
     return FailedPrecondition(
         "the step {} says nothing about initial values; give them to Initialize",
-        step_.module.name);
+        given_.module.name);
   }
   ASSIGN_OR_RETURN(const InitialValuesProgram program,
-                   TraceInitialValues(step_, initializers_, *executor_));
+                   TraceInitialValues(given_, initializers_, rows_, *executor_));
   const Literal input = SeedOf(seed);
   absl::StatusOr<std::vector<DistributedArray>> values =
       MakeValues(program, {&input, 1}, *executor_, *session_);
   if (!values.ok()) return WithContext(values.status(), "the initial values");
   State state{.seed = seed};
-  state.arrays.resize(step_.parameters.size());
+  state.arrays.resize(step().parameters.size());
   for (size_t i = 0; i < values->size(); ++i) {
     state.arrays[program.parameters[i]] = std::move((*values)[i]);
   }
-  const Computation& entry = step_.module.entry_computation();
-  for (int i = 0; i < static_cast<int>(initializers_.size()); ++i) {
-    if (!initializers_[i] || !state.arrays[i].empty()) continue;
+  const Computation& entry = given_.module.entry_computation();
+  for (size_t i = 0; i < initializers_.size(); ++i) {
+    const std::vector<int>& numbers = rows_.parameters[i];
+    if (!initializers_[i] || !state.arrays[numbers.front()].empty()) continue;
     const Literal value =
         InitialValue(*initializers_[i], entry.instructions[entry.parameters[i]].shape(),
-                     step_.parameters[i].name, seed);
-    ASSIGN_OR_RETURN(state.arrays[i], runner_.executor().Put(i, value));
+                     given_.parameters[i].name, seed);
+    const std::vector<Literal> parts = InRows({value}, {numbers});
+    for (size_t row = 0; row < parts.size(); ++row) {
+      ASSIGN_OR_RETURN(state.arrays[numbers[row]],
+                       runner_.executor().Put(numbers[row], parts[row]));
+    }
   }
   return state;
 }
 
 absl::StatusOr<State> Parallelized::Initialize(const ParameterValues& values) {
-  return runner_.CreateState(values);
+  return runner_.CreateState(InRows(values, rows_.parameters));
 }
 
 absl::StatusOr<ParameterValues> Parallelized::StepValues(const Batch& batch, uint64_t seed,
                                                          int64_t step) const {
-  ParameterValues values(step_.parameters.size());
+  ParameterValues values(given_.parameters.size());
   size_t next = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    const ParameterRole role = step_.parameters[i].role;
+    const ParameterRole role = given_.parameters[i].role;
     if (role == ParameterRole::kKey) values[i] = StepKey(seed, step);
     if (role != ParameterRole::kBatch) continue;
     if (next == batch.size()) {
       return InvalidArgument("the batch has {} arrays; {} is missing", batch.size(),
-                             step_.parameters[i].name);
+                             given_.parameters[i].name);
     }
     values[i] = batch[next++];
   }
@@ -269,6 +276,12 @@ absl::StatusOr<ParameterValues> Parallelized::StepValues(const Batch& batch, uin
   return values;
 }
 
+absl::StatusOr<ParameterValues> Parallelized::RowValues(const Batch& batch, uint64_t seed,
+                                                        int64_t step) const {
+  ASSIGN_OR_RETURN(const ParameterValues values, StepValues(batch, seed, step));
+  return InRows(values, rows_.parameters);
+}
+
 absl::StatusOr<double> StepResult::Loss() const {
   if (loss_result < 0) return FailedPrecondition("no result of the step is marked as its loss");
   ASSIGN_OR_RETURN(const Literal loss, results[loss_result].ToHost());
@@ -276,17 +289,17 @@ absl::StatusOr<double> StepResult::Loss() const {
 }
 
 absl::StatusOr<StepResult> Parallelized::operator()(State state, const Batch& batch) {
-  ASSIGN_OR_RETURN(const ParameterValues values, StepValues(batch, state.seed, state.num_steps));
+  ASSIGN_OR_RETURN(const ParameterValues values, RowValues(batch, state.seed, state.num_steps));
   ASSIGN_OR_RETURN(StepOutput output, runner_.Run(std::move(state), values));
   return ResultOf(std::move(output));
 }
 
 absl::StatusOr<PlacedBatch> Parallelized::Place(const Batch& batch) {
-  ASSIGN_OR_RETURN(const ParameterValues values, StepValues(batch, /*seed=*/0, /*step=*/0));
+  ASSIGN_OR_RETURN(const ParameterValues values, RowValues(batch, /*seed=*/0, /*step=*/0));
   PlacedBatch placed;
   for (int i = 0; i < static_cast<int>(values.size()); ++i) {
     placed.arrays.emplace_back();
-    if (step_.parameters[i].role != ParameterRole::kBatch) continue;
+    if (step().parameters[i].role != ParameterRole::kBatch) continue;
     ASSIGN_OR_RETURN(placed.arrays.back(), runner_.executor().Put(i, values[i]));
   }
   runner_.executor().Flush();
@@ -294,12 +307,12 @@ absl::StatusOr<PlacedBatch> Parallelized::Place(const Batch& batch) {
 }
 
 absl::StatusOr<StepResult> Parallelized::RunPlaced(State state, PlacedBatch batch) {
-  if (batch.arrays.size() != step_.parameters.size()) {
+  if (batch.arrays.size() != step().parameters.size()) {
     return FailedPrecondition("this batch was consumed by an earlier step; place another");
   }
-  ParameterValues values(step_.parameters.size());
+  ParameterValues values(step().parameters.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    const ParameterRole role = step_.parameters[i].role;
+    const ParameterRole role = step().parameters[i].role;
     if (role == ParameterRole::kKey) values[i] = StepKey(state.seed, state.num_steps);
     if (role == ParameterRole::kBatch && i < state.arrays.size()) {
       state.arrays[i] = std::move(batch.arrays[i]);
@@ -308,7 +321,7 @@ absl::StatusOr<StepResult> Parallelized::RunPlaced(State state, PlacedBatch batc
   StepOutput output;
   ASSIGN_OR_RETURN(output.results, runner_.Launch(state, values));
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!IsResident(step_.parameters[i])) state.arrays[i] = {};
+    if (!IsResident(step().parameters[i])) state.arrays[i] = {};
   }
   ASSIGN_OR_RETURN(output.state, runner_.NextState(std::move(state), output.results));
   return ResultOf(std::move(output));
@@ -316,8 +329,8 @@ absl::StatusOr<StepResult> Parallelized::RunPlaced(State state, PlacedBatch batc
 
 StepResult Parallelized::ResultOf(StepOutput output) const {
   StepResult result{.state = std::move(output.state), .results = std::move(output.results)};
-  for (size_t i = 0; i < step_.results.size(); ++i) {
-    if (step_.results[i].role == ResultRole::kLoss) result.loss_result = static_cast<int>(i);
+  for (size_t i = 0; i < step().results.size(); ++i) {
+    if (step().results[i].role == ResultRole::kLoss) result.loss_result = static_cast<int>(i);
   }
   return result;
 }
@@ -334,7 +347,7 @@ absl::Status Parallelized::SavePlan(const std::string& path) const {
 
 absl::Status Parallelized::Dump(const std::string& folder) const {
   if (pipeline_) return DumpPipeline(*pipeline_, session_->platform(), executor_, folder);
-  return Compile(step_, PlanFromText(PlanToJson(*plan_, prepared_.module)), *session_,
+  return Compile(given_, PlanFromText(PlanToJson(*plan_, prepared_.module)), *session_,
                  {.preparation = PreparationOf(*plan_),
                   .dump_dir = folder,
                   .configuration = plan_->options})

@@ -31,6 +31,7 @@
 #include "minka/driver/start_session.h"
 #include "minka/frontend/trace.h"
 #include "minka/ir/step.h"
+#include "minka/lowering/stack_rows.h"
 #include "minka/oracle/oracle.h"
 #include "minka/plan/plan.h"
 #include "minka/runtime/mesh/local_devices.h"
@@ -100,34 +101,37 @@ struct ParallelizeOptions {
 // Values of the batch inputs, in their order.
 using Batch = std::vector<Literal>;
 
-// Batch inputs on the devices, or on their way there, by parameter number; move-only.
+// Batch inputs on the devices, or on their way there, by parameter of the step that runs;
+// move-only.
 struct PlacedBatch {
   std::vector<DistributedArray> arrays;
 };
 
 struct StepResult {
   State state;
-  std::vector<DistributedArray> results;  // by result number, empty where a result is state
+  std::vector<DistributedArray> results;  // by result of step(), empty where a result is state
   int loss_result = -1;                   // -1: the step marks none
 
   // Waits for it. FailedPrecondition: there is none.
   absl::StatusOr<double> Loss() const;
 };
 
-// A step compiled for a mesh, or for those of a pipeline. Move-only; not thread-safe.
+// A step compiled for a mesh, or for those of a pipeline, which hold rows of what is stacked for
+// its layers. Values are numbered as the parameters and results of the given step; arrays, of which
+// there may be several for one of these, as those of step(). Move-only; not thread-safe.
 class Parallelized {
  public:
-  // The session is the one that compiled it.
-  Parallelized(Step step, CompiledStep compiled, std::unique_ptr<Session> session,
+  // Of a given step; the session is the one that compiled it.
+  Parallelized(Step given, CompiledStep compiled, std::unique_ptr<Session> session,
                LazyLocalDevices devices, std::vector<std::optional<Initializer>> initializers);
-  Parallelized(Step step, PlannedPipeline pipeline, std::unique_ptr<Session> session,
+  Parallelized(Step given, PlannedPipeline pipeline, std::unique_ptr<Session> session,
                std::unique_ptr<PipelineExecutor> executor, LazyLocalDevices devices,
                std::vector<std::optional<Initializer>> initializers);
 
   // State by the step's initialisers, made on the devices that keep it, but for constants that
   // several stages read; FailedPrecondition for a step that has none (a module file).
   absl::StatusOr<State> Initialize(uint64_t seed);
-  // State from values by parameter number (batch inputs and keys are not read).
+  // State from values by parameter (batch inputs and keys are not read).
   absl::StatusOr<State> Initialize(const ParameterValues& values);
   // One step; keys follow from the state's seed and step number. May return before it is done: who
   // reads a result waits for it.
@@ -148,23 +152,30 @@ class Parallelized {
   // Compiles once more and writes what CompileOptions::dump_dir says.
   absl::Status Dump(const std::string& folder) const;
 
-  const Step& step() const { return step_; }
+  const Step& given() const { return given_; }
+  // The one that runs: a pipeline's, in which stacks are split, else the given one.
+  const Step& step() const { return pipeline_ ? pipeline_->split.step : given_; }
+  // What parameters and results of the given step are in step().
+  const StepRows& rows() const { return rows_; }
   const Step& prepared() const { return prepared_; }
   // Of this process, for what the run is compared with. Opened when it is first asked for.
   absl::StatusOr<pjrt::Client> LocalClient();
   StepRunner& runner() { return runner_; }
   const StepRunner& runner() const { return runner_; }
-  // Batch inputs and key of a step at their parameter numbers.
+  // Batch inputs and key of a step, by parameter of given().
   absl::StatusOr<ParameterValues> StepValues(const Batch& batch, uint64_t seed, int64_t step) const;
   const std::vector<CompileTime>& compile_times() const { return compile_times_; }
 
  private:
   StepResult ResultOf(StepOutput output) const;
+  // StepValues by parameter of step().
+  absl::StatusOr<ParameterValues> RowValues(const Batch& batch, uint64_t seed, int64_t step) const;
 
-  Step step_;
+  Step given_;
   Step prepared_;
   std::optional<Plan> plan_;
   std::optional<PlannedPipeline> pipeline_;
+  StepRows rows_;
   std::vector<CompileTime> compile_times_;
   LazyLocalDevices devices_;
   std::vector<std::optional<Initializer>> initializers_;

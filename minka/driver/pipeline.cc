@@ -73,7 +73,8 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
   if (how.stage_of_layer.empty()) return InvalidArgument("plan: it is not one of a pipeline");
   ASSIGN_OR_RETURN(const Preparation preparation, PreparationOfJson(plan_json));
   PlannedPipeline out;
-  ASSIGN_OR_RETURN(out.prepared, Prepare(step, preparation));
+  ASSIGN_OR_RETURN(out.split, SplitStacks(step));
+  ASSIGN_OR_RETURN(out.prepared, Prepare(out.split.step, preparation));
   out.plan.stage_of_layer = how.stage_of_layer;
   const auto kind = std::ranges::find(ScheduleKinds(), how.schedule, &ScheduleKind::name);
   ASSIGN_OR_RETURN(out.staged,

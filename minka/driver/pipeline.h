@@ -13,6 +13,7 @@
 #include "minka/driver/plan_step.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/planned_stage.h"
+#include "minka/lowering/split_stacks.h"
 #include "minka/lowering/stages.h"
 #include "minka/plan/pipeline_plan.h"
 #include "minka/program/pipeline_program.h"
@@ -50,7 +51,8 @@ PipelineRow RowOf(const TriedMicroBatches& tried);
 
 // A plan with what it says of the step, taken apart.
 struct PlannedPipeline {
-  Step prepared;  // in micro-batches, before it is cut
+  SplitStep split;  // the step, in which each layer has its row of what is stacked for them
+  Step prepared;    // that in micro-batches, before it is cut
   StagedStep staged;
   Schedule schedule;
   PipelinePlan plan;
@@ -67,16 +69,19 @@ struct PlannedPipeline {
 // A number of micro-batches for PlanPipeline: the one whose pipeline is predicted to be fastest.
 inline constexpr int64_t kChooseMicroBatches = 0;
 
-// By request.pipeline; request.meshes is not read, the first method plans each stage. Every stage
-// is one search over its forward and backward pass and its update. Under a memory limit what does
-// not fit is shaped (fit_stages.h); ResourceExhausted where that is not enough.
+// By request.pipeline; request.meshes is not read, the first method plans each stage. Stacks are
+// split (split_stacks.h); what the request says of them it says of their rows (request_in_rows.h).
+// Every stage is one search over its forward and backward pass and its update. Under a memory limit
+// what does not fit is shaped (fit_stages.h); ResourceExhausted where that is not enough.
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request);
-// The same, for who plans one step in several ways: `stages` remembers what they have in common,
-// and has the same cluster, cost model and method.
-absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request,
+// The same of a step that is split already; the request is one on split.step.
+absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanRequest& request);
+// For who plans one step in several ways: `stages` remembers what they have in common, and has the
+// same cluster, cost model and method.
+absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanRequest& request,
                                              StagePlanner& stages);
 
-// A plan.json of a pipeline, checked against the step.
+// A plan.json of a pipeline, checked against the step, whose stacks are split as PlanPipeline does.
 absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json);
 
 // A schedule of the shape for the step; InvalidArgument where it leaves out what the step does.

@@ -16,6 +16,7 @@
 #include "minka/driver/pipeline_planner.h"
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/prepare.h"
+#include "minka/driver/request_in_rows.h"
 #include "minka/driver/submesh_search.h"
 #include "minka/planner/inter_op/micro_batch_search.h"
 #include "minka/report/format.h"
@@ -258,17 +259,24 @@ absl::StatusOr<PlannedPipeline> SearchPipeline(const PlanRequest& request, Prepa
 }  // namespace
 
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request) {
-  StagePlanner stages(request);
-  return PlanPipeline(step, request, stages);
+  ASSIGN_OR_RETURN(const SplitStep split, SplitStacks(step));
+  ASSIGN_OR_RETURN(const PlanRequest in_rows, RequestInRows(request, step, split.rows));
+  return PlanPipeline(split, in_rows);
 }
 
-absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request,
+absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanRequest& request) {
+  StagePlanner stages(request);
+  return PlanPipeline(split, request, stages);
+}
+
+absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanRequest& request,
                                              StagePlanner& stages) {
   const auto start = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(StepInLayers in_layers, FindLayersOf(step, *request.pipeline));
+  ASSIGN_OR_RETURN(StepInLayers in_layers, FindLayersOf(split.step, *request.pipeline));
   PreparedSteps steps(std::move(in_layers.step));
   ASSIGN_OR_RETURN(PlannedPipeline planned,
                    SearchPipeline(request, steps, in_layers.layers, stages));
+  planned.split = split;
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   RETURN_IF_ERROR(CheckMemory(planned.plan, request.search.memory_limit_bytes));

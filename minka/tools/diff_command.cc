@@ -58,24 +58,37 @@ void AddCollectives(const Plan& plan, int64_t& count, int64_t& bytes) {
   for (const auto& [kind, number] : plan.collective_bytes) bytes += number;
 }
 
-// `stage`: nullopt: it is the plan of one mesh.
+// `stage`: nullopt: it is the plan of one mesh. `names`: of what is compared, and by which name.
 void AddPlaces(const Step& prepared, const Plan& plan, std::optional<size_t> stage,
-               const std::set<std::string>& names, PlanFacts& facts) {
+               const std::map<std::string, std::string>& names, PlanFacts& facts) {
   for (const TensorOnMesh& tensor : TensorsOfPlan(prepared, plan)) {
     // Operations have numbers for names, which mean nothing across modules.
-    if (tensor.kind == TensorKind::kActivation || !names.contains(tensor.name)) continue;
-    Place& place = facts.places[fmt::format("{} {}", TensorKindName(tensor.kind), tensor.name)];
-    if (stage) place.stages.push_back(*stage);
+    const auto name = names.find(tensor.name);
+    if (tensor.kind == TensorKind::kActivation || name == names.end()) continue;
+    Place& place = facts.places[fmt::format("{} {}", TensorKindName(tensor.kind), name->second)];
+    if (stage && (place.stages.empty() || place.stages.back() != *stage)) {
+      place.stages.push_back(*stage);
+    }
     const std::string sharding = ToString(tensor.sharding, plan.stage.mesh);
     if (place.sharding.find(sharding) != std::string::npos) continue;
     place.sharding += (place.sharding.empty() ? "" : ", ") + sharding;
   }
 }
 
-std::set<std::string> NamesOf(const Step& step) {
-  std::set<std::string> names;
-  for (const ParameterInfo& info : step.parameters) names.insert(info.name);
-  for (const ResultInfo& info : step.results) names.insert(info.name);
+// Rows go by the name of what they are rows of.
+std::map<std::string, std::string> NamesOf(const Step& given, const Step& step,
+                                           const StepRows& rows) {
+  std::map<std::string, std::string> names;
+  for (size_t i = 0; i < given.parameters.size(); ++i) {
+    for (const int row : rows.parameters[i]) {
+      names[step.parameters[row].name] = given.parameters[i].name;
+    }
+  }
+  for (size_t i = 0; i < given.results.size(); ++i) {
+    for (const int row : rows.results[i]) {
+      names[step.results[row].name] = given.results[i].name;
+    }
+  }
   return names;
 }
 
@@ -93,7 +106,8 @@ PlanFacts FactsOf(const PlanOfStep& loaded) {
                               {"recomputed", plan.remat.empty() ? "" : FormatRemat(plan.remat)},
                               {"collectives", CountAndBytes(count, bytes)},
                               {"gap", plan.gap ? FormatPercent(*plan.gap) : "-"}}};
-  AddPlaces(loaded.prepared, plan, std::nullopt, NamesOf(loaded.prepared), facts);
+  AddPlaces(loaded.prepared, plan, std::nullopt,
+            NamesOf(loaded.step, loaded.step, WholeRows(loaded.step)), facts);
   return facts;
 }
 
@@ -122,7 +136,8 @@ PlanFacts FactsOf(const PipelineOfStep& loaded) {
                               {"recomputed", plan.remat.empty() ? "" : FormatRemat(plan.remat)},
                               {"collectives", CountAndBytes(count, bytes)},
                               {"sent between meshes", CountAndBytes(messages, sent_bytes)}}};
-  const std::set<std::string> names = NamesOf(loaded.planned.prepared);
+  const SplitStep& split = loaded.planned.split;
+  const std::map<std::string, std::string> names = NamesOf(loaded.step, split.step, split.rows);
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     AddPlaces(loaded.planned.staged.stages[i].step, plan.stages[i].plan, i, names, facts);
   }

@@ -5,6 +5,7 @@
 
 #include "minka/base/status.h"
 #include "minka/driver/describe_pipeline.h"
+#include "minka/driver/request_in_rows.h"
 #include "minka/report/pipeline_table.h"
 #include "minka/report/tensors_of_plan.h"
 #include "minka/tools/command.h"
@@ -53,13 +54,14 @@ absl::StatusOr<PlanOfStep> StageOf(const PlannedPipeline& pipeline, int stage) {
   return PlanOfStep{.step = step, .prepared = step, .plan = pipeline.plan.stages[stage].plan};
 }
 
-absl::Status RunInspect(const InspectFlags& flags) {
+absl::Status RunInspect(InspectFlags flags) {
   if (flags.ops && !flags.only.empty()) {
     return InvalidArgument("--only chooses tensors and --ops lists operations; give one of them");
   }
   ASSIGN_OR_RETURN(PlanFile file, ReadPlanFile(flags.plan, flags.module));
   if (const auto* const loaded = std::get_if<PipelineOfStep>(&file)) {
     if (!flags.stage) return PrintPipeline(loaded->planned, flags.json);
+    flags.tensor = GlobInRows(flags.tensor, loaded->step, loaded->planned.split.rows);
     ASSIGN_OR_RETURN(file, StageOf(loaded->planned, *flags.stage));
   } else if (flags.stage) {
     return InvalidArgument("--stage {}: {} is the plan of one mesh", *flags.stage, flags.plan);

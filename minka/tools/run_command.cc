@@ -99,8 +99,6 @@ absl::StatusOr<std::vector<Literal>> InputsOf(const RunFlags& flags, const Step&
 absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFlags& planning) {
   if (flags.plan.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string json, ReadFile(flags.plan));
-  ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
-  ASSIGN_OR_RETURN(const Step prepared, Prepare(step, planned));
   ASSIGN_OR_RETURN(const PlannedPreparation how, PlannedPreparationOf(json));
   if (!how.stage_of_layer.empty()) {
     auto pipeline = LoadPipeline(step, json);
@@ -109,6 +107,8 @@ absl::Status TakeMeshOfPlan(const RunFlags& flags, const Step& step, PlanningFla
     for (const Mesh& mesh : pipeline->meshes()) planning.meshes.push_back(mesh.ToString());
     return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(const Preparation planned, PreparationOfJson(json));
+  ASSIGN_OR_RETURN(const Step prepared, Prepare(step, planned));
   auto plan = PlanFromJson(json, prepared.module);
   if (!plan.ok()) return WithContext(plan.status(), flags.plan);
   planning.meshes = {plan->stage.mesh.ToString()};
@@ -132,8 +132,9 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
                     request.remat);
 }
 
-// All results by number, state read back from the devices.
-absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, const StepOutput& output) {
+// All results of the given step by number, state read back from the devices.
+absl::StatusOr<std::vector<Literal>> ResultsOf(const Parallelized& run, const StepOutput& output) {
+  const Step& step = run.step();
   std::vector<const DistributedArray*> results;
   for (const DistributedArray& result : output.results) results.push_back(&result);
   for (size_t i = 0; i < step.parameters.size(); ++i) {
@@ -141,7 +142,8 @@ absl::StatusOr<std::vector<Literal>> ResultsOf(const Step& step, const StepOutpu
     if (step.parameters[i].role != ParameterRole::kState || result < 0) continue;
     results[result] = &output.state.arrays[i];
   }
-  return ToHost(results);
+  ASSIGN_OR_RETURN(const std::vector<Literal> values, ToHost(results));
+  return PutTogether(values, run.rows().results);
 }
 
 class ModuleRun {
@@ -187,13 +189,14 @@ class ModuleRun {
   absl::Status Execute() {
     ReportPhase("run");
     StepRunner& runner = run_->runner();
+    values_ = InRows(inputs_, run_->rows().parameters);
     auto start = Clock::now();
-    ASSIGN_OR_RETURN(State state, runner.CreateState(inputs_));
+    ASSIGN_OR_RETURN(State state, run_->Initialize(inputs_));
     figures_.create_state_seconds = SecondsSince(start);
     RETURN_IF_ERROR(runner.executor().ResetMeasurements());
     ReportPart("the launch on all devices");
     start = Clock::now();
-    ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
+    ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), values_));
     RETURN_IF_ERROR(runner.executor().Wait());
     figures_.prepare_input_seconds =
         std::max(0.0, SecondsSince(start) - runner.executor().times().us.front() * 1e-6);
@@ -212,7 +215,7 @@ class ModuleRun {
 
   absl::Status WriteResults(const StepOutput& output) {
     ReportPart("reading the results");
-    ASSIGN_OR_RETURN(const std::vector<Literal> results, ResultsOf(source_.step, output));
+    ASSIGN_OR_RETURN(const std::vector<Literal> results, ResultsOf(*run_, output));
     if (flags_.outputs.empty()) return absl::OkStatus();
     return WriteTensors(flags_.outputs, ToTensorFile(results));
   }
@@ -229,7 +232,7 @@ class ModuleRun {
       auto* const pipeline = dynamic_cast<PipelineExecutor*>(&runner.executor());
       const bool is_traced = pipeline != nullptr && !flags_.workers.trace.empty();
       if (is_traced) pipeline->set_is_tracing(step + 1 == num_steps);
-      ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs_));
+      ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), values_));
       RETURN_IF_ERROR(NoteHostTime(output));
       if (is_traced) trace_ = TraceOf(*pipeline);
       state = std::move(output.state);
@@ -297,6 +300,7 @@ class ModuleRun {
   const RunFlags& flags_;
   SourceStep source_;
   std::vector<Literal> inputs_;
+  ParameterValues values_;  // inputs_, as the step that runs takes them
   std::optional<Parallelized> run_;
   RunFigures figures_;
   std::vector<std::vector<TracedEvent>> trace_;  // of the last step, where it was asked for

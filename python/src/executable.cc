@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <iterator>
-#include <set>
 #include <utility>
 
 #include "jax_step.h"
 #include "minka/base/status.h"
-#include "requested_step.h"
 
 namespace minka {
 namespace {
@@ -109,11 +106,11 @@ absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const Parallelize
                                                                const std::stop_token& stop,
                                                                const OnPhase& on_phase) {
   on_phase("import");
-  ASSIGN_OR_RETURN(RequestedStep step, StepOfRequest(request));
-  ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(step.request));
+  ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
+  ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
   ASSIGN_OR_RETURN(
       Parallelized run,
-      Parallelize(step.planned.step, Cluster::Local(request.num_devices), method,
+      Parallelize(step, Cluster::Local(request.num_devices), method,
                   {.plan_path = request.plan_path,
                    .workers = WorkerOptions{.hosts_path = request.hosts_path,
                                             .binary = request.worker_binary,
@@ -122,8 +119,7 @@ absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const Parallelize
                    .on_step = on_phase,
                    .stop = stop,
                    .configuration = {{"method", request.method}, {"frontend", "python"}}}));
-  return std::unique_ptr<Executable>(
-      new Executable(std::move(step.given), std::move(step.planned.rows), std::move(run)));
+  return std::unique_ptr<Executable>(new Executable(std::move(run)));
 }
 
 std::function<absl::StatusOr<Literal>()> ArrayHandle::StartToHost() const {
@@ -153,11 +149,11 @@ std::string ArrayHandle::ToString() const {
 }
 
 absl::StatusOr<Literal> Executable::Value(int parameter, std::span<const uint8_t> bytes) const {
-  const Computation& entry = given_.module.entry_computation();
+  const Computation& entry = given().module.entry_computation();
   const Shape& shape = entry.instructions[entry.parameters[parameter]].shape();
   if (static_cast<int64_t>(bytes.size()) != shape.num_bytes()) {
     return InvalidArgument("{} is {}, which has {} bytes; {} were given",
-                           given_.parameters[parameter].name, ToString(shape), shape.num_bytes(),
+                           given().parameters[parameter].name, ToString(shape), shape.num_bytes(),
                            bytes.size());
   }
   return Literal{shape, std::make_shared<const std::string>(
@@ -168,8 +164,8 @@ std::vector<DistributedArray> Executable::TakeArrays(std::span<ArrayHandle* cons
   std::vector<DistributedArray> arrays(run_.step().parameters.size());
   for (size_t i = 0; i < handles.size(); ++i) {
     if (handles[i] == nullptr) continue;
-    for (size_t row = 0; row < rows_.parameters[i].size(); ++row) {
-      arrays[rows_.parameters[i][row]] = std::move(handles[i]->parts[row]);
+    for (size_t row = 0; row < rows().parameters[i].size(); ++row) {
+      arrays[rows().parameters[i][row]] = std::move(handles[i]->parts[row]);
     }
   }
   return arrays;
@@ -179,17 +175,17 @@ void Executable::GiveBack(std::vector<DistributedArray> arrays,
                           std::span<ArrayHandle* const> handles) const {
   for (size_t i = 0; i < handles.size(); ++i) {
     if (handles[i] == nullptr) continue;
-    for (size_t row = 0; row < rows_.parameters[i].size(); ++row) {
-      handles[i]->parts[row] = std::move(arrays[rows_.parameters[i][row]]);
+    for (size_t row = 0; row < rows().parameters[i].size(); ++row) {
+      handles[i]->parts[row] = std::move(arrays[rows().parameters[i][row]]);
     }
   }
 }
 
 std::vector<ArrayHandle> Executable::HandlesOf(std::vector<DistributedArray> arrays) const {
-  std::vector<ArrayHandle> handles(given_.parameters.size());
+  std::vector<ArrayHandle> handles(given().parameters.size());
   for (int i = 0; i < static_cast<int>(handles.size()); ++i) {
     handles[i] = {.owner = identity_, .parameter = i};
-    for (const int row : rows_.parameters[i]) handles[i].parts.push_back(std::move(arrays[row]));
+    for (const int row : rows().parameters[i]) handles[i].parts.push_back(std::move(arrays[row]));
   }
   return handles;
 }
@@ -199,7 +195,7 @@ absl::Status Executable::CheckIsThere(std::span<ArrayHandle* const> handles,
   for (size_t i = 0; i < handles.size(); ++i) {
     if (handles[i] == nullptr || !handles[i]->empty()) continue;
     return FailedPrecondition("{} was consumed by {}; use what that returned",
-                              given_.parameters[i].name, consumer);
+                              given().parameters[i].name, consumer);
   }
   return absl::OkStatus();
 }
@@ -207,8 +203,8 @@ absl::Status Executable::CheckIsThere(std::span<ArrayHandle* const> handles,
 absl::StatusOr<ArrayHandle> Executable::Put(int parameter, std::span<const uint8_t> bytes) {
   const std::lock_guard lock(mutex_);
   ASSIGN_OR_RETURN(const Literal value, Value(parameter, bytes));
-  const std::vector<int>& numbers = rows_.parameters[parameter];
-  const std::vector<Literal> parts = numbers.size() > 1 ? RowsOf(value) : std::vector{value};
+  const std::vector<int>& numbers = rows().parameters[parameter];
+  const std::vector<Literal> parts = InRows({value}, {numbers});
   ArrayHandle handle{.owner = identity_, .parameter = parameter};
   for (size_t row = 0; row < parts.size(); ++row) {
     ASSIGN_OR_RETURN(handle.parts.emplace_back(),
@@ -223,7 +219,7 @@ absl::StatusOr<std::vector<ArrayHandle>> Executable::Run(std::span<ArrayHandle* 
   const std::lock_guard lock(mutex_);
   ParameterValues values(run_.step().parameters.size());
   for (const StepInput& input : inputs) {
-    ASSIGN_OR_RETURN(values[rows_.parameters[input.parameter].front()],
+    ASSIGN_OR_RETURN(values[rows().parameters[input.parameter].front()],
                      Value(input.parameter, input.bytes));
   }
   RETURN_IF_ERROR(CheckIsThere(resident, "an earlier step"));
@@ -235,14 +231,14 @@ absl::StatusOr<std::vector<ArrayHandle>> Executable::Run(std::span<ArrayHandle* 
   }
   ASSIGN_OR_RETURN(state, run_.runner().NextState(std::move(state), *results));
   std::vector<ArrayHandle> handles;
-  for (const std::vector<int>& rows : rows_.results) {
+  for (const std::vector<int>& numbers : rows().results) {
     ArrayHandle& handle = handles.emplace_back(ArrayHandle{.owner = identity_});
-    for (const int row : rows) handle.parts.push_back(std::move((*results)[row]));
+    for (const int row : numbers) handle.parts.push_back(std::move((*results)[row]));
   }
   std::vector<ArrayHandle*> next(resident.begin(), resident.end());
   for (int i = 0; i < static_cast<int>(next.size()); ++i) {
     if (!next[i]) continue;
-    const int result = given_.parameters[i].state_result;
+    const int result = given().parameters[i].state_result;
     if (result >= 0) next[i] = &handles[result];
     next[i]->parameter = i;
   }
@@ -256,13 +252,13 @@ absl::StatusOr<std::string> Executable::Save(const SaveRequest& request,
   const std::lock_guard lock(mutex_);
   std::vector<NamedArray> arrays;
   for (size_t i = 0; i < state.size(); ++i) {
-    if (given_.parameters[i].role != ParameterRole::kState) continue;
+    if (given().parameters[i].role != ParameterRole::kState) continue;
     if (state[i]->empty()) {
       return FailedPrecondition("{} was consumed by a step; use what that returned",
-                                given_.parameters[i].name);
+                                given().parameters[i].name);
     }
     for (size_t row = 0; row < state[i]->parts.size(); ++row) {
-      const ParameterInfo& parameter = run_.step().parameters[rows_.parameters[i][row]];
+      const ParameterInfo& parameter = run_.step().parameters[rows().parameters[i][row]];
       arrays.push_back({parameter.name, &state[i]->parts[row]});
     }
   }
@@ -298,26 +294,16 @@ absl::StatusOr<std::vector<ArrayHandle>> Executable::Restore(const std::string& 
 absl::StatusOr<std::vector<ArrayHandle>> Executable::MakeState(
     const ParallelizeRequest& init, const std::vector<int>& parameters,
     const std::vector<std::string>& bytes) {
-  ASSIGN_OR_RETURN(Step step, StepOfJax(init.hlo, init.description));
-  const Computation& entry = step.module.entry_computation();
+  InitialValuesProgram of_given{.parameters = parameters};
+  ASSIGN_OR_RETURN(of_given.step, StepOfJax(init.hlo, init.description));
+  const Computation& entry = of_given.step.module.entry_computation();
   std::vector<Literal> inputs;
   for (size_t i = 0; i < bytes.size(); ++i) {
     const Shape& shape = entry.instructions[entry.parameters[i]].shape();
     inputs.push_back({shape, std::make_shared<const std::string>(bytes[i])});
   }
   const std::lock_guard lock(mutex_);
-  std::set<int> stacked;
-  InitialValuesProgram program;
-  for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
-    const std::vector<int>& rows = rows_.parameters[parameters[i]];
-    if (rows.size() > 1) stacked.insert(i);
-    program.parameters.insert(program.parameters.end(), rows.begin(), rows.end());
-  }
-  program.step = std::move(step);
-  if (!stacked.empty()) {
-    ASSIGN_OR_RETURN(SplitStep split, SplitResults(program.step, stacked));
-    program.step = std::move(split.step);
-  }
+  ASSIGN_OR_RETURN(const InitialValuesProgram program, ProgramInRows(std::move(of_given), rows()));
   ASSIGN_OR_RETURN(std::vector<DistributedArray> values,
                    MakeValues(program, inputs, run_.executor(), run_.session()));
   std::vector<DistributedArray> by_parameter(run_.step().parameters.size());
@@ -338,67 +324,35 @@ absl::StatusOr<std::vector<Literal>> Executable::Values(
 
 absl::StatusOr<std::string> Executable::Check(std::vector<Literal> values, int num_steps) {
   const std::lock_guard lock(mutex_);
-  ParameterValues parts;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (rows_.parameters[i].size() > 1) {
-      std::ranges::move(RowsOf(values[i]), std::back_inserter(parts));
-    } else {
-      parts.push_back(values[i]);
-    }
-  }
-  const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return parts; };
-  const UnsplitStep unsplit{given_, rows_,
-                            [&](int) -> absl::StatusOr<ParameterValues> { return values; }};
-  ASSIGN_OR_RETURN(const OracleReport report,
-                   CheckAgainstOneDevice(run_, inputs, num_steps, &unsplit));
+  const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return values; };
+  ASSIGN_OR_RETURN(const OracleReport report, CheckAgainstOneDevice(run_, inputs, num_steps));
   if (report.ok()) return DescribeCheck(report);
   return absl::AbortedError(fmt::format("the plan does not compute what one device does: {}\n{}",
                                         report.Failures(), DescribeCheck(report)));
 }
 
-namespace {
-
-ExplainQuestion OfRows(ExplainQuestion question, const Step& given, const StepRows& rows) {
-  question.tensor = GlobOfRows(question.tensor, given, rows);
-  return question;
-}
-
-}  // namespace
-
 absl::StatusOr<std::string> Executable::Explain(const ParallelizeRequest& request,
                                                 const ExplainQuestion& question,
                                                 const std::stop_token& stop,
                                                 const OnPhase& on_phase) const {
-  ASSIGN_OR_RETURN(const RequestedStep step, StepOfRequest(request));
   // Not locked: these never change, and it takes long.
-  return ExplainStep(run_.step(), step.request, &run_, OfRows(question, given_, rows_), stop,
-                     on_phase);
+  return ExplainStep(given(), request, &run_, question, stop, on_phase);
 }
 
 absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
                                            const ExplainQuestion& question,
                                            const std::stop_token& stop, const OnPhase& on_phase) {
-  ASSIGN_OR_RETURN(const RequestedStep step, StepOfRequest(request));
-  return ExplainStep(step.planned.step, step.request, nullptr,
-                     OfRows(question, step.given, step.planned.rows), stop, on_phase);
+  ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
+  return ExplainStep(step, request, nullptr, question, stop, on_phase);
 }
 
 absl::StatusOr<std::unique_ptr<Follower>> Executable::Follow(
     const ParallelizeRequest& request) const {
   ASSIGN_OR_RETURN(Step step, StepOfJax(request.hlo, request.description));
   const std::lock_guard lock(mutex_);
-  TracedStep traced{.step = step};
-  if (run_.pipeline() != nullptr) {
-    std::set<std::string> stacked;
-    for (size_t i = 0; i < given_.parameters.size(); ++i) {
-      if (rows_.parameters[i].size() > 1) stacked.insert(given_.parameters[i].name);
-    }
-    ASSIGN_OR_RETURN(SplitStep split, SplitStacks(step, stacked));
-    traced.step = std::move(split.step);
-  }
-  ASSIGN_OR_RETURN(
-      Evaluation evaluation,
-      Evaluation::Create(traced, run_, Cluster::Local(request.num_devices), CostModelChoice()));
+  ASSIGN_OR_RETURN(Evaluation evaluation,
+                   Evaluation::Create({.step = step}, run_, Cluster::Local(request.num_devices),
+                                      CostModelChoice()));
   return std::make_unique<Follower>(std::move(step), std::move(evaluation), *this);
 }
 

@@ -130,8 +130,10 @@ class Executable {
  private:
   friend class Follower;
 
-  Executable(Step given, StepRows rows, Parallelized run)
-      : given_(std::move(given)), rows_(std::move(rows)), run_(std::move(run)) {}
+  explicit Executable(Parallelized run) : run_(std::move(run)) {}
+  // Parameters and results are numbered as in it, but for those of run_.
+  const Step& given() const { return run_.given(); }
+  const StepRows& rows() const { return run_.rows(); }
   absl::StatusOr<Literal> Value(int parameter, std::span<const uint8_t> bytes) const;
   // By parameter of the step that runs.
   std::vector<DistributedArray> TakeArrays(std::span<ArrayHandle* const> handles) const;
@@ -141,9 +143,7 @@ class Executable {
   absl::Status CheckIsThere(std::span<ArrayHandle* const> handles, std::string_view consumer) const;
 
   const std::shared_ptr<const void> identity_ = std::make_shared<int>();
-  const Step given_;          // parameters and results are numbered as in it, but for run_'s
-  const StepRows rows_;       // of run_'s step
-  mutable std::mutex mutex_;  // of run_
+  mutable std::mutex mutex_;  // of run_, but for what never changes
   Parallelized run_;
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "command_test.h"
+#include "minka/tensors/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/background_command.h"
 
@@ -356,6 +357,81 @@ TEST_F(PipelineCommandTest, AModuleWithoutBoundariesIsPartedByNumber) {
       JAX_MODULES));
   EXPECT_EQ(lstm.exit_code, 0) << lstm.err;
   EXPECT_EQ(nlohmann::json::parse(lstm.out)["num_layers"], 8);
+}
+
+// Weights stacked for a loop over layers, of which each stage holds its layers' rows.
+class ScannedModuleTest : public PipelineCommandTest {
+ protected:
+  static constexpr const char* kStages =
+      "--method pipeline --stages 2 --submeshes 1x2,1x2 --micro-batches 2 --cost-model roofline";
+  const std::string module_ = fmt::format(
+      "{}/small_mlp_scanned.pb --batch-input 13 --batch-input 14 --loss 13", JAX_MODULES);
+};
+
+TEST_F(ScannedModuleTest, EachStageHoldsItsLayersRowsAlone) {
+  const Outcome plan = Run(fmt::format("plan {} {} --json", module_, kStages));
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const auto json = nlohmann::json::parse(plan.out);
+  std::vector<std::set<std::string>> rows(2);
+  for (size_t stage = 0; stage < 2; ++stage) {
+    for (const auto& parameter : json["stages"][stage]["plan"]["parameters"]) {
+      const std::string name = parameter["name"];
+      if (name.starts_with("state['params']['layers']['dense']['kernel']"))
+        rows[stage].insert(name.substr(name.size() - 3));
+    }
+  }
+  EXPECT_THAT(rows[0], testing::ElementsAre("[0]", "[1]", "[2]"));
+  EXPECT_THAT(rows[1], testing::ElementsAre("[3]"));
+  for (const auto& transfers : json["transfers"]) {
+    const bool per_micro_batch = transfers[2];
+    EXPECT_LE(transfers[5], per_micro_batch ? 2 * 8 * 32 * 4 : 16) << transfers;
+  }
+}
+
+TEST_F(ScannedModuleTest, APlanIsRunComparedAndLookedAtByTheNamesOfTheModule) {
+  const Outcome plan = Run(fmt::format(
+      "plan {} {} --pin \"*params*dense*kernel']=[-,-,x]\" --out plan.json", module_, kStages));
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const Outcome run = Run(fmt::format(
+      "run {} --plan plan.json --random-inputs 1 --steps 1 --check --outputs rows.safetensors "
+      "--dump-to dump --json",
+      module_));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(nlohmann::json::parse(run.out)["check"], "ok");
+  EXPECT_THAT(Slurp(Path("dump/step_inputs.txt")),
+              HasSubstr("mesh 1  state['params']['layers']['dense']['kernel'][3]  f32[1,32,32]  "
+                        "[-,-,x]  on each device"));
+  // Arrays are the module's, as without a pipeline.
+  const Outcome whole = Run(fmt::format(
+      "run {} --mesh 1 --random-inputs 1 --steps 1 --outputs whole.safetensors --cost-model "
+      "roofline",
+      module_));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const TensorFile of_rows = ReadTensors(Path("rows.safetensors")).value();
+  const TensorFile of_whole = ReadTensors(Path("whole.safetensors")).value();
+  ASSERT_EQ(of_rows.tensors.size(), 14u);
+  for (const auto& [name, tensor] : of_whole.tensors) {
+    EXPECT_EQ(of_rows.tensors.at(name).shape, tensor.shape) << name;
+  }
+
+  const std::string pinned = "\"*params*dense*kernel']\"";
+  EXPECT_THAT(Run("inspect plan.json --stage 1 --tensor " + pinned).out,
+              testing::ContainsRegex("\\['kernel'\\]\\[3\\] +f32\\[1,32,32\\] +\\[-,-,x\\]"));
+  EXPECT_THAT(Run("explain plan.json --stage 1 " + pinned).out,
+              HasSubstr("with state['params']['layers']['dense']['kernel'][3] pinned"));
+  ASSERT_EQ(Run(fmt::format("plan {} --mesh 2 --out mesh.json", module_)).exit_code, 0);
+  EXPECT_THAT(Run("diff mesh.json plan.json").out,
+              testing::ContainsRegex(
+                  "params state\\['params'\\]\\['layers'\\]\\['dense'\\]\\['kernel'\\] +1 "
+                  "+\\[-,-,-\\] +\\[-,-,x\\]\n"));
+}
+
+TEST_F(ScannedModuleTest, APinThatSplitsTheLayersIsRefused) {
+  EXPECT_THAT(
+      Run(fmt::format("plan {} {} --pin \"*params*dense*kernel']=[x,-,-]\"", module_, kStages)).err,
+      HasSubstr("pin \"*params*dense*kernel']=[x,-,-]\" splits dimension 0 of "
+                "state['params']['layers']['dense']['kernel'], which counts its layers; in a "
+                "pipeline each layer lies on its stage: pin *params*dense*kernel']=[-,-,-]"));
 }
 
 }  // namespace

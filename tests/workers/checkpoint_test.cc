@@ -19,6 +19,7 @@
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/parallelize.h"
+#include "minka/frontend/nn.h"
 #include "minka/frontend/trace.h"
 #include "minka/models/mlp.h"
 #include "minka/runtime/worker/worker_pipeline_executor.h"
@@ -38,17 +39,37 @@ const TracedStep& Traced() {
   return traced;
 }
 
-ParallelMethod Stages(std::vector<const char*> meshes) {
+ParallelMethod Stages(const std::vector<const char*>& meshes) {
   Pipeline pipeline{.num_micro_batches = 4};
   pipeline.options.num_stages = static_cast<int>(meshes.size());
   for (const char* mesh : meshes) pipeline.options.meshes.push_back(*Mesh::Parse(mesh));
   return pipeline;
 }
 
-Parallelized Start(const ParallelMethod& method, int num_devices, bool is_on_workers = true) {
+// Four layers whose weights are one parameter.
+Model StackModel() {
+  const Shape shape{ElementType::kF32, {32, 32}};
+  return {.name = "stack",
+          .inputs = {{"x", shape}, {"y", shape}},
+          .forward = [](const Scope& scope, std::span<const Tensor> inputs) {
+            const Tensor weights = scope.Parameter(
+                "layers", {4, 32, 32}, {.initializer = {Initializer::Kind::kNormal, 0.1}});
+            Tensor x = inputs[0];
+            for (int64_t i = 0; i < 4; ++i) {
+              x = (scope / fmt::format("layer_{}", i)).Block(x, [&](const Scope&, Tensor in) {
+                const Tensor row = Slice(weights, {i, 0, 0}, {i + 1, 32, 32});
+                return Tanh(MatMul(in, Reshape(row, {32, 32})));
+              });
+            }
+            return ModelOutput{.loss = MeanSquaredError(x, inputs[1])};
+          }};
+}
+
+Parallelized Start(const ParallelMethod& method, int num_devices, bool is_on_workers = true,
+                   const TracedStep& traced = Traced()) {
   ParallelizeOptions options;
   if (is_on_workers) options.workers = WorkerOptions{.binary = MINKA_BINARY};
-  auto run = Parallelize(Traced(), Cluster::Local(num_devices), method, options);
+  auto run = Parallelize(traced, Cluster::Local(num_devices), method, options);
   MINKA_CHECK(run.ok(), "{}", Message(run.status()));
   return *std::move(run);
 }
@@ -112,6 +133,47 @@ TEST_F(CheckpointTest, EveryPlanTakesUpWhatEveryOtherSaved) {
       ASSERT_TRUE(restored.ok()) << Message(restored.status());
       EXPECT_EQ(Contents(*restored), contents) << from << " to " << to;
       EXPECT_EQ(restored->seed, 7u);
+    }
+  }
+}
+
+// One tensor by the values of its array, or of its rows one behind the other.
+std::map<std::string, std::string> ContentsByName(const Parallelized& run, const State& state) {
+  std::map<std::string, std::string> contents;
+  const std::vector<std::string> arrays = Contents(state);
+  for (size_t i = 0; i < run.given().parameters.size(); ++i) {
+    std::string& of_parameter = contents[run.given().parameters[i].name];
+    for (const int row : run.rows().parameters[i]) of_parameter += arrays[row];
+  }
+  return contents;
+}
+
+TEST_F(CheckpointTest, RowsOfAStackGoToTheWholeAndBack) {
+  const TracedStep traced = Trace(StackModel(), AdamW({})).value();
+  std::map<std::string, Parallelized> runs;
+  runs.emplace("whole", Start(Shard{.mesh = "x=2"}, 2, /*is_on_workers=*/false, traced));
+  runs.emplace("two stages", Start(Stages({"x=1", "x=2"}), 3, /*is_on_workers=*/true, traced));
+  runs.emplace("four stages", Start(Stages({"x=1", "x=1", "x=1", "x=1"}), 4,
+                                    /*is_on_workers=*/true, traced));
+  EXPECT_EQ(runs.at("whole").step().parameters.size(), traced.step.parameters.size());
+  // The weights and the two averages of AdamW have a row for each layer.
+  EXPECT_EQ(runs.at("two stages").step().parameters.size(), traced.step.parameters.size() + 9);
+  const Shape shape{ElementType::kF32, {32, 32}};
+  const Batch batch = {FilledLiteral(shape, 0.5), FilledLiteral(shape, 1)};
+  for (auto& [from, saving] : runs) {
+    fs::remove_all(folder_);
+    const State state = saving.Initialize(/*seed=*/7).value();
+    const auto contents = ContentsByName(saving, state);
+    EXPECT_EQ(contents, ContentsByName(runs.at("whole"), runs.at("whole").Initialize(7).value()));
+    const auto path = Save(saving, state);
+    ASSERT_TRUE(path.ok()) << Message(path.status());
+    for (auto& [to, restoring] : runs) {
+      absl::StatusOr<State> restored = Restore(restoring);
+      ASSERT_TRUE(restored.ok()) << Message(restored.status());
+      EXPECT_EQ(ContentsByName(restoring, *restored), contents) << from << " to " << to;
+      const auto after = restoring(*std::move(restored), batch);
+      ASSERT_TRUE(after.ok()) << Message(after.status());
+      EXPECT_GT(after->Loss().value(), 0);
     }
   }
 }

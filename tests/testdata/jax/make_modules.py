@@ -40,6 +40,26 @@ class Mlp(nn.Module):
         return x
 
 
+class ResidualLayer(nn.Module):
+    """Dense and tanh beside a residual; returns what nn.scan wants."""
+
+    @nn.compact
+    def __call__(self, x, _):
+        return x + nn.tanh(nn.Dense(x.shape[-1], name="dense")(x)), None
+
+
+class ScannedMlp(nn.Module):
+    """num_layers residual layers as one loop over stacked weights, and a Dense behind them."""
+
+    num_layers: int
+
+    @nn.compact
+    def __call__(self, x):
+        layers = nn.scan(ResidualLayer, variable_axes={"params": 0}, split_rngs={"params": True},
+                         length=self.num_layers)
+        return nn.Dense(x.shape[-1], name="head")(layers(name="layers")(x, None)[0])
+
+
 class BertLayer(nn.Module):
     """Self-attention and MLP, each followed by dropout, residual and LayerNorm."""
 
@@ -254,9 +274,12 @@ def training_step(optimizer, loss_of, returns_loss):
 
 
 def mlp(batch, hidden, num_layers, optimizer=None, remat=False, returns_loss=False, rows=()):
-    model = Mlp(hidden, num_layers, remat)
-    optimizer = optimizer or optax.adam(1e-2)
-    x = shaped(batch, hidden)
+    return regression(Mlp(hidden, num_layers, remat), optimizer or optax.adam(1e-2),
+                      shaped(batch, hidden), returns_loss, rows)
+
+
+def regression(model, optimizer, x, returns_loss, rows=()):
+    """Of targets that are shaped as the inputs."""
 
     def loss_of(params, x, y):
         return jnp.mean((model.apply({"params": params}, x) - y) ** 2)
@@ -435,6 +458,9 @@ def modules():
         "small_bert_mlm_two_layers": bert_mlm(8, 8, 16, 4, 2, 32, returns_loss=True),
         "small_bert_mlm_two_layers_remat": bert_mlm(8, 8, 16, 4, 2, 32, returns_loss=True,
                                                     remat=True),
+        "small_mlp_scanned": regression(
+            ScannedMlp(4), optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2)),
+            shaped(16, 32), returns_loss=True),
     }
 
 
