@@ -1,14 +1,16 @@
 // Whatever the layers and the stages, a pipeline computes what one device computes: random programs
-// in two stages, of one to three micro-batches where the program can be cut along a batch. Plans of
-// stages are random ones too where they can be. MINKA_RANDOM_PROGRAMS says how many (default 50),
-// MINKA_RANDOM_SEED the first seed, MINKA_RANDOM_PARTS of how many parts one runs (see results.h);
-// into the folder MINKA_RANDOM_DUMP, if given, goes what the last of them was cut into.
+// in two stages, of one to three micro-batches where the program can be cut along a batch, with
+// some of their state and constants split by row. Plans of stages are random ones too where they
+// can be. MINKA_RANDOM_PROGRAMS says how many (default 50), MINKA_RANDOM_SEED the first seed,
+// MINKA_RANDOM_PARTS of how many parts one runs (see results.h); into the folder MINKA_RANDOM_DUMP,
+// if given, goes what the last of them was cut into.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,6 +96,25 @@ PlanRequest RequestFor(const RandomStep& step, int seed) {
   return request;
 }
 
+// Some of what stays on the devices, to be split by row.
+std::set<std::string> StacksOf(const Step& step, int seed) {
+  constexpr int64_t kMostRows = 8;
+  std::set<std::string> names;
+  const Computation& entry = step.module.entry_computation();
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    const Shape& shape = entry.instructions[entry.parameters[i]].shape();
+    const bool has_rows = shape.rank() > 0 && shape.dims[0] > 1 && shape.dims[0] <= kMostRows;
+    if (!IsResident(step.parameters[i]) || !has_rows || (seed / 2 + i) % 3 != 0) continue;
+    names.insert(step.parameters[i].name);
+  }
+  return names;
+}
+
+absl::StatusOr<PlannedPipeline> PlanWithRows(const RandomStep& step, int seed) {
+  ASSIGN_OR_RETURN(const SplitStep split, SplitStacks(step.step, StacksOf(step.step, seed)));
+  return PlanPipeline(split, RequestFor(step, seed));
+}
+
 // How each stage runs does not matter. (Of what a loop over micro-batches asks of a plan, random
 // ones know nothing.)
 void TakeRandomPlans(int seed, PlannedPipeline& planned) {
@@ -108,19 +129,20 @@ void TakeRandomPlans(int seed, PlannedPipeline& planned) {
 
 class RandomPipelines : public ::testing::Test {
  protected:
-  // Of one run, by result number.
-  static absl::StatusOr<std::vector<std::string>> Results(const Step& step,
+  // Of one run of the step, which has these rows of the program's; by result of the program.
+  static absl::StatusOr<std::vector<std::string>> Results(const Step& step, const StepRows& rows,
                                                           std::unique_ptr<StepExecutor> executor,
                                                           const RandomProgram& program) {
     StepRunner runner(step, std::move(executor));
-    ASSIGN_OR_RETURN(State state, runner.CreateState(program.inputs));
-    ASSIGN_OR_RETURN(const std::vector<DistributedArray> arrays,
-                     runner.Launch(state, program.inputs));
-    std::vector<std::string> results;
+    const ParameterValues inputs = InRows(program.inputs, rows.parameters);
+    ASSIGN_OR_RETURN(State state, runner.CreateState(inputs));
+    ASSIGN_OR_RETURN(const std::vector<DistributedArray> arrays, runner.Launch(state, inputs));
+    std::vector<Literal> values;
     for (const DistributedArray& array : arrays) {
-      ASSIGN_OR_RETURN(const Literal literal, array.ToHost());
-      results.push_back(*literal.bytes);
+      ASSIGN_OR_RETURN(values.emplace_back(), array.ToHost());
     }
+    std::vector<std::string> results;
+    for (const Literal& value : PutTogether(values, rows.results)) results.push_back(*value.bytes);
     return results;
   }
 
@@ -132,7 +154,7 @@ class RandomPipelines : public ::testing::Test {
     ASSIGN_OR_RETURN(pjrt::Executable executable,
                      pjrt::Executable::Compile(devices_.client, ExportHlo(lowered.module), {}));
     ASSIGN_OR_RETURN(const Step step, MakeStep(program.module, {}));
-    return Results(step,
+    return Results(step, WholeRows(step),
                    std::make_unique<MeshExecutor>(devices_.client, std::move(executable), mesh,
                                                   SignatureOf(program.module, lowered)),
                    program);
@@ -145,7 +167,7 @@ class RandomPipelines : public ::testing::Test {
     }
     LocalSession session(devices_);
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(planned, session));
-    return Results(planned.prepared, std::move(executor), program);
+    return Results(planned.prepared, planned.split.rows, std::move(executor), program);
   }
 
   void Compare(const RandomProgram& program, const std::vector<std::string>& pipeline,
@@ -172,7 +194,7 @@ void ExpectRefusal(const absl::Status& status) {
 TEST_F(RandomPipelines, ComputeWhatOneDeviceComputes) {
   const int num_programs = FromEnvironment("MINKA_RANDOM_PROGRAMS", 50);
   const int first_seed = FromEnvironment("MINKA_RANDOM_SEED", 1);
-  int num_tried = 0;
+  int num_tried = 0, num_split = 0;
   std::map<std::pair<bool, int>, int> num_run;  // by whether it trains and micro-batches
   for (int seed = first_seed; seed < first_seed + num_programs && !HasFailure(); ++seed) {
     if (!IsOfThisRun(seed)) continue;
@@ -181,12 +203,12 @@ TEST_F(RandomPipelines, ComputeWhatOneDeviceComputes) {
     const RandomProgram program = MakeRandomProgram(seed);
     bool trains = seed % 2 == 0;
     RandomStep step = StepOf(program, 1 + seed % 3, trains);
-    absl::StatusOr<PlannedPipeline> planned = PlanPipeline(step.step, RequestFor(step, seed));
+    absl::StatusOr<PlannedPipeline> planned = PlanWithRows(step, seed);
     if (!planned.ok()) {
       ExpectRefusal(planned.status());
       if (!std::exchange(trains, false)) continue;
       step = StepOf(program, 1 + seed % 3, trains);
-      planned = PlanPipeline(step.step, RequestFor(step, seed));
+      planned = PlanWithRows(step, seed);
       if (!planned.ok()) {
         ExpectRefusal(planned.status());
         continue;
@@ -199,7 +221,9 @@ TEST_F(RandomPipelines, ComputeWhatOneDeviceComputes) {
     ASSERT_TRUE(as_pipeline.ok()) << as_pipeline.status();
     Compare(program, *as_pipeline, *on_one);
     ++num_run[{trains, step.num_micro_batches}];
+    if (planned->split.step.parameters.size() > step.step.parameters.size()) ++num_split;
   }
+  std::printf("%d programs with rows of stacks\n", num_split);
   int num_all = 0;
   for (const auto& [kind, count] : num_run) {
     std::printf("%d programs %s state in %d micro-batches\n", count,
