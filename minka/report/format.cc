@@ -94,9 +94,11 @@ FoldedName FoldLayers(std::string_view name) {
   while (begin <= name.size()) {
     const size_t end = std::min(name.find('/', begin), name.size());
     const std::string_view whole = name.substr(begin, end - begin);
-    const std::string_view component = whole.substr(0, whole.find_last_not_of(')') + 1);
-    const size_t underscore = component.rfind('_');
-    const size_t number = underscore == std::string_view::npos ? 0 : underscore + 1;
+    const bool is_row = whole.ends_with(']');
+    const std::string_view component =
+        whole.substr(0, is_row ? whole.size() - 1 : whole.find_last_not_of(')') + 1);
+    const size_t before = component.rfind(is_row ? '[' : '_');
+    const size_t number = before == std::string_view::npos ? 0 : before + 1;
     if (IsNumber(component.substr(number))) {
       folded.pattern += std::string(component.substr(0, number)) + "*";
       folded.numbers += (folded.numbers.empty() ? "" : ",") + std::string(component.substr(number));

@@ -18,7 +18,8 @@ std::string FormatCount(int64_t count);
 
 // A path name with the numbers of layers taken out: "params/layer_3/mlp/kernel" has the pattern
 // "params/layer_*/mlp/kernel" and the number "3". A number is a whole component, or what follows
-// the last '_' of one; JAX closes parentheses behind it: "jvp(layer_3)".
+// the last '_' of one, where JAX closes parentheses behind it ("jvp(layer_3)"), or the number of a
+// row ("w[3]", ir/row_name.h).
 struct FoldedName {
   std::string pattern;
   std::string numbers;  // joined by ','; empty: the name has none

@@ -50,6 +50,9 @@ TEST(Format, LayerNumbersAreTakenOutOfNames) {
   EXPECT_EQ(FoldLayers("stack_1/3/w").numbers, "1,3");
   EXPECT_EQ(FoldLayers("transpose(jvp(h_3))/dot").pattern, "transpose(jvp(h_*))/dot");
   EXPECT_EQ(FoldLayers("transpose(jvp(h_3))/dot").numbers, "3");
+  EXPECT_EQ(FoldLayers("params/w_4[3]").pattern, "params/w_4[*]");
+  EXPECT_EQ(FoldLayers("params/w_4[3]").numbers, "3");
+  EXPECT_EQ(FoldLayers("state['params']['w']").pattern, "state['params']['w']");
   EXPECT_EQ(FoldLayers("conv3x3/w").pattern, "conv3x3/w");
   EXPECT_EQ(FoldLayers("").pattern, "");
 }
