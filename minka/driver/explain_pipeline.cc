@@ -368,7 +368,7 @@ class PipelineExplainer {
     PlanRequest request = request_;
     request.pipeline = AsItIs();
     request.remat = plan_.remat;
-    request.search.pins = PinsOnOthers(StepOf(stage), tensor.name, request.search.pins);
+    request.search.pins = PinsOnOthers(planned_.prepared, tensor.name, request.search.pins);
     request.pipeline->stage_search.resize(num_stages());
     std::vector<std::string>& pins = request.pipeline->stage_search[stage].pins;
     const std::vector<std::string> other_pins = PinsOnOthers(StepOf(stage), tensor.name, pins);
