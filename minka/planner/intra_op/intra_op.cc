@@ -188,7 +188,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
   }
   std::optional<int64_t> limit = options.search.memory_limit_bytes;
   double search_bound = 0, penalties = 0, saved = 0;
-  std::optional<int64_t> smallest;  // limit known to work
+  std::optional<IntraOpResult> least;  // where none fits, of those found
   int64_t least_work = kLeastWork;
   for (int round = 0;; ++round) {
     ASSIGN_OR_RETURN(SolveResult solved, SolveWithin(formulation.problem, parameters,
@@ -204,8 +204,13 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
       solved.cost = evaluation.cost;
     }
     const bool is_proved = round == 0 && solved.status == SolveStatus::kInfeasible;
-    if (solved.choice.empty() && smallest) {
-      return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
+    const auto does_not_fit = [&] {
+      return DoesNotFit(*options.search.memory_limit_bytes, least->stage.peak_memory_bytes,
+                        is_proved);
+    };
+    if (solved.choice.empty() && least) {
+      if (!options.takes_least) return does_not_fit();
+      break;
     }
     if (limit && MayLackMemory(solved)) {
       formulation.problem.set_usage_limit(std::nullopt);
@@ -234,13 +239,19 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
     result.stop_reason = is_least ? "least_memory" : std::string(SolveStatusName(solved.status));
     result.choice = solved.choice;
     if (!limit || peak <= *options.search.memory_limit_bytes) break;
-    smallest = std::min(smallest.value_or(INT64_MAX), peak);
-    if (is_least || round + 1 == kMaxMemoryRounds) {
-      return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
-    }
+    if (!least || peak < least->stage.peak_memory_bytes) least = result;
     *limit -= peak - *options.search.memory_limit_bytes;
-    if (*limit < 0) return DoesNotFit(*options.search.memory_limit_bytes, *smallest, is_proved);
+    if (is_least || round + 1 == kMaxMemoryRounds || *limit < 0) {
+      if (!options.takes_least) return does_not_fit();
+      break;
+    }
     formulation.problem.set_usage_limit(limit);
+  }
+  const std::optional<int64_t> asked = options.search.memory_limit_bytes;
+  if (asked && result.stage.peak_memory_bytes > *asked) {
+    result = *std::move(least);
+    result.lower_bound = 0;
+    saved = result.objective - result.stage.step_time_us;
   }
   MINKA_CHECK(result.lower_bound <= result.objective * (1 + kRounding),
               "a plan of objective {} is below the lower bound {}", result.objective,

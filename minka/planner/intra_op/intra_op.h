@@ -94,6 +94,9 @@ struct IntraOpOptions {
   // Are the plans of data, zero2 and zero3 among the answers of kShard? Without them planning takes
   // half the time, and the plan may be a little slower.
   bool tries_rules = true;
+  // Where no plan is found that fits, the result is the one found that needs least, without a lower
+  // bound, instead of an error.
+  bool takes_least = false;
   // Sums over micro-batches are split over as many devices as divide them.
   bool scatters_accumulators = false;
   // What a device holds when the plan's program is compiled, where the compiler's work can be

@@ -523,6 +523,19 @@ TEST(PlanMesh, AnImpossibleLimitNamesOneThatWorks) {
       << message;
 }
 
+TEST(PlanMesh, WhatNeedsLeastIsTakenWhereAsked) {
+  const Mesh mesh = *Mesh::Parse("data=4");
+  const Step step = TwoLayerStep(1024, 64);
+  const IntraOpResult free = *PlanOn(step, mesh);
+  const auto least =
+      PlanOn(step, mesh, {.search = {.memory_limit_bytes = 100}, .takes_least = true});
+  ASSERT_TRUE(least.ok()) << Message(least.status());
+  EXPECT_LT(least->stage.peak_memory_bytes, free.stage.peak_memory_bytes);
+  EXPECT_GT(least->stage.peak_memory_bytes, 100);
+  EXPECT_EQ(least->stop_reason, "least_memory");
+  EXPECT_EQ(least->lower_bound, 0);
+}
+
 // The bound comes from the solver, on the problem that is evaluated here by other code: any other
 // choice costs at least as much, and a worse one shows as a larger gap.
 TEST(Formulation, PerturbingTheAnswerOnlyWidensTheGap) {
