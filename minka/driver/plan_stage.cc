@@ -36,6 +36,18 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   return StableHash(text);
 }
 
+bool FitsIn(const SearchOptions& search, const SearchedStage& found) {
+  return !search.memory_limit_bytes ||
+         found.result.stage.peak_memory_bytes <= *search.memory_limit_bytes;
+}
+
+bool IsBetter(const SearchedStage& one, const SearchedStage& other, const SearchOptions& search) {
+  const StagePlan &plan = one.result.stage, &than = other.result.stage;
+  if (FitsIn(search, one) != FitsIn(search, other)) return FitsIn(search, one);
+  if (FitsIn(search, one)) return plan.step_time_us < than.step_time_us;
+  return plan.peak_memory_bytes < than.peak_memory_bytes;
+}
+
 void SplitState(SearchOptions& search) {
   search.limits.no_replicated_parameters = true;
   // With a limit, be it one that nothing reaches, no copies are made in front of the loop.
@@ -93,6 +105,7 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
                            .budget = &budget,
                            .reshard_costs = &costs->reshards,
                            .tries_rules = false,  // half the time
+                           .takes_least = true,
                            .scatters_accumulators = request.splits_state,
                            .cancelled = request_.cancelled};
     if (!request.tries_unusual) {
@@ -100,14 +113,16 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
       options.max_contraction_choices = kUsualContractionChoices;
     }
     if (request.splits_state) SplitState(options.search);
-    if (best && request_.methods.front() == Method::kShard) options.cutoff = best->result.objective;
+    const bool has_best = best && FitsIn(request.search, *best);
+    if (has_best && request_.methods.front() == Method::kShard)
+      options.cutoff = best->result.objective;
     SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *costs->model, options);
     if (!planned.ok()) {
       if (refusal.ok()) refusal = planned.status().why;
       continue;
     }
-    if (best && planned->stage.step_time_us >= best->result.stage.step_time_us) continue;
-    best = SearchedStage{mesh, *std::move(planned)};
+    SearchedStage found{mesh, *std::move(planned)};
+    if (!best || IsBetter(found, *best, request.search)) best = std::move(found);
   }
   if (!best) return refusal;
   return *std::move(best);

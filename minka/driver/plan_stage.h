@@ -23,7 +23,9 @@ struct SearchedStage {
 
 struct StageRequest {
   std::vector<Mesh> meshes;  // that it may have
-  SearchOptions search;      // work_limit of this stage alone
+  // work_limit of this stage alone; where nothing fits into the memory limit, the answer is what
+  // needs least of what was found.
+  SearchOptions search;
   // No state and no sum over micro-batches is whole on every device where it can be split, and no
   // copy of it outlives a micro-batch.
   bool splits_state = false;

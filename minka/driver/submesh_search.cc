@@ -121,6 +121,8 @@ class SubmeshSearch {
   static constexpr int kMostPlanned = 3;
   // What is estimated to need so many times the limit is not planned.
   static constexpr double kHopeless = 1.1;
+  // Estimates need not be nearer.
+  static constexpr double kRoomiestStep = 1.02;
   // Estimates that were too low are corrected so often.
   static constexpr int kMostCorrections = 3;
 
@@ -180,7 +182,8 @@ class SubmeshSearch {
   // Searches under the limit, first with the ways at hand: often others than the fastest ones fit
   // and are hardly slower. Where plans of what was found need more than was estimated, searches
   // under a limit that is lower by as much; where that ends with nothing, stages of what is fastest
-  // are shaped one by one.
+  // are shaped one by one, then those of what is estimated to need least. What the last says is
+  // needed is enough: it is tried under every limit.
   absl::StatusOr<PlannedPipeline> FastestThatFits() {
     ASSIGN_OR_RETURN(Assignment nearest, AssignmentOf(free_.front()));
     std::vector<FoundPipeline> found = FindUnderLimit();
@@ -201,10 +204,15 @@ class SubmeshSearch {
       if (underestimate_ == before) break;
     }
     if (best_) return Best();
-    ASSIGN_OR_RETURN(FittedPipeline shaped,
-                     planner_.PlanWithin(nearest, planner_.FirstDemands(), Reshaping::kEverything));
-    best_ = std::move(shaped.pipeline);
-    Note(*best_);
+    ASSIGN_OR_RETURN(const Assignment roomiest, AssignmentOf(Roomiest()));
+    for (const Assignment* const assignment : {&std::as_const(nearest), &roomiest}) {
+      ASSIGN_OR_RETURN(
+          FittedPipeline shaped,
+          planner_.PlanWithin(*assignment, planner_.FirstDemands(), Reshaping::kEverything));
+      Note(shaped.pipeline);
+      best_ = std::move(shaped.pipeline);
+      if (FitsIn(best_->plan.peak_memory_bytes)) break;
+    }
     return Best();
   }
 
@@ -215,10 +223,30 @@ class SubmeshSearch {
   }
 
   std::vector<FoundPipeline> FindUnderLimit() const {
-    StageSearchInput search = input_;
     const auto limit = static_cast<double>(*request_.search.memory_limit_bytes);
-    search.limit_bytes = static_cast<int64_t>(limit / underestimate_);
+    return FindUnder(static_cast<int64_t>(limit / underestimate_));
+  }
+  std::vector<FoundPipeline> FindUnder(int64_t limit_bytes) const {
+    StageSearchInput search = input_;
+    search.limit_bytes = limit_bytes;
     return FindStages(found_.ways, search);
+  }
+
+  // Of the ways at hand, whatever is allowed; within kRoomiestStep of the least.
+  FoundPipeline Roomiest() const {
+    FoundPipeline roomiest = free_.front();
+    int64_t too_little = 0;
+    while (static_cast<double>(roomiest.peak_bytes()) >
+           kRoomiestStep * static_cast<double>(too_little)) {
+      const int64_t middle = (too_little + roomiest.peak_bytes()) / 2;
+      const std::vector<FoundPipeline> found = FindUnder(middle);
+      if (found.empty()) {
+        too_little = middle;
+      } else {
+        roomiest = found.front();
+      }
+    }
+    return roomiest;
   }
 
   bool IsSlower(const FoundPipeline& found) const {

@@ -1,6 +1,7 @@
 #include "minka/planner/inter_op/fit_stages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -10,6 +11,86 @@
 
 namespace minka {
 namespace {
+
+// Limits of a stage's search are this to the power of their rung, of what it needs without one.
+// gpt-39b's stages of 16 devices, recomputed, come down to 0.24 of that.
+constexpr double kRung = 0.97;
+constexpr int kNumRungs = 50;
+// Larger limits are tried so often where one does.
+constexpr int kMostLoosenings = 2;
+
+// The first rung that is no more than this part of what is needed without a limit.
+int RungOf(double part) {
+  if (part <= 0) return kNumRungs;
+  return static_cast<int>(std::ceil(std::min<double>(kNumRungs, std::log(part) / std::log(kRung))));
+}
+
+// What the stages of a mesh need under limits.
+class Descent {
+ public:
+  struct Needed {
+    double part = 1;  // of what they are searched to need without a limit
+    int64_t peak_bytes = INT64_MAX;
+  };
+
+  Descent() = default;
+  explicit Descent(int64_t peak_bytes) : needed_({{0, {.peak_bytes = peak_bytes}}}) {}
+
+  int rung() const { return rung_; }
+  void Note(Needed needed) { needed_[rung_] = needed; }
+  bool NeedsNoMoreThan(int64_t bytes) const { return FirstWithin(bytes) != needed_.end(); }
+
+  // To the likely rung, below all that were tried. False: there is none.
+  bool Tighten(int likely_rung) {
+    if (needed_.contains(kNumRungs)) return false;
+    rung_ = std::clamp(likely_rung, needed_.rbegin()->first + 1, kNumRungs);
+    return true;
+  }
+
+  // Towards the last rung that is kept, the same ones whatever the pipeline's limit. False: it is
+  // found.
+  bool Bisect() {
+    while (not_kept_ - kept_ > 1) {
+      rung_ = (kept_ + not_kept_) / 2;
+      const auto known = needed_.find(rung_);
+      if (known == needed_.end()) return true;
+      const bool is_kept = RungOf(known->second.part) >= rung_;
+      (is_kept ? kept_ : not_kept_) = rung_;
+    }
+    return false;
+  }
+
+  // To the likely rung in front of the first one where it needs no more. False: there is none.
+  bool Loosen(int64_t limit_bytes) {
+    const auto enough = FirstWithin(limit_bytes);
+    if (enough == needed_.begin() || enough == needed_.end()) return false;
+    const auto over = std::prev(enough);
+    const double share = static_cast<double>(limit_bytes - enough->second.peak_bytes) /
+                         static_cast<double>(over->second.peak_bytes - enough->second.peak_bytes);
+    const double part = std::lerp(enough->second.part, over->second.part, share);
+    const int likely = std::max(RungOf(part), over->first + 1);
+    if (likely >= enough->first) return false;
+    rung_ = likely;
+    return true;
+  }
+
+  // To the first rung where it needs no more than that, or else where it needs least.
+  void Settle(int64_t limit_bytes) {
+    int64_t least = INT64_MAX;
+    for (const auto& [rung, needed] : needed_) least = std::min(least, needed.peak_bytes);
+    rung_ = FirstWithin(std::max(limit_bytes, least))->first;
+  }
+
+ private:
+  std::map<int, Needed>::const_iterator FirstWithin(int64_t bytes) const {
+    return std::ranges::find_if(
+        needed_, [bytes](const auto& rung) { return rung.second.peak_bytes <= bytes; });
+  }
+
+  int rung_ = 0;
+  std::map<int, Needed> needed_;             // by rung
+  int kept_ = 0, not_kept_ = kNumRungs + 1;  // rungs
+};
 
 class Fitter {
  public:
@@ -47,32 +128,83 @@ class Fitter {
     return meshes;
   }
 
-  // A few times, since a search knows of one micro-batch only and saves more or less than is asked
-  // for, or until everything fits.
-  StageDemands Tighten(StageDemands demands) {
-    std::vector<int64_t> too_low(options_.mesh_of_stage.size());  // limits that leave no plan
-    for (int i = 0; i < options_.most_tightenings; ++i) {
-      const absl::StatusOr<DemandedPipeline>& planned = Try(demands);
-      if (!planned.ok() || Fits(*planned)) return demands;
-      StageDemands tighter = demands;
-      tighter.limit_bytes.resize(planned->stages.size());
-      for (size_t stage = 0; stage < planned->stages.size(); ++stage) {
-        if (StageFits(*planned, stage)) continue;
-        const int64_t middle = (too_low[stage] + planned->stages[stage].searched_bytes) / 2;
-        const int64_t limit = LimitFor(*planned, stage);
-        tighter.limit_bytes[stage] = limit > too_low[stage] ? limit : middle;
-      }
-      const absl::StatusOr<DemandedPipeline>& found = Try(tighter);
-      if (found.ok() && Needs(*found) >= Needs(*planned)) return demands;
-      if (found.ok()) {
-        demands = std::move(tighter);
-        continue;
-      }
-      for (size_t stage = 0; stage < too_low.size(); ++stage) {
-        if (!StageFits(*planned, stage)) too_low[stage] = *tighter.limit_bytes[stage];
-      }
+  struct Tightening {
+    StageDemands demands;
+    const DemandedPipeline* unlimited = nullptr;
+    std::map<int, Descent> descents;  // by mesh, of those that need too much
+  };
+
+  // Limits for the stages of all meshes that need too much, all at once, until everything fits;
+  // where that is done, the largest ones found.
+  StageDemands Tighten(const StageDemands& demands) {
+    const absl::StatusOr<DemandedPipeline>& unlimited = Try(demands);
+    if (!unlimited.ok() || Fits(*unlimited)) return demands;
+    Tightening tightening{.demands = demands, .unlimited = &*unlimited};
+    for (const int mesh : MeshesOver(*unlimited)) {
+      tightening.descents.try_emplace(mesh, NeedsOf(*unlimited, mesh));
     }
-    return demands;
+    const DemandedPipeline* latest = &*unlimited;
+    const auto tighten = [&](int mesh, Descent& descent) {
+      if (descent.NeedsNoMoreThan(options_.limit_bytes)) return false;
+      return options_.most_tightenings ? descent.Tighten(LikelyRung(*unlimited, *latest, mesh))
+                                       : descent.Bisect();
+    };
+    for (int i = 0; i < options_.most_tightenings.value_or(kNumRungs); ++i) {
+      latest = Move(tightening, tighten);
+      if (latest == nullptr) break;
+    }
+    const auto loosen = [&](int, Descent& descent) { return descent.Loosen(options_.limit_bytes); };
+    for (int i = 0; i < kMostLoosenings; ++i) {
+      if (Move(tightening, loosen) == nullptr) break;
+    }
+    for (auto& [mesh, descent] : tightening.descents) descent.Settle(options_.limit_bytes);
+    StageDemands settled = AtRungs(tightening);
+    Try(settled);
+    return settled;
+  }
+
+  // Tries the rungs to which meshes move; null: none does.
+  const DemandedPipeline* Move(Tightening& tightening,
+                               const std::function<bool(int mesh, Descent& descent)>& move) {
+    std::set<int> moved;
+    for (auto& [mesh, descent] : tightening.descents) {
+      if (move(mesh, descent)) moved.insert(mesh);
+    }
+    if (moved.empty()) return nullptr;
+    const absl::StatusOr<DemandedPipeline>& found = Try(AtRungs(tightening));
+    for (const int mesh : moved) {
+      Descent::Needed needed;
+      if (found.ok()) needed = {PartOf(*found, *tightening.unlimited, mesh), NeedsOf(*found, mesh)};
+      tightening.descents[mesh].Note(needed);
+    }
+    return found.ok() ? &*found : tightening.unlimited;
+  }
+
+  // Each mesh under the limits of its rung.
+  StageDemands AtRungs(const Tightening& tightening) const {
+    StageDemands limited = tightening.demands;
+    const std::vector<DemandedPipeline::Stage>& stages = tightening.unlimited->stages;
+    for (size_t stage = 0; stage < stages.size(); ++stage) {
+      const auto found = tightening.descents.find(options_.mesh_of_stage[stage]);
+      if (found == tightening.descents.end() || found->second.rung() == 0) continue;
+      limited.limit_bytes.resize(stages.size());
+      limited.limit_bytes[stage] =
+          static_cast<int64_t>(static_cast<double>(stages[stage].searched_bytes) *
+                               std::pow(kRung, found->second.rung()));
+    }
+    return limited;
+  }
+
+  // The first one below what the stages of the mesh may need, as far as the latest plan says.
+  int LikelyRung(const DemandedPipeline& unlimited, const DemandedPipeline& latest,
+                 int mesh) const {
+    double part = 1;
+    for (size_t stage = 0; stage < latest.stages.size(); ++stage) {
+      if (options_.mesh_of_stage[stage] != mesh) continue;
+      part = std::min(part, static_cast<double>(LimitFor(latest, stage)) /
+                                static_cast<double>(unlimited.stages[stage].searched_bytes));
+    }
+    return RungOf(part);
   }
 
   // For its search: less by its share of what its mesh needs too much, if that is state. If that is
@@ -159,6 +291,27 @@ class Fitter {
       demands.remat[layer] = tightened.remat.empty() ? RematPolicy::kNone : tightened.remat[layer];
     }
     return demands;
+  }
+
+  // That its stages are searched to need, of what they are without limits.
+  double PartOf(const DemandedPipeline& planned, const DemandedPipeline& unlimited,
+                int mesh) const {
+    double part = 0;
+    for (size_t stage = 0; stage < planned.stages.size(); ++stage) {
+      if (options_.mesh_of_stage[stage] != mesh) continue;
+      part = std::max(part, static_cast<double>(planned.stages[stage].searched_bytes) /
+                                static_cast<double>(unlimited.stages[stage].searched_bytes));
+    }
+    return part;
+  }
+
+  int64_t NeedsOf(const DemandedPipeline& planned, int mesh) const {
+    int64_t bytes = 0;
+    for (size_t stage = 0; stage < planned.stages.size(); ++stage) {
+      if (options_.mesh_of_stage[stage] == mesh)
+        bytes = std::max(bytes, planned.stages[stage].peak_bytes);
+    }
+    return bytes;
   }
 
   static int64_t Needs(const DemandedPipeline& planned) {

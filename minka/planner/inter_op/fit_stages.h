@@ -38,16 +38,25 @@ struct FitOptions {
   // As EffectiveRemat gives it for kAll: layers that may be rematerialised. Empty: none but those
   // of the first demands.
   RematChoice candidates;
-  int most_tightenings = 4;  // limits tried for each stage, ever smaller ones
+  // So many limits are tried for each stage, the likeliest ones; unset: until it is known what a
+  // stage cannot do without.
+  std::optional<int> most_tightenings;
 };
 
 using PlanDemanded = std::function<absl::StatusOr<DemandedPipeline>(const StageDemands&)>;
 
 // What to demand for the fastest pipeline found that fits; if none does, for the one that needs
 // least. `first` is taken where it fits. Else two ways are tried for all meshes that need too much,
-// and for each mesh the faster one of both: searches under ever smaller limits, and ever more
-// layers that are rematerialised, first their cheap operations, then all, from the first layer on,
-// which is kept longest. The error is that of `first`.
+// and for each mesh the faster one of both: searches under smaller limits, and ever more layers
+// that are rematerialised, first their cheap operations, then all, from the first layer on, which
+// is kept longest.
+//
+// Limits are fixed parts of what a stage's search takes it to need without one. Where their number
+// is not limited, they are tried in an order that does not depend on the limit of the pipeline: so
+// what is found under some limit, or said to be needed, is found under every larger one.
+//
+// Where no plan of a stage keeps its limit, `plan` shall take the one that needs least. The error
+// is that of `first`.
 absl::StatusOr<StageDemands> FitStages(const StageDemands& first, const FitOptions& options,
                                        const PlanDemanded& plan);
 

@@ -1,6 +1,9 @@
 #include "minka/planner/inter_op/fit_stages.h"
 
 #include <algorithm>
+#include <map>
+#include <random>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +21,8 @@ using testing::IsEmpty;
 class FitStagesTest : public testing::Test {
  protected:
   static constexpr int64_t kState = 1000, kKept = 100, kKeptOfDots = 40, kLeastState = 600;
+  // Limits that are tried for a stage: powers of 0.97 of its state.
+  static constexpr int64_t kBelow900 = 885, kBelow800 = 783, kBelow650 = 633, kLeastLimit = 218;
   static constexpr double kLayerUs = 10, kDotsUs = 1, kAllUs = 4;
 
   FitStagesTest() {
@@ -81,7 +86,7 @@ TEST_F(FitStagesTest, SearchesUnderALimitWhereThatIsFaster) {
   us_per_byte_[0] = 0.001;
   const StageDemands demands = Fit(1500);
   EXPECT_THAT(demands.remat, IsEmpty());
-  EXPECT_THAT(demands.limit_bytes, ElementsAre(900, std::nullopt));
+  EXPECT_THAT(demands.limit_bytes, ElementsAre(kBelow900, std::nullopt));
 }
 
 // Each mesh for itself.
@@ -89,14 +94,14 @@ TEST_F(FitStagesTest, EachMeshTakesItsFasterWay) {
   us_per_byte_[0] = 0.001;
   const StageDemands demands = Fit(1250);
   EXPECT_THAT(demands.remat, ElementsAre(kNone, kNone, kNone, kDots, kNone, kNone));
-  EXPECT_EQ(demands.limit_bytes[0], 650);
+  EXPECT_EQ(demands.limit_bytes[0], kBelow650);
   EXPECT_EQ(demands.limit_bytes[1], std::nullopt);
 }
 
 TEST_F(FitStagesTest, BothAreDoneWhereNeitherIsEnough) {
   const StageDemands demands = Fit(650);
   EXPECT_THAT(demands.remat, ElementsAre(kAll, kAll, kAll, kAll, kAll, kAll));
-  EXPECT_THAT(demands.limit_bytes, ElementsAre(650, 650));
+  EXPECT_THAT(demands.limit_bytes, ElementsAre(kBelow650, kBelow650));
 }
 
 TEST_F(FitStagesTest, WhatNeedsLeastWhereNothingFits) {
@@ -109,7 +114,7 @@ TEST_F(FitStagesTest, WhatNeedsLeastWhereNothingFits) {
 TEST_F(FitStagesTest, LimitsAreTriedAsOftenAsAsked) {
   options_.candidates.clear();
   options_.most_tightenings = 1;
-  EXPECT_THAT(Fit(100).limit_bytes, ElementsAre(62, 76));
+  EXPECT_THAT(Fit(100).limit_bytes, ElementsAre(kLeastLimit, kLeastLimit));
   EXPECT_EQ(num_plans_, 2);
 }
 
@@ -117,7 +122,46 @@ TEST_F(FitStagesTest, LimitsAreTriedAsOftenAsAsked) {
 TEST_F(FitStagesTest, StagesOfAMeshShareItsExcess) {
   options_.mesh_of_stage = {0, 0};
   options_.candidates.clear();
-  EXPECT_THAT(Fit(2500).limit_bytes, ElementsAre(800, 800));
+  EXPECT_THAT(Fit(2500).limit_bytes, ElementsAre(kBelow800, kBelow800));
+}
+
+// Searches under limits stop early, so that one under a smaller limit may need more. What is found
+// under some limit of the pipeline is found under every larger one all the same, and what is needed
+// where nothing fits is enough.
+TEST_F(FitStagesTest, WhatDoesIsFoundUnderEveryLargerLimit) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 200; ++i) {
+    std::map<std::pair<int64_t, bool>, int64_t> searched_bytes;
+    const auto plan = [&](const StageDemands& demands) -> absl::StatusOr<DemandedPipeline> {
+      ASSIGN_OR_RETURN(DemandedPipeline out, Plan(demands));
+      for (int stage = 0; stage < 2; ++stage) {
+        DemandedPipeline::Stage& of_stage = out.stages[stage];
+        const bool is_limited = !demands.limit_bytes.empty() && demands.limit_bytes[stage];
+        if (!is_limited) continue;
+        const auto [known, is_new] =
+            searched_bytes.try_emplace({*demands.limit_bytes[stage], stage == 0});
+        if (is_new) known->second = of_stage.searched_bytes + random() % 300;
+        of_stage.peak_bytes += known->second - of_stage.searched_bytes;
+        of_stage.searched_bytes = known->second;
+      }
+      return out;
+    };
+    const auto needed = [&](int64_t limit_bytes) {
+      options_.limit_bytes = limit_bytes;
+      const absl::StatusOr<StageDemands> demands = FitStages({}, options_, plan);
+      const DemandedPipeline planned = plan(demands.value()).value();
+      return std::max(planned.stages[0].peak_bytes, planned.stages[1].peak_bytes);
+    };
+    int64_t least = INT64_MAX;
+    for (int64_t limit_bytes = 600; limit_bytes <= 1600; limit_bytes += 7) {
+      const int64_t bytes = needed(limit_bytes);
+      if (least <= limit_bytes) {
+        EXPECT_LE(bytes, limit_bytes) << "though one was found that needs " << least;
+      }
+      least = std::min(least, bytes);
+      if (bytes > limit_bytes) EXPECT_LE(needed(bytes), bytes);
+    }
+  }
 }
 
 TEST_F(FitStagesTest, ErrorsOfTheFirstPlanAreTheResult) {
