@@ -28,9 +28,16 @@ METHODS = {
 
 
 def collectives(step):
-    """Kind -> how often, in what XLA makes of a step."""
+    """Kind -> how often a step runs it, by what XLA makes of it: what stands in a loop counts for each turn."""
     text = step.compile().as_text()
-    return Counter(re.findall(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", text))
+    turns = dict(re.findall(r'body=%?([\w.-]+).*"known_trip_count":\{"n":"(\d+)"', text))
+    counts, computation = Counter(), ""
+    for line in text.splitlines():
+        if begin := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):
+            computation = begin[1]
+        kinds = re.findall(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", line)
+        counts.update({kind: int(turns.get(computation, 1)) for kind in kinds})
+    return counts
 
 
 @pytest.mark.parametrize("program, method", [*(("mlp", method) for method in METHODS), ("transformer", "micro_batches"),
