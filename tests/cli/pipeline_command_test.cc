@@ -363,7 +363,7 @@ TEST_F(PipelineCommandTest, AModuleWithoutBoundariesIsPartedByNumber) {
 class ScannedModuleTest : public PipelineCommandTest {
  protected:
   static constexpr const char* kStages =
-      "--method pipeline --stages 2 --submeshes 1x2,1x2 --micro-batches 2 --cost-model roofline";
+      "--method pipeline --stages 3,2 --submeshes 1x2,1x2 --micro-batches 2 --cost-model roofline";
   const std::string module_ = fmt::format(
       "{}/small_mlp_scanned.pb --batch-input 13 --batch-input 14 --loss 13", JAX_MODULES);
 };
