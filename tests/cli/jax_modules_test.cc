@@ -25,7 +25,7 @@ TEST_P(JaxModules, ComputeOnEightDevicesWhatOneComputes) {
   const Subject& subject = GetParam();
   const Outcome outcome = Run(fmt::format(
       "run {}/{}.pb --mesh {} --method {} --batch-input 'batch*' --random-inputs 1 "
-      "--micro-batches {} --time-limit 5s --check --json",
+      "--micro-batches {} --work-limit 2000000000 --cost-model roofline --check --json",
       JAX_MODULES, subject.module, subject.mesh, subject.method, subject.num_micro_batches));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);

@@ -60,11 +60,11 @@ void RunOne(const std::string& bytes, uint64_t seed, Totals& totals) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("minka_mutation_{}.pb", seed)).string();
   if (!WriteFile(path, bytes).ok()) return;
-  const int status = std::system(
-      fmt::format("timeout 120 {} run {} --mesh 2 --random-inputs 1 --time-limit 5s > /dev/null "
-                  "2> {}.err",
-                  MINKA_BINARY, path, path)
-          .c_str());
+  const int status = std::system(fmt::format("timeout 120 {} run {} --mesh 2 --random-inputs 1 "
+                                             "--time-limit 5s --cost-model roofline > /dev/null "
+                                             "2> {}.err",
+                                             MINKA_BINARY, path, path)
+                                     .c_str());
   const int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   if (exit_code == 0) {
     ++totals.accepted;
