@@ -436,7 +436,7 @@ StepFacts::StepFacts(const Step& step_in)
       entry(step_in.module.entry_computation()),
       uses(entry),
       phases(PhasesOf(step_in)),
-      fusions(PartitionIntoFusions(entry, {.keeps_programs = true})),
+      fusions(PartitionIntoFusions(entry)),
       last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),
       loop(FindMicroLoop(step_in.module)),

@@ -32,6 +32,8 @@ struct StepFacts {
   const Computation& entry;
   UseTable uses;
   std::vector<Phase> phases;
+  // For memory, as if the step was one program: what one program keeps for another is counted by
+  // who holds it in between. (Prices: PricedComputation.)
   FusionPartition fusions;
   // When it runs last: one that leaves nothing in memory runs with those that read it.
   std::vector<InstructionId> last_runs;
@@ -49,11 +51,6 @@ struct StepFacts {
   int NumEnteringApply() const;
   // Does nothing before the apply phase read it? Then it may be made together with others.
   bool IsReadLate(Value value) const;
-  // Does the reader get the value without a trip through memory?
-  bool IsInside(Value value, InstructionId reader) const {
-    return fusions.repeated[value.instruction] ||
-           fusions.group[value.instruction] == fusions.group[reader];
-  }
   // Sums and stacks of a loop are there from its begin, what it reads to its end.
   InstructionId FirstTime(Value value) const;
   InstructionId LastUse(Value value) const;

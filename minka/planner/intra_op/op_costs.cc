@@ -328,7 +328,7 @@ const std::vector<double>& OpCosts::Costs(InstructionId id) {
   std::string key = fmt::format(
       "{} {}", number, static_cast<int>(entry_.leads_group[id]) + 2 * facts_.loop.IsInside(id));
   for (const Value& operand : instruction.operands) {
-    key += facts_.IsInside(operand, id) ? 'i' : 'o';
+    key += entry_.IsInside(operand, id) ? 'i' : 'o';
   }
   for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
     key += entry_.IsWritten({id, result}) ? 'w' : 'f';
