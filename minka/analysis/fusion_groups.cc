@@ -75,12 +75,12 @@ bool TakesIn(const Instruction& reader, int operand, Opcode producer) {
   }
 }
 
+namespace {
+
 bool RunTogether(const StepPart& a, const StepPart& b) {
   const bool is_inside = a.loop != LoopRole::kOutside;
   return a.program == b.program && is_inside == (b.loop != LoopRole::kOutside);
 }
-
-namespace {
 
 class Partitioner {
  public:

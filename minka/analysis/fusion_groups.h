@@ -42,15 +42,13 @@ struct FusionPartition {
 // May the reader compute what it reads as `operand` by itself, as far as opcodes tell?
 bool TakesIn(const Instruction& reader, int operand, Opcode producer);
 
-// Are both run as one program? A loop over micro-batches is one, what is around it another.
-bool RunTogether(const StepPart& a, const StepPart& b);
-
 struct FusionRules {
   int max_copies = kMaxCopies;
   // Sets `also_repeated`. What is read then lives as long as in XLA; without, there are about as
   // many groups as XLA has fusions.
   bool repeats_for_some = false;
-  // Instructions that do not RunTogether are never in one group.
+  // Instructions of several programs (StepPart) are never in one group; a loop over micro-batches
+  // is a program, what is around it another.
   bool keeps_programs = false;
 };
 

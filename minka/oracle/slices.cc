@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -228,7 +229,7 @@ class SliceComparison {
     }
   }
 
-  bool AnySliceDiffers() const {
+  bool AnySliceDiffers() {
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
       if (!places_.IsInside(id)) continue;
       const OpRule rule = RuleFor(step_.module, entry_, id);
@@ -248,7 +249,13 @@ class SliceComparison {
 
  private:
   // May the slices along the dimension have different values?
-  bool Differs(Value value, int dim) const {
+  bool Differs(Value value, int dim) {
+    const auto [known, is_new] = differs_.try_emplace({value, dim});
+    if (is_new) known->second = FindDiffers(value, dim);
+    return known->second;
+  }
+
+  bool FindDiffers(Value value, int dim) {
     const Instruction& instruction = entry_.instruction(value);
     if (instruction.opcode == Opcode::kParameter || !instruction.called.empty()) return true;
     const OpRule rule = RuleFor(step_.module, entry_, value.instruction);
@@ -267,6 +274,7 @@ class SliceComparison {
   const Computation& entry_;
   const MicroPlaces& places_;
   std::vector<bool> is_index_;  // by instruction: whole numbers counted from constants
+  std::map<std::pair<Value, int>, bool> differs_;
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kSteps = 2;
 constexpr uint64_t kSeed = 7;
+constexpr int kDoublings = 60;
 
 const LocalDevices& Devices() {
   static const LocalDevices devices = Must(OpenLocalDevices({.num_devices = 4}));
@@ -70,6 +71,7 @@ ENTRY main {
   by_columns = f32[8,4] convert(of_columns)
   numbers = f32[8,4] convert(examples)
   weights = f32[8,4] broadcast(weight), dimensions={1}
+DOUBLED
   labels = f32[8,4] reshape(SCALE)
   scaled = f32[8,4] multiply(x, labels)
   gradient = f32[4] reduce(scaled, zero), dimensions={0}, to_apply=sum
@@ -81,7 +83,11 @@ ENTRY main {
 // The key is state, as flax's nnx keeps it.
 TEST(SlicesDifferByBatchAlone, NotWhereEachExampleHasANumberOfItsOwn) {
   const auto differ_by_batch_alone = [](const std::string& scale) {
-    const std::string text = absl::StrReplaceAll(kScaled, {{"SCALE", scale}});
+    std::string doubled = "  doubled_0 = f32[8,4] tanh(weights)";
+    for (int i = 1; i <= kDoublings; ++i) {
+      doubled += fmt::format("\n  doubled_{0} = f32[8,4] add(doubled_{1}, doubled_{1})", i, i - 1);
+    }
+    const std::string text = absl::StrReplaceAll(kScaled, {{"SCALE", scale}, {"DOUBLED", doubled}});
     const Step step =
         Must(MakeStep(Must(ParseHloText(text)), {.batch_inputs = {"0"}, .states = {"1:0", "2:1"}}));
     return Must(SlicesDifferByBatchAlone(Must(Simplify(step)),
@@ -89,6 +95,8 @@ TEST(SlicesDifferByBatchAlone, NotWhereEachExampleHasANumberOfItsOwn) {
   };
   EXPECT_TRUE(differ_by_batch_alone("weights"));
   EXPECT_TRUE(differ_by_batch_alone("by_columns"));
+  // Each value is looked at once, however many ways lead to it.
+  EXPECT_TRUE(differ_by_batch_alone(fmt::format("doubled_{}", kDoublings)));
   EXPECT_FALSE(differ_by_batch_alone("by_examples"));
   EXPECT_FALSE(differ_by_batch_alone("numbers"));
 }
