@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 8: launches that barriers keep apart.
-constexpr int kSchemaVersion = 8;
+// 9: operations that are not divided among threads.
+constexpr int kSchemaVersion = 9;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};

@@ -1,29 +1,25 @@
 #include "minka/runtime/mesh/local_devices.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
-#include "minka/base/parallel.h"
 #include "minka/base/status.h"
+#include "minka/runtime/pjrt/platform.h"
 
 namespace minka {
 namespace {
 
-// XLA sizes the CPU client's pool for operations by NPROC (else by the cores), and collectives that
-// go on in that pool block its threads: with as few threads as devices, members of a collective
-// wait for ones that get none (seen: a GPT step on 8 devices and 2 cores). What is set stays where
-// it is enough: it may come from the user, or from a client of fewer devices that was opened
-// before.
-void MakeRoomForCollectives(int num_devices) {
+// XLA sizes the pool by NPROC, else by the cores. What is set stays where it is enough: it may come
+// from the user, or from a client of fewer devices that was opened before.
+void SetThreadPool(int num_devices) {
   int num_set = 0;
   if (const char* const text = std::getenv("NPROC")) {
     std::from_chars(text, text + std::strlen(text), num_set);
   }
   if (num_set >= num_devices) return;
-  const int num_threads = std::max(2 * num_devices, NumHardwareThreads());
+  const int num_threads = pjrt::CpuThreadPoolFor(num_devices).num_threads;
   setenv("NPROC", std::to_string(num_threads).c_str(), /*overwrite=*/1);
 }
 
@@ -44,7 +40,7 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
   ASSIGN_OR_RETURN(const std::string path,
                    pjrt::FindPlugin({.kind = options.kind, .path = options.plugin_path}));
   pjrt::PrepareEnvironment(options.kind);
-  if (options.kind == Platform::kCpu) MakeRoomForCollectives(options.num_devices);
+  if (options.kind == Platform::kCpu) SetThreadPool(options.num_devices);
   ASSIGN_OR_RETURN(const pjrt::Plugin plugin, pjrt::Plugin::Load(path));
   ASSIGN_OR_RETURN(pjrt::Client client,
                    pjrt::Client::Create(plugin, {.num_devices = options.num_devices}));

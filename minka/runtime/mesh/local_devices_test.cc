@@ -11,6 +11,7 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/runtime/pjrt/executable.h"
+#include "minka/runtime/pjrt/platform.h"
 #include "tests/support/must.h"
 
 namespace minka {
@@ -48,13 +49,25 @@ std::string ConvolutionsAndCollectives(int num_devices) {
   return ExportHlo(Must(std::move(module).Finish()));
 }
 
+TEST(CpuThreadPoolTest, OperationsAreDividedOnlyWhereCoresAreLeft) {
+  const int num_cores = NumHardwareThreads();
+  EXPECT_EQ(pjrt::CpuThreadPoolFor(num_cores).num_threads, num_cores);
+  EXPECT_FALSE(pjrt::CpuThreadPoolFor(num_cores).divides_operations);
+  EXPECT_EQ(pjrt::CpuThreadPoolFor(4 * num_cores).num_threads, 4 * num_cores);
+  EXPECT_FALSE(pjrt::CpuThreadPoolFor(4 * num_cores).divides_operations);
+  if (num_cores == 1) return;
+  EXPECT_GE(pjrt::CpuThreadPoolFor(1).num_threads, num_cores);
+  EXPECT_TRUE(pjrt::CpuThreadPoolFor(1).divides_operations);
+}
+
+// Members of collectives hold as many threads of the pool as there are devices, less one.
 TEST(LocalDevicesTest, ThreadsAreEnoughForConvolutionsBetweenCollectives) {
   const int num_devices = std::min(4 * NumHardwareThreads(), kMaxLocalDevices);
   unsetenv("NPROC");
   ASSERT_TRUE(OpenLocalDevices({.num_devices = 1}).ok());  // whose threads are not enough
   const LocalDevices devices = Must(OpenLocalDevices({.num_devices = num_devices}));
-  ASSERT_NE(std::getenv("NPROC"), nullptr);
-  ASSERT_GE(std::stoi(std::getenv("NPROC")), 2 * num_devices);
+  ASSERT_STREQ(std::getenv("NPROC"),
+               std::to_string(pjrt::CpuThreadPoolFor(num_devices).num_threads).c_str());
   const pjrt::Executable program = Must(pjrt::Executable::Compile(
       devices.client, ConvolutionsAndCollectives(num_devices), {.num_replicas = num_devices}));
   std::vector<std::vector<pjrt::Buffer>> arguments(num_devices);

@@ -50,8 +50,9 @@ absl::StatusOr<std::string> CompileOptionsBytes(const Client& client,
   assignment.set_computation_count(1);
   auto& computation = *assignment.add_computation_devices();
   for (const int device : devices) computation.add_replica_device_ids(client.devices()[device].id);
-  for (const auto& [name, value] :
-       MergeOverrides(RequiredOverrides(client.kind()), options.overrides))
+  Overrides overrides = RequiredOverrides(client.kind());
+  overrides.merge(ClientOverrides(client.kind(), client.num_devices()));
+  for (const auto& [name, value] : MergeOverrides(std::move(overrides), options.overrides))
     (*message.mutable_env_option_overrides())[name] = OverrideProto(value);
   return message.SerializeAsString();
 }

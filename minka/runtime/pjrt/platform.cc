@@ -1,6 +1,9 @@
 #include "minka/runtime/pjrt/platform.h"
 
+#include <algorithm>
 #include <numeric>
+
+#include "minka/base/parallel.h"
 
 namespace minka::pjrt {
 namespace {
@@ -43,6 +46,22 @@ Overrides RequiredOverrides(Platform kind) {
               {"xla_gpu_reduce_scatter_combine_threshold_bytes", int64_t{0}}};
   }
   return {};
+}
+
+Overrides ClientOverrides(Platform kind, int num_devices) {
+  switch (kind) {
+    case Platform::kCpu:
+      return {{"xla_cpu_multi_thread_eigen", CpuThreadPoolFor(num_devices).divides_operations}};
+    case Platform::kCuda:
+      return {};
+  }
+  return {};
+}
+
+CpuThreadPool CpuThreadPoolFor(int num_devices) {
+  const int num_cores = NumHardwareThreads();
+  if (num_devices >= num_cores) return {.num_threads = num_devices, .divides_operations = false};
+  return {.num_threads = std::max(2 * num_devices, num_cores), .divides_operations = true};
 }
 
 Overrides MergeOverrides(Overrides required, const Overrides& extra) {

@@ -25,6 +25,19 @@ std::map<std::string, ClientOption> PlatformClientOptions(Platform kind, int num
 // memory for concurrency. And what was seen to compute wrongly: docs/design/0004.
 Overrides RequiredOverrides(Platform kind);
 
+// And what depends on the client.
+Overrides ClientOverrides(Platform kind, int num_devices);
+
+// The pool of threads in which an XLA CPU client runs operations. Members of a collective wait in
+// it for each other, a thread for each device of the client, and operations that divide their work
+// among its threads (convolutions) may wait for these, too. Where devices already keep all cores
+// busy, nothing is gained by dividing: no operation does, and a thread for each device is enough.
+struct CpuThreadPool {
+  int num_threads = 1;
+  bool divides_operations = false;
+};
+CpuThreadPool CpuThreadPoolFor(int num_devices);
+
 // `extra` on top of `required`; lists of pass names (xla_disable_hlo_passes) are joined.
 Overrides MergeOverrides(Overrides required, const Overrides& extra);
 
