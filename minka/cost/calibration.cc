@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "fmt/format.h"
@@ -18,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 9: operations that are not divided among threads.
+// 9: operations that are not divided among threads; dots, arithmetic and reductions in bf16.
 constexpr int kSchemaVersion = 9;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
@@ -224,6 +225,35 @@ DotModel FitDots(std::span<const DotPoint> dots, DotForm form) {
   return of_form.empty() ? FitDots(dots) : FitDots(of_form);
 }
 
+double HalfDotCosts::Us(double elements, double cache_bytes) const {
+  return elements * (elements * sizeof(float) <= cache_bytes ? cached_us : uncached_us);
+}
+
+HalfDotCosts HalfDotCostsOf(const Calibration& calibration) {
+  const double cache_bytes = static_cast<double>(calibration.cache_bytes) / calibration.cores;
+  std::vector<double> cached, uncached;
+  for (const DotPoint& half : calibration.half_dots) {
+    const auto whole = std::ranges::find_if(calibration.dots, [&](const DotPoint& dot) {
+      return std::tie(dot.form, dot.batch, dot.m, dot.n, dot.k) ==
+             std::tie(half.form, half.batch, half.m, half.n, half.k);
+    });
+    if (whole == calibration.dots.end()) continue;
+    const auto elements =
+        static_cast<double>(half.batch * (half.m * half.k + half.k * half.n + half.m * half.n));
+    (elements * sizeof(float) <= cache_bytes ? cached : uncached)
+        .push_back((half.us - whole->us) / elements);
+  }
+  const auto median = [](std::vector<double>& values, double otherwise) {
+    if (values.empty()) return otherwise;
+    const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+    std::ranges::nth_element(values, middle);
+    return std::max(0.0, *middle);
+  };
+  HalfDotCosts costs{.cached_us = median(cached, 0)};
+  costs.uncached_us = std::max(costs.cached_us, median(uncached, 0));
+  return costs;
+}
+
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
                               double bytes, CollectiveLayout layout) {
   const auto is_measured = [&] {
@@ -272,6 +302,7 @@ std::string Calibration::ToJson() const {
                {"launch_us", launch_us},
                {"step_us", step_us},
                {"arithmetic_per_us", arithmetic_per_us},
+               {"half_arithmetic_per_us", half_arithmetic_per_us},
                {"elementwise_per_us", elementwise_per_us},
                {"half_elementwise_per_us", half_elementwise_per_us},
                {"bytes_per_us", bytes_per_us},
@@ -282,11 +313,13 @@ std::string Calibration::ToJson() const {
                {"others_share", others_share},
                {"dots", DotsToJson(dots)},
                {"cached_dots", DotsToJson(cached_dots)},
+               {"half_dots", DotsToJson(half_dots)},
                {"convolutions", DotsToJson(convolutions)},
                {"reductions", Json::array()},
                {"collectives", Json::array()}};
   for (const ReductionRate& rate : reductions) {
     json["reductions"].push_back({{"kernel", std::string(ToString(rate.kernel))},
+                                  {"half", rate.is_half},
                                   {"elementwise_per_us", rate.elementwise_per_us}});
   }
   for (const CollectivePoint& point : collectives) {
@@ -317,6 +350,7 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .launch_us = read.NotNegative("launch_us"),
                     .step_us = read.NotNegative("step_us"),
                     .arithmetic_per_us = read.Positive("arithmetic_per_us"),
+                    .half_arithmetic_per_us = read.Positive("half_arithmetic_per_us"),
                     .elementwise_per_us = read.Positive("elementwise_per_us"),
                     .half_elementwise_per_us = read.Positive("half_elementwise_per_us"),
                     .bytes_per_us = read.Positive("bytes_per_us"),
@@ -328,11 +362,12 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
     RETURN_IF_ERROR(read.status());
     ASSIGN_OR_RETURN(out.dots, ReadDots(json, "dots"));
     ASSIGN_OR_RETURN(out.cached_dots, ReadDots(json, "cached_dots"));
+    ASSIGN_OR_RETURN(out.half_dots, ReadDots(json, "half_dots"));
     ASSIGN_OR_RETURN(out.convolutions, ReadDots(json, "convolutions"));
     for (const Json& rate : json.at("reductions")) {
       FieldReader field(rate, fmt::format("reductions[{}].", out.reductions.size()));
       ASSIGN_OR_RETURN(const ReductionKernel kernel, ParseReductionKernel(rate.at("kernel")));
-      out.reductions.push_back({kernel, field.Positive("elementwise_per_us")});
+      out.reductions.push_back({kernel, rate.at("half"), field.Positive("elementwise_per_us")});
       RETURN_IF_ERROR(field.status());
     }
     for (const Json& point : json.at("collectives")) {

@@ -60,6 +60,7 @@ std::string_view ToString(ReductionKernel kernel);  // "rows", "columns", ...
 
 struct ReductionRate {
   ReductionKernel kernel = ReductionKernel::kRows;
+  bool is_half = false;           // of bf16
   double elementwise_per_us = 1;  // weighted operations per device
 };
 
@@ -71,8 +72,9 @@ struct Calibration {
   double launch_us = 0;                // one fusion group, nothing to do
   double step_us = 0;                  // one launch of a program over all devices
   double arithmetic_per_us = 1;        // weighted operations such as sums and products per device
+  double half_arithmetic_per_us = 1;   // the same on bf16
   double elementwise_per_us = 1;       // exponentials and what is like them
-  double half_elementwise_per_us = 1;  // both on bf16
+  double half_elementwise_per_us = 1;  // the same on bf16
   double bytes_per_us = 1;             // streamed through memory per device
   double cached_bytes_per_us = 1;      // through the caches
   int64_t cache_bytes = 0;    // that all cores together read faster than memory; 0: not known
@@ -81,6 +83,7 @@ struct Calibration {
   double others_share = 0;    // of the cores' busy time meanwhile, that other processes took
   std::vector<DotPoint> dots;
   std::vector<DotPoint> cached_dots;   // whose operands and result are in the caches
+  std::vector<DotPoint> half_dots;     // as dots, in bf16
   std::vector<DotPoint> convolutions;  // as the dots that they are, depthwise ones per feature
   std::vector<ReductionRate> reductions;
   std::vector<CollectivePoint> collectives;
@@ -110,6 +113,17 @@ struct DotModel {
 DotModel FitDots(std::span<const DotPoint> dots);
 // That of the dots of one form; of all where none has it.
 DotModel FitDots(std::span<const DotPoint> dots, DotForm form);
+
+// Microseconds per element of operands and result that dots in bf16 take beyond the same ones in
+// f32: they are widened to copies, which the caches of a core hold or do not. Medians of what was
+// measured, never below 0; 0 where nothing was.
+struct HalfDotCosts {
+  double cached_us = 0, uncached_us = 0;
+
+  // `cache_bytes`: of one core.
+  double Us(double elements, double cache_bytes) const;
+};
+HalfDotCosts HalfDotCostsOf(const Calibration& calibration);
 
 // Microseconds of a collective, linear between the measured sizes and beyond them, group sizes
 // interpolated likewise. What was not measured in its layout costs what it does with groups of

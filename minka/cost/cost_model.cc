@@ -26,6 +26,7 @@ class RooflineCostModel final : public CostModel {
       }
       convolutions_ = ModelsOf(whole);
       depthwise_convolutions_ = ModelsOf(depthwise);
+      half_dots_ = HalfDotCostsOf(*calibration);
     }
     const int on_one_host =
         static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
@@ -93,12 +94,15 @@ class RooflineCostModel final : public CostModel {
   // a measurement.
   double ElementwisePerUs(const LocalWork& work) const {
     if (!calibration_) return cluster_.device.peak_flops_per_us / 16 / sharing_;
+    const bool is_half = IsHalf(work.type);
     for (const ReductionRate& rate : calibration_->reductions) {
-      if (rate.kernel == work.kernel) return rate.elementwise_per_us / sharing_;
+      if (rate.kernel == work.kernel && rate.is_half == is_half)
+        return rate.elementwise_per_us / sharing_;
     }
-    const double rate = IsHalf(work.type)               ? calibration_->half_elementwise_per_us
-                        : IsTranscendental(work.opcode) ? calibration_->elementwise_per_us
-                                                        : calibration_->arithmetic_per_us;
+    const double rate =
+        IsTranscendental(work.opcode)
+            ? (is_half ? calibration_->half_elementwise_per_us : calibration_->elementwise_per_us)
+            : (is_half ? calibration_->half_arithmetic_per_us : calibration_->arithmetic_per_us);
     return rate / sharing_;
   }
   static bool IsHalf(ElementType type) {
@@ -135,18 +139,19 @@ class RooflineCostModel final : public CostModel {
     }
     return work.is_cached && !cached_dots_.empty() ? cached_dots_ : dots_;
   }
-  // What is measured are products of f32, to which processors without half units widen.
+  // Convolutions are measured in f32 alone, dots in bf16 for what widening takes.
   double WideningUs(const LocalWork& work) const {
     if (!IsHalf(work.type)) return 0;
     const auto& s = work.dot_sizes;
     const auto elements = static_cast<double>(s[0] * (s[1] * s[3] + s[3] * s[2] + s[1] * s[2]));
-    return elements / calibration_->half_elementwise_per_us;
+    return half_dots_.Us(elements, cache_bytes());
   }
   const Cluster cluster_;
   const Mesh mesh_;
   const HostLinks links_;
   std::optional<Calibration> calibration_;
   DotModels dots_, cached_dots_, convolutions_, depthwise_convolutions_;  // empty: none measured
+  HalfDotCosts half_dots_;
   double sharing_ =
       1;  // how much slower a device is than its rates, because others use the same cores
 };

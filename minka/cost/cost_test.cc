@@ -68,6 +68,7 @@ Calibration SomeCalibration() {
           .launch_us = 3,
           .step_us = 100,
           .arithmetic_per_us = 40,
+          .half_arithmetic_per_us = 8,
           .elementwise_per_us = 10,
           .half_elementwise_per_us = 5,
           .bytes_per_us = 20,
@@ -75,10 +76,14 @@ Calibration SomeCalibration() {
           .cache_bytes = 1000,
           .dots = {{DotForm::kNN, 1, 64, 64, 64, 10}, {DotForm::kNN, 1, 256, 256, 256, 300}},
           .cached_dots = {{DotForm::kNN, 1, 64, 64, 64, 5}, {DotForm::kNN, 1, 256, 256, 256, 150}},
+          // 0.001 and 0.002 per element more; the caches hold the first.
+          .half_dots = {{DotForm::kNN, 1, 64, 64, 64, 22.288},
+                        {DotForm::kNN, 1, 256, 256, 256, 693.216}},
           .convolutions = {{DotForm::kNN, 1, 64, 64, 64, 20},
                            {DotForm::kNN, 1, 256, 256, 256, 900},
                            {DotForm::kNN, 16, 64, 1, 9, 700}},
-          .reductions = {{ReductionKernel::kMaximumOfRows, 2}},
+          .reductions = {{ReductionKernel::kMaximumOfRows, false, 2},
+                         {ReductionKernel::kMaximumOfRows, true, 1}},
           .collectives = {{ReshardKind::kAllReduce, 2, 1000, 10},
                           {ReshardKind::kAllReduce, 2, 3000, 30},
                           {ReshardKind::kAllReduce, 8, 1000, 40},
@@ -100,6 +105,20 @@ TEST(Calibration, InterpolatesBetweenWhatWasMeasured) {
   // Groups of eight are the whole mesh: none was measured strided.
   EXPECT_NEAR(CalibratedCollectiveUs(calibration, ReshardKind::kAllReduce, 8, 1000, strided), 40,
               1e-9);
+}
+
+TEST(Measured, DotsInHalvesTakeWhatWideningTakesBeside) {
+  Calibration calibration = SomeCalibration();
+  calibration.cache_bytes = calibration.cores * 100'000;
+  EXPECT_NEAR(HalfDotCostsOf(calibration).cached_us, 0.001, 1e-9);
+  EXPECT_NEAR(HalfDotCostsOf(calibration).uncached_us, 0.002, 1e-9);
+  const auto price = [&](ElementType type) {
+    return MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"), &calibration)
+        ->Operation({.opcode = Opcode::kDot, .type = type, .dot_sizes = {1, 256, 256, 256}});
+  };
+  EXPECT_NEAR(price(ElementType::kBF16) - price(ElementType::kF32), 393.216, 1e-6);
+  calibration.half_dots.clear();
+  EXPECT_EQ(price(ElementType::kBF16), price(ElementType::kF32));
 }
 
 TEST(Measured, WhatIsInTheCachesAndDepthwiseConvolutionsHaveTheirOwnRates) {
@@ -285,14 +304,15 @@ TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {
   };
   EXPECT_NEAR(product(Opcode::kDot, ElementType::kF32), 300, 1);
   EXPECT_NEAR(product(Opcode::kConvolution, ElementType::kF32), 900, 1);
-  EXPECT_NEAR(product(Opcode::kDot, ElementType::kBF16), 300 + 3 * 256 * 256 / 5.0, 1);
+  EXPECT_NEAR(product(Opcode::kDot, ElementType::kBF16), 300 + 3 * 256 * 256 * 0.002, 1);
   const auto elements = [&](ReductionKernel kernel, ElementType type) {
     return model->Operation(
         {.opcode = Opcode::kReduce, .type = type, .elementwise = 100, .kernel = kernel});
   };
   EXPECT_DOUBLE_EQ(elements(ReductionKernel::kMaximumOfRows, ElementType::kF32), 50);
+  EXPECT_DOUBLE_EQ(elements(ReductionKernel::kMaximumOfRows, ElementType::kBF16), 100);
   EXPECT_DOUBLE_EQ(elements(ReductionKernel::kRows, ElementType::kF32), 2.5);  // not measured
-  EXPECT_DOUBLE_EQ(elements(ReductionKernel::kNone, ElementType::kBF16), 20);
+  EXPECT_DOUBLE_EQ(elements(ReductionKernel::kNone, ElementType::kBF16), 12.5);
   const auto reduce = [&](int axis) {
     return model->Collective({ReshardKind::kAllReduce, 3000, AxisSet::Of(axis)}, ElementType::kF32);
   };

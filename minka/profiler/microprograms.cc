@@ -57,12 +57,10 @@ namespace {
 // Operands of dots whose matrices lie as the form says.
 class DotOperands {
  public:
-  DotOperands(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k)
+  DotOperands(DotForm form, ElementType type, int64_t batch, int64_t m, int64_t n, int64_t k)
       : lhs_is_transposed_(form == DotForm::kTN), rhs_is_transposed_(form == DotForm::kNT) {
-    lhs_ = lhs_is_transposed_ ? Shape{ElementType::kF32, {batch, k, m}}
-                              : Shape{ElementType::kF32, {batch, m, k}};
-    rhs_ = rhs_is_transposed_ ? Shape{ElementType::kF32, {batch, n, k}}
-                              : Shape{ElementType::kF32, {batch, k, n}};
+    lhs_ = lhs_is_transposed_ ? Shape{type, {batch, k, m}} : Shape{type, {batch, m, k}};
+    rhs_ = rhs_is_transposed_ ? Shape{type, {batch, n, k}} : Shape{type, {batch, k, n}};
   }
   const Shape& lhs() const { return lhs_; }
   const Shape& rhs() const { return rhs_; }
@@ -105,12 +103,12 @@ class Repeated {
 
 }  // namespace
 
-absl::StatusOr<Module> DotProgram(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k,
-                                  int count) {
+absl::StatusOr<Module> DotProgram(DotForm form, ElementType type, int64_t batch, int64_t m,
+                                  int64_t n, int64_t k, int count) {
   constexpr int kReadersOfOne = 4;
   ModuleBuilder module("dots");
   ComputationBuilder b = module.Entry();
-  const DotOperands operands(form, batch, m, n, k);
+  const DotOperands operands(form, type, batch, m, n, k);
   std::vector<Value> results;
   Value x;
   for (int i = 0; i < count; ++i) {
@@ -130,7 +128,7 @@ absl::StatusOr<Module> CachedDotProgram(DotForm form, int64_t batch, int64_t m, 
                                         int64_t k, int count) {
   ModuleBuilder module("cached_dots");
   ComputationBuilder b = module.Entry();
-  const DotOperands operands(form, batch, m, n, k);
+  const DotOperands operands(form, ElementType::kF32, batch, m, n, k);
   Repeated dots(b, b.Parameter(operands.lhs(), "x"));
   std::vector<Value> weights;
   for (int i = 0; i < kCachedWeights; ++i) {
@@ -182,10 +180,11 @@ absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64
   return std::move(module).Finish();
 }
 
-absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count, int num_loops) {
+absl::StatusOr<Module> ArithmeticProgram(ElementType type, int64_t num_elements, int count,
+                                         int num_loops) {
   ModuleBuilder module("arithmetic");
   ComputationBuilder b = module.Entry();
-  Value x = b.Parameter({ElementType::kF32, {num_elements}}, "x");
+  Value x = b.Parameter({type, {num_elements}}, "x");
   for (int loop = 0; loop < num_loops; ++loop) {
     for (int i = 0; i < count; ++i) {
       x = b.Binary(Opcode::kAdd, x, b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5)));
@@ -277,14 +276,14 @@ absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int 
   return std::move(module).Finish();
 }
 
-absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count) {
+absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type, int count) {
   ModuleBuilder module("reductions");
   ComputationBuilder b = module.Entry();
   const bool pools =
       kernel == ReductionKernel::kWindow || kernel == ReductionKernel::kWindowGradient;
-  const Shape shape = {ElementType::kF32, pools ? std::vector<int64_t>{4, 20, 20, 48}
-                                                : std::vector<int64_t>{160, 240}};
-  const Value zero = b.Scalar(ElementType::kF32, 0);
+  const Shape shape = {
+      type, pools ? std::vector<int64_t>{4, 20, 20, 48} : std::vector<int64_t>{160, 240}};
+  const Value zero = b.Scalar(type, 0);
   std::vector<Value> results;
   for (int i = 0; i < count; ++i) {
     const Value x = b.Parameter(shape, fmt::format("x{}", i));
@@ -294,8 +293,7 @@ absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count) {
       if (kernel == ReductionKernel::kWindow) {
         results.push_back(b.ReduceWindow(x, zero, windows, Opcode::kMaximum));
       } else {
-        const Value source =
-            b.Parameter({ElementType::kF32, {4, 10, 10, 48}}, fmt::format("y{}", i));
+        const Value source = b.Parameter({type, {4, 10, 10, 48}}, fmt::format("y{}", i));
         results.push_back(
             b.SelectAndScatterAdd(x, source, zero, windows, CompareAttributes::Direction::kGe));
       }
@@ -342,7 +340,9 @@ absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
 }
 
 namespace {
-constexpr int64_t kSynchronisedRows = 16, kSynchronisedColumns = 320;
+// About a millisecond of work between collectives, on which it depends how long devices wait: less
+// than large models have there, more than small ones, whose steps waiting decides.
+constexpr int64_t kSynchronisedRows = 16, kSynchronisedColumns = 224;
 }  // namespace
 
 int64_t SynchronisedBytes() { return 4 * kSynchronisedRows * kSynchronisedColumns; }
@@ -356,9 +356,11 @@ absl::StatusOr<Module> SynchronisedProgram(bool synchronised, int64_t num_device
   const Groups groups = MembersOf({.size = num_devices, .num_devices = num_devices});
   for (int i = 0; i < count; ++i) {
     const Value w =
-        b.Parameter({ElementType::kF32, {1, kSynchronisedColumns, 640}}, fmt::format("w{}", i));
+        b.Parameter({ElementType::kF32, {1, kSynchronisedColumns, 2 * kSynchronisedColumns}},
+                    fmt::format("w{}", i));
     const Value v =
-        b.Parameter({ElementType::kF32, {1, 640, kSynchronisedColumns}}, fmt::format("v{}", i));
+        b.Parameter({ElementType::kF32, {1, 2 * kSynchronisedColumns, kSynchronisedColumns}},
+                    fmt::format("v{}", i));
     x = b.Dot(b.Dot(x, w, dot), v, dot);
     if (synchronised) {
       x = OneCollective(b, ReshardKind::kAllReduce, x, /*dim=*/1, num_devices, groups);

@@ -12,9 +12,9 @@ namespace minka {
 
 // `count` dots of [batch, m, k] and [batch, k, n], whose matrices lie as the form says, each with a
 // right operand and a result of its own that no cache holds, as a model's layers have them, and
-// every fourth with another left one.
-absl::StatusOr<Module> DotProgram(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k,
-                                  int count);
+// every fourth with another left one; all of the type.
+absl::StatusOr<Module> DotProgram(DotForm form, ElementType type, int64_t batch, int64_t m,
+                                  int64_t n, int64_t k, int count);
 
 // `count` dots as in the loops of recurrent networks: the same left operand and a few right ones by
 // turns, which stay in the caches if they fit, and one small kernel more for each.
@@ -49,12 +49,13 @@ absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int cou
 // The gradients of `count` kernels for the same images: windows as large as the images.
 absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int count);
 
-// `count` arrays of their own, each reduced. WorkOf says how much that is.
-absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, int count);
+// `count` arrays of their own, of the type, each reduced. WorkOf says how much that is.
+absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type, int count);
 
-// `count` times a multiplication and an addition on every one of `num_elements` values, in one
-// loop; so many loops one behind the other.
-absl::StatusOr<Module> ArithmeticProgram(int64_t num_elements, int count, int num_loops);
+// `count` times a multiplication and an addition on every one of `num_elements` values of the type,
+// in one loop; so many loops one behind the other.
+absl::StatusOr<Module> ArithmeticProgram(ElementType type, int64_t num_elements, int count,
+                                         int num_loops);
 
 // `count` pairs of kernels with next to nothing to do, one after the other.
 absl::StatusOr<Module> LaunchProgram(int count);

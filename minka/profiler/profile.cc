@@ -90,6 +90,10 @@ std::vector<DotShape> DotGrid() {
   return grid;
 }
 
+// One in so many of them is measured in bf16, too, which processors without units for it widen and
+// round; right behind f32, so that both are of the same moment.
+constexpr size_t kDotsPerHalfDot = 5;
+
 // The same in loops, where operands are still in the caches: small ones.
 std::vector<DotShape> CachedDotGrid() {
   constexpr int kShapesPerForm = 18;
@@ -171,6 +175,7 @@ constexpr double Calibration::* kRates[] = {&Calibration::step_us,
                                             &Calibration::bytes_per_us,
                                             &Calibration::cached_bytes_per_us,
                                             &Calibration::arithmetic_per_us,
+                                            &Calibration::half_arithmetic_per_us,
                                             &Calibration::elementwise_per_us,
                                             &Calibration::half_elementwise_per_us};
 constexpr int kRounds = 5;
@@ -207,9 +212,12 @@ class Profiler {
                     .num_devices = options_.num_devices};
     out.cache_bytes = MeasuredCacheBytes(out.cores);
     const std::vector<DotShape> grid = DotGrid(), cached_grid = CachedDotGrid();
-    total_ = static_cast<int>(grid.size() + cached_grid.size() + 2 * std::size(kConvolutions) +
-                              std::size(kReductions) + kRounds * std::size(kRates)) +
-             4;
+    const size_t num_half_dots = (grid.size() + kDotsPerHalfDot - 1) / kDotsPerHalfDot;
+    total_ = static_cast<int>(grid.size() + cached_grid.size() + num_half_dots +
+                              2 * std::size(kConvolutions) + 2 * std::size(kReductions) +
+                              kRounds * std::size(kRates)) +
+             kReferences;
+    if (HasCollectives()) total_ += kSynchronisations;
     // Collectives that divide are measured along one and along two dimensions.
     constexpr int kProgramsPerSize = 2 * static_cast<int>(std::size(kCollectives)) - 1;
     for (const int64_t group : GroupSizes()) {
@@ -219,12 +227,19 @@ class Profiler {
     }
     ASSIGN_OR_RETURN(const double at_first, ReferenceUs());
     RETURN_IF_ERROR(MeasureRates(out));
-    for (const DotShape& shape : grid) RETURN_IF_ERROR(MeasureDot(shape, out));
+    for (size_t i = 0; i < grid.size(); ++i) {
+      RETURN_IF_ERROR(MeasureDot(grid[i], ElementType::kF32, out.dots));
+      if (i % kDotsPerHalfDot > 0) continue;
+      RETURN_IF_ERROR(MeasureDot(grid[i], ElementType::kBF16, out.half_dots));
+    }
     for (const DotShape& shape : cached_grid) RETURN_IF_ERROR(MeasureCachedDot(shape, out));
     for (const ConvolutionShape& shape : kConvolutions) {
       RETURN_IF_ERROR(MeasureConvolution(shape, out));
     }
-    for (const ReductionKernel kernel : kReductions) RETURN_IF_ERROR(MeasureReduction(kernel, out));
+    for (const ReductionKernel kernel : kReductions) {
+      RETURN_IF_ERROR(MeasureReduction(kernel, ElementType::kF32, out));
+      RETURN_IF_ERROR(MeasureReduction(kernel, ElementType::kBF16, out));
+    }
     for (const int64_t size : GroupSizes()) {
       DeviceGroups groups = {.size = size, .num_devices = options_.num_devices};
       for (const int64_t bytes : kCollectiveBytes) {
@@ -235,13 +250,18 @@ class Profiler {
         if (size < options_.num_devices) RETURN_IF_ERROR(MeasureCollectives(groups, bytes, out));
       }
     }
-    RETURN_IF_ERROR(MeasureSynchronisation(out));
+    if (HasCollectives()) RETURN_IF_ERROR(MeasureSynchronisation(out));
     ASSIGN_OR_RETURN(const double at_last, ReferenceUs());
     out.drift = at_last / at_first;
     return out;
   }
 
  private:
+  static constexpr int kReferences = 2, kSynchronisations = 2;  // programs
+
+  // One device has none to wait for.
+  bool HasCollectives() const { return options_.num_devices > 1; }
+
   std::vector<int64_t> GroupSizes() const {
     std::vector<int64_t> sizes;
     for (int64_t size = 2; size <= options_.num_devices; size *= 2) {
@@ -297,7 +317,7 @@ class Profiler {
 
   // Products and memory, some 20 ms.
   absl::StatusOr<double> ReferenceUs() {
-    return LaunchUs("reference", DotProgram(DotForm::kNN, 1, 256, 512, 512, 4));
+    return LaunchUs("reference", DotProgram(DotForm::kNN, ElementType::kF32, 1, 256, 512, 512, 4));
   }
 
   // Time of one of `count` operations, the program's own overhead taken off.
@@ -346,13 +366,14 @@ class Profiler {
                      LaunchUs("caches", CachedStreamProgram(kSmall, kOperations)));
     out.cached_bytes_per_us = std::max(
         out.bytes_per_us, Rate(2.0 * 4 * kSmall, PerOperation(cached, kOperations), out.launch_us));
-    ASSIGN_OR_RETURN(const double arithmetic,
-                     LaunchUs("arithmetic", ArithmeticProgram(kSmall, kOperations, kLoops)));
-    out.arithmetic_per_us =
-        Rate(2.0 * kOperations * kSmall, PerOperation(arithmetic, kLoops), out.launch_us);
     const double weight = ElementWeight(Opcode::kExponential) + ElementWeight(Opcode::kMultiply);
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
       const bool is_half = type == ElementType::kBF16;
+      ASSIGN_OR_RETURN(const double arithmetic,
+                       LaunchUs(is_half ? "arithmetic in bf16" : "arithmetic",
+                                ArithmeticProgram(type, kSmall, kOperations, kLoops)));
+      (is_half ? out.half_arithmetic_per_us : out.arithmetic_per_us) =
+          Rate(2.0 * kOperations * kSmall, PerOperation(arithmetic, kLoops), out.launch_us);
       ASSIGN_OR_RETURN(
           const double exponentials,
           LaunchUs(is_half ? "elementwise in bf16" : "elementwise",
@@ -363,19 +384,20 @@ class Profiler {
     return absl::OkStatus();
   }
 
-  absl::Status MeasureDot(const DotShape& shape, Calibration& out) {
+  absl::Status MeasureDot(const DotShape& shape, ElementType type, std::vector<DotPoint>& out) {
     const auto [form, batch, m, n, k] = shape;
     const double flops = 2.0 * static_cast<double>(batch * m * n * k);
     const int count = std::clamp(static_cast<int>(0.1e9 / flops), 2, 40);
-    const std::string what = fmt::format("dot {} {}x{}x{}x{}", ToString(form), batch, m, n, k);
+    const std::string what = fmt::format("dot {} {}x{}x{}x{}, {}", ToString(form), batch, m, n, k,
+                                         type == ElementType::kBF16 ? "bf16" : "f32");
     ASSIGN_OR_RETURN(const double program_us,
-                     LaunchUs(what, DotProgram(form, batch, m, n, k, count)));
-    out.dots.push_back({.form = form,
-                        .batch = batch,
-                        .m = m,
-                        .n = n,
-                        .k = k,
-                        .us = PerOperation(program_us, count)});
+                     LaunchUs(what, DotProgram(form, type, batch, m, n, k, count)));
+    out.push_back({.form = form,
+                   .batch = batch,
+                   .m = m,
+                   .n = n,
+                   .k = k,
+                   .us = PerOperation(program_us, count)});
     return absl::OkStatus();
   }
 
@@ -417,15 +439,17 @@ class Profiler {
     return absl::OkStatus();
   }
 
-  absl::Status MeasureReduction(ReductionKernel kernel, Calibration& out) {
+  absl::Status MeasureReduction(ReductionKernel kernel, ElementType type, Calibration& out) {
     constexpr int kCount = 24;
-    const absl::StatusOr<Module> program = ReductionProgram(kernel, kCount);
+    const bool is_half = type == ElementType::kBF16;
+    const absl::StatusOr<Module> program = ReductionProgram(kernel, type, kCount);
     RETURN_IF_ERROR(program.status());
     const double work = WorkOf(*program, program->entry_computation()).elementwise;
-    ASSIGN_OR_RETURN(const double us,
-                     LaunchUs(fmt::format("reduction of {}", ToString(kernel)), program));
+    ASSIGN_OR_RETURN(const double us, LaunchUs(fmt::format("reduction of {}, {}", ToString(kernel),
+                                                           is_half ? "bf16" : "f32"),
+                                               program));
     out.reductions.push_back(
-        {kernel, Rate(work / kCount, PerOperation(us, kCount), out.launch_us)});
+        {kernel, is_half, Rate(work / kCount, PerOperation(us, kCount), out.launch_us)});
     return absl::OkStatus();
   }
 
@@ -508,9 +532,9 @@ absl::StatusOr<std::optional<Calibration>> Load(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOptions& options) {
-  if (options.num_devices < 2 || options.num_devices > devices.client.num_devices()) {
-    return InvalidArgument("a profile needs 2 devices or more and has {} of {}",
-                           options.num_devices, devices.client.num_devices());
+  if (options.num_devices < 1 || options.num_devices > devices.client.num_devices()) {
+    return InvalidArgument("a profile needs a device or more and has {} of {}", options.num_devices,
+                           devices.client.num_devices());
   }
   const ProcessorTime before = ProcessorTimeNow();
   ASSIGN_OR_RETURN(Calibration calibration, Profiler(devices, options).Run());

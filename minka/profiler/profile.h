@@ -14,7 +14,7 @@
 namespace minka {
 
 struct ProfileOptions {
-  // Measures with as many devices of the client as this, at least 2.
+  // Measures with as many devices of the client as this; with one there are no collectives.
   int num_devices = 8;
   int repetitions = 7;  // of each program at least; the lower quartile counts
   // Called before each measurement.

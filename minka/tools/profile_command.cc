@@ -25,14 +25,14 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       "{} ({} cores), {}, {} devices at once\n\n"
       "launch of a program       {}\n"
       "launch of a fusion group  {}\n"
-      "arithmetic                {:.0f} operations per us and device\n"
+      "arithmetic                {:.0f} operations per us and device, {:.0f} in bf16\n"
       "exponentials              {:.0f}, {:.0f} in bf16\n"
       "memory                    {}/s per device, {}/s in caches of {}\n"
       "waiting at a collective   {}, beyond its own time\n\n",
       calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices,
       FormatTime(calibration.step_us), FormatTime(calibration.launch_us),
-      calibration.arithmetic_per_us, calibration.elementwise_per_us,
-      calibration.half_elementwise_per_us,
+      calibration.arithmetic_per_us, calibration.half_arithmetic_per_us,
+      calibration.elementwise_per_us, calibration.half_elementwise_per_us,
       FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
       FormatBytes(static_cast<int64_t>(calibration.cached_bytes_per_us * 1e6)),
       FormatBytes(calibration.cache_bytes), FormatTime(calibration.synchronise_us));
@@ -48,12 +48,13 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
     }
   };
   add(calibration.dots, "dot");
+  add(calibration.half_dots, "bf16 dot");
   add(calibration.cached_dots, "cached dot");
   add(calibration.convolutions, "convolution");
   Table reductions({{"reduction"}, {"operations per us", Align::kRight}});
   for (const ReductionRate& rate : calibration.reductions) {
-    reductions.Add(
-        {std::string(ToString(rate.kernel)), fmt::format("{:.0f}", rate.elementwise_per_us)});
+    reductions.Add({fmt::format("{}{}", ToString(rate.kernel), rate.is_half ? ", bf16" : ""),
+                    fmt::format("{:.0f}", rate.elementwise_per_us)});
   }
   Table collectives({{"collective"},
                      {"group", Align::kRight},
