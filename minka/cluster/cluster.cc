@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <system_error>
+#include <utility>
 
 #include "fmt/ranges.h"
 #include "minka/base/file.h"
@@ -81,11 +83,25 @@ DeviceKind Rtx4090() {
           .launch_us = 4};
 }
 
+// What runs in f32 at XLA's default precision is multiplied in bf16.
+DeviceKind Tpu(std::string_view name, double peak_teraflops, double gigabytes_per_second,
+               int64_t gibibytes) {
+  return {.name = fmt::format("{}-{}gb", name, gibibytes),
+          .peak_flops_per_us = peak_teraflops * 1e3 * kGiga,
+          .peak_half_flops_per_us = peak_teraflops * 1e3 * kGiga,
+          .memory_bytes_per_us = gigabytes_per_second * kGiga,
+          .memory_bytes = gibibytes << 30,
+          .launch_us = 1};
+}
+
 // Links per direction and device, about nine tenths of what the vendor states: NVLink 2 to 5 with
 // 150, 300, 450 and 900 GB/s. Where devices have PCIe alone (3.0 x16: 15.8 GB/s, 4.0 x16: 31.5
 // GB/s), what goes from one to another passes the host's memory. Between hosts what one device can
 // use of its host's network cards, as the cloud states it, or one 400 Gbit/s InfiniBand card for
-// each device of a DGX.
+// each device of a DGX. TPUs have a link to each neighbour in a torus: of what the vendor states
+// per chip (v4 2,400, v5e 1,600, v5p 4,800, v6e 3,584 Gbit/s) a sixth in three dimensions, a
+// quarter in two; dimensions that are a multiple of four devices (v4, v5p) or sixteen (v5e, v6e)
+// wrap around. What leaves the torus goes through the data centre's network, 50 Gbit/s a chip.
 std::vector<Cluster> Presets() {
   const auto eight = [](const char* name, const DeviceKind& device, Link intra_host,
                         double latency_us, double device_gbits, double host_gbits) {
@@ -96,6 +112,19 @@ std::vector<Cluster> Presets() {
                    .inter_host = {latency_us, device_gbits / 8 * kGiga},
                    .host_network_bytes_per_us = host_gbits / 8 * kGiga};
   };
+  const auto torus = [](const char* name, const DeviceKind& device, double gigabytes_per_second,
+                        Torus smallest) {
+    const int num_devices =
+        std::accumulate(smallest.sizes.begin(), smallest.sizes.end(), 1, std::multiplies<>());
+    return Cluster{.name = name,
+                   .devices_per_host = num_devices,
+                   .device = device,
+                   .torus = std::move(smallest),
+                   .intra_host = {1, gigabytes_per_second * kGiga},
+                   .inter_host = {50, 50.0 / 8 * kGiga}};
+  };
+  const Torus in_three = {.sizes = {2, 2, 1}, .wraps_at = 4};
+  const Torus in_two = {.sizes = {2, 4}, .wraps_at = 16};
   return {
       eight("p3.16xlarge", V100(), {5, 130 * kGiga}, 30, 25, 25),
       eight("p4d.24xlarge", A100(40), {5, 270 * kGiga}, 20, 100, 400),
@@ -108,6 +137,10 @@ std::vector<Cluster> Presets() {
       eight("dgx-b200", B200(), {4, 800 * kGiga}, 5, 400, 3200),
       eight("1080ti", Gtx1080Ti(), {15, 7 * kGiga}, 40, 10, 10),
       eight("4090", Rtx4090(), {12, 14 * kGiga}, 30, 25, 25),
+      torus("tpu-v4", Tpu("tpu-v4", 275, 1228, 32), 45, in_three),
+      torus("tpu-v5e", Tpu("tpu-v5e", 197, 819, 16), 45, in_two),
+      torus("tpu-v5p", Tpu("tpu-v5p", 459, 2765, 95), 90, in_three),
+      torus("tpu-v6e", Tpu("tpu-v6e", 918, 1640, 32), 90, in_two),
   };
 }
 
@@ -147,6 +180,24 @@ Link LinkFromJson(const Json& json) {
 // Beyond, numbers of devices would not fit where they are counted.
 constexpr int64_t kMostDevices = int64_t{1} << 30;
 
+absl::Status CheckTorus(const Cluster& cluster) {
+  if (cluster.torus.sizes.empty()) return absl::OkStatus();
+  int64_t product = 1;
+  for (const int size : cluster.torus.sizes) {
+    if (size < 1 || product > kMostDevices / size) {
+      return InvalidArgument("cluster: the torus {} has a size below 1, or more than {} devices",
+                             fmt::join(cluster.torus.sizes, " x "), kMostDevices);
+    }
+    product *= size;
+  }
+  if (cluster.torus.wraps_at < 1) {
+    return InvalidArgument("cluster: torus.wraps_at is {}, not at least 1", cluster.torus.wraps_at);
+  }
+  if (product == cluster.devices_per_host) return absl::OkStatus();
+  return InvalidArgument("cluster: the torus {} has {} devices, devices_per_host says {}",
+                         fmt::join(cluster.torus.sizes, " x "), product, cluster.devices_per_host);
+}
+
 absl::Status CheckCluster(const Cluster& cluster) {
   if (cluster.num_hosts < 1 || cluster.devices_per_host < 1) {
     return InvalidArgument(
@@ -165,7 +216,29 @@ absl::Status CheckCluster(const Cluster& cluster) {
     return InvalidArgument(
         "cluster: every rate (peak_flops_per_us, memory_bytes_per_us, bytes_per_us) must be "
         "positive, host_network_bytes_per_us 0 (no limit of its own) or more");
-  return absl::OkStatus();
+  return CheckTorus(cluster);
+}
+
+// "4x4x8" behind the name of a torus of three dimensions.
+absl::Status SetTorus(std::string_view text, std::string_view sizes, Cluster& preset) {
+  std::vector<int> given;
+  for (size_t begin = 0; begin <= sizes.size();) {
+    const size_t end = std::min(sizes.find('x', begin), sizes.size());
+    ASSIGN_OR_RETURN(given.emplace_back(), ParseCount(text, sizes.substr(begin, end - begin),
+                                                      "devices along a dimension"));
+    begin = end + 1;
+  }
+  if (given.size() != preset.torus.sizes.size()) {
+    return InvalidArgument(
+        "cluster \"{}\": {} is a torus of {} dimensions, so \":\" and {} sizes with x between them "
+        "follow its name",
+        text, preset.name, preset.torus.sizes.size(), preset.torus.sizes.size());
+  }
+  int64_t product = 1;
+  for (const int size : given) product = std::min(kMostDevices, product * size);
+  preset.torus.sizes = std::move(given);
+  preset.devices_per_host = static_cast<int>(product);
+  return CheckCluster(preset);
 }
 
 }  // namespace
@@ -195,11 +268,17 @@ absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {
         known, {}, [&](const std::string& other) { return NumEdits(name, other); });
     return NotFound(
         "unknown cluster \"{}\", did you mean {}? known: {}; with \":HOSTS\" for several hosts, "
-        "\":HOSTSxDEVICES\" for some devices of each; or a JSON file",
+        "\":HOSTSxDEVICES\" for some devices of each, \":2x4\" and the like for the sizes of a "
+        "torus; "
+        "or a JSON file",
         text, nearest, fmt::join(known, ", "));
   }
   if (colon == std::string_view::npos) return *preset;
   const std::string_view size = text.substr(colon + 1);
+  if (!preset->torus.sizes.empty()) {
+    RETURN_IF_ERROR(SetTorus(text, size, *preset));
+    return *preset;
+  }
   const size_t cross = size.find('x');
   ASSIGN_OR_RETURN(preset->num_hosts, ParseCount(text, size.substr(0, cross), "hosts"));
   if (cross != std::string_view::npos) {
@@ -216,22 +295,23 @@ absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {
 }
 
 std::string Cluster::ToJson() const {
-  const Json json = {{"schema_version", 1},
-                     {"name", name},
-                     {"num_hosts", num_hosts},
-                     {"devices_per_host", devices_per_host},
-                     {"shared_compute_pool", shared_compute_pool},
-                     {"device",
-                      {{"name", device.name},
-                       {"peak_flops_per_us", device.peak_flops_per_us},
-                       {"peak_half_flops_per_us", device.peak_half_flops_per_us},
-                       {"has_bf16", device.has_bf16},
-                       {"memory_bytes_per_us", device.memory_bytes_per_us},
-                       {"memory_bytes", device.memory_bytes},
-                       {"launch_us", device.launch_us}}},
-                     {"intra_host", ToJsonObject(intra_host)},
-                     {"inter_host", ToJsonObject(inter_host)},
-                     {"host_network_bytes_per_us", host_network_bytes_per_us}};
+  Json json = {{"schema_version", 1},
+               {"name", name},
+               {"num_hosts", num_hosts},
+               {"devices_per_host", devices_per_host},
+               {"shared_compute_pool", shared_compute_pool},
+               {"device",
+                {{"name", device.name},
+                 {"peak_flops_per_us", device.peak_flops_per_us},
+                 {"peak_half_flops_per_us", device.peak_half_flops_per_us},
+                 {"has_bf16", device.has_bf16},
+                 {"memory_bytes_per_us", device.memory_bytes_per_us},
+                 {"memory_bytes", device.memory_bytes},
+                 {"launch_us", device.launch_us}}},
+               {"intra_host", ToJsonObject(intra_host)},
+               {"inter_host", ToJsonObject(inter_host)},
+               {"host_network_bytes_per_us", host_network_bytes_per_us}};
+  if (!torus.sizes.empty()) json["torus"] = {{"sizes", torus.sizes}, {"wraps_at", torus.wraps_at}};
   return json.dump(1) + "\n";
 }
 
@@ -256,6 +336,9 @@ absl::StatusOr<Cluster> Cluster::FromJson(std::string_view text) {
         .intra_host = LinkFromJson(json.at("intra_host")),
         .inter_host = LinkFromJson(json.at("inter_host")),
         .host_network_bytes_per_us = json.value("host_network_bytes_per_us", 0.0)};
+    if (const auto torus = json.find("torus"); torus != json.end()) {
+      cluster.torus = {.sizes = torus->at("sizes"), .wraps_at = torus->value("wraps_at", 1)};
+    }
     RETURN_IF_ERROR(CheckCluster(cluster));
     return cluster;
   } catch (const Json::exception& error) {

@@ -18,6 +18,12 @@ struct Link {
   double bytes_per_us = 1;  // 1 byte/us = 1 MB/s
 };
 
+// Devices in their order, the last dimension running fastest.
+struct Torus {
+  std::vector<int> sizes;
+  int wraps_at = 1;  // dimensions of a multiple of so many have links from their end to their begin
+};
+
 inline constexpr char kCpuDevice[] = "cpu";
 
 struct DeviceKind {
@@ -39,12 +45,18 @@ struct Cluster {
   int devices_per_host = 1;
   DeviceKind device;
   bool shared_compute_pool = false;  // all devices of a host share one pool
+  // Where devices of a host have links to their neighbours alone; "host" stands for all of the
+  // torus then, and intra_host is one of these links, its latency that of a hop. Empty: all reach
+  // each other alike.
+  Torus torus;
   Link intra_host;
   Link inter_host;
   // Of all devices of a host together to others, per direction; 0: what inter_host says for each.
   double host_network_bytes_per_us = 0;
 
   int num_devices() const { return num_hosts * devices_per_host; }
+  // Do links alike join any two devices?
+  bool has_equal_links() const { return num_hosts == 1 && torus.sizes.empty(); }
   // Whose compiler programs for it go through.
   Platform platform() const { return device.name == kCpuDevice ? Platform::kCpu : Platform::kCuda; }
 
@@ -53,8 +65,8 @@ struct Cluster {
   static Cluster Local(int num_devices);
   static absl::StatusOr<Cluster> FromJson(std::string_view json);
   static absl::StatusOr<Cluster> FromFile(const std::string& path);
-  // "p3.16xlarge:8" = preset with 8 hosts, "p3.16xlarge:2x4" = four devices of two hosts each; the
-  // error lists the presets and names the nearest.
+  // "p3.16xlarge:8" = preset with 8 hosts, "p3.16xlarge:2x4" = four devices of two hosts each,
+  // "tpu-v4:4x4x8" = one torus of these sizes; the error lists the presets and names the nearest.
   static absl::StatusOr<Cluster> Preset(std::string_view name);
   // What a user names: a file (it ends in .json, or is there) or a preset.
   static absl::StatusOr<Cluster> Named(const std::string& name);

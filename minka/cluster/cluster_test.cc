@@ -17,8 +17,9 @@ TEST(Cluster, UnknownPresetNamesTheKnown) {
   EXPECT_EQ(Message(Cluster::Preset("p3.8xlarge:2").status()),
             "unknown cluster \"p3.8xlarge:2\", did you mean p3.16xlarge? known: p3.16xlarge, "
             "p4d.24xlarge, p4de.24xlarge, p5.48xlarge, p5en.48xlarge, p6-b200.48xlarge, dgx-h100, "
-            "dgx-h200, dgx-b200, 1080ti, 4090; with \":HOSTS\" for several hosts, "
-            "\":HOSTSxDEVICES\" for some devices of each; or a JSON file");
+            "dgx-h200, dgx-b200, 1080ti, 4090, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e; with "
+            "\":HOSTS\" for several hosts, \":HOSTSxDEVICES\" for some devices of each, \":2x4\" "
+            "and the like for the sizes of a torus; or a JSON file");
   EXPECT_EQ(Message(Cluster::Preset("p4d.24xlarge:x").status()),
             "cluster \"p4d.24xlarge:x\": \"\" is no number of hosts");
 }
@@ -35,6 +36,27 @@ TEST(Cluster, PartsOfHosts) {
             "cluster \"4090:1x\": \"\" is no number of devices of a host");
   EXPECT_EQ(Message(Cluster::Preset("4090:1x-2").status()),
             "cluster \"4090:1x-2\": \"-2\" is no number of devices of a host");
+}
+
+TEST(Cluster, ToriHaveTheSizesSaid) {
+  const Cluster cluster = *Cluster::Preset("tpu-v5p:4x4x8");
+  EXPECT_EQ(cluster.num_hosts, 1);
+  EXPECT_EQ(cluster.num_devices(), 128);
+  EXPECT_FALSE(cluster.has_equal_links());
+  const absl::StatusOr<Cluster> read = Cluster::FromJson(cluster.ToJson());
+  ASSERT_TRUE(read.ok()) << Message(read.status());
+  EXPECT_EQ(read->torus.sizes, (std::vector<int>{4, 4, 8}));
+  EXPECT_EQ(read->torus.wraps_at, 4);
+  EXPECT_EQ(
+      Message(Cluster::Preset("tpu-v5p:4x8").status()),
+      "cluster \"tpu-v5p:4x8\": tpu-v5p is a torus of 3 dimensions, so \":\" and 3 sizes with x "
+      "between them follow its name");
+  EXPECT_EQ(Message(Cluster::Preset("tpu-v5e:4x0").status()),
+            "cluster \"tpu-v5e:4x0\": \"0\" is no number of devices along a dimension");
+  Cluster contradictory = cluster;
+  contradictory.devices_per_host = 64;
+  EXPECT_EQ(Message(Cluster::FromJson(contradictory.ToJson()).status()),
+            "cluster: the torus 4 x 4 x 8 has 128 devices, devices_per_host says 64");
 }
 
 TEST(Cluster, SaysWhoseCompilerItTakes) {

@@ -43,6 +43,9 @@ double InSteps(ReshardKind kind, double bytes, double hosts, double per_host, co
 
 HostLinks::HostLinks(const Cluster& cluster, const Mesh& mesh)
     : mesh_(mesh), intra_host_(cluster.intra_host), inter_host_(cluster.inter_host) {
+  const bool is_on_torus =
+      !cluster.torus.sizes.empty() && mesh.num_devices() <= cluster.devices_per_host;
+  if (is_on_torus) torus_.emplace(cluster.torus, cluster.intra_host, mesh);
   const int64_t on_one_host = std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host);
   if (cluster.host_network_bytes_per_us > 0) {
     inter_host_.bytes_per_us =
@@ -79,6 +82,7 @@ std::vector<HostLinks::Placement> HostLinks::PlacementsOf(const Cluster& cluster
 }
 
 double HostLinks::CollectiveUs(ReshardKind kind, double bytes, AxisSet axes) const {
+  if (torus_) return torus_->CollectiveUs(kind, bytes, axes);
   double slowest = 0;
   const auto size = static_cast<double>(mesh_.size(axes));
   for (const Placement& placement : placements_[axes.bits()]) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "minka/cluster/cluster.h"
+#include "minka/cost/torus_links.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/reshard.h"
 
@@ -17,6 +19,7 @@ class HostLinks {
 
   // Microseconds of one collective over groups along `axes`, all groups at once, the slowest of
   // them; bytes as in StepWork. Devices of a host whose groups leave it share its network.
+  // On a torus that the mesh fits into as TorusLinks says.
   double CollectiveUs(ReshardKind kind, double bytes, AxisSet axes) const;
 
  private:
@@ -32,6 +35,7 @@ class HostLinks {
                      const Placement& placement) const;
 
   const Mesh mesh_;
+  std::optional<TorusLinks> torus_;
   const Link intra_host_;
   Link inter_host_;                                 // of one device while all of its host use it
   std::vector<std::vector<Placement>> placements_;  // by AxisSet::bits(); distinct ones

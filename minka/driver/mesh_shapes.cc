@@ -188,7 +188,7 @@ std::vector<Mesh> MeshShapes(const Cluster& cluster) {
   std::vector<std::vector<int64_t>> shapes;
   std::vector<int64_t> factors;
   Factorise(num_devices, factors, 3, shapes);
-  if (cluster.num_hosts == 1) {
+  if (cluster.has_equal_links()) {
     std::erase_if(shapes,
                   [](const std::vector<int64_t>& shape) { return !std::ranges::is_sorted(shape); });
   }

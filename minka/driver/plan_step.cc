@@ -272,7 +272,7 @@ class Planner {
     }
     const SearchOptions& search = request_.search;
     const bool names_axes = !search.pins.empty() || !search.limits.batch_axis.empty();
-    const bool equal_links = request_.cluster.num_hosts == 1 && !names_axes;
+    const bool equal_links = request_.cluster.has_equal_links() && !names_axes;
     // Data parallelism treats the mesh as one axis anyway.
     const int max_axes = IsDataParallel(method) && !names_axes ? 1 : kMaxAxesApart;
     std::vector<PlanCandidate> candidates;

@@ -46,8 +46,11 @@ std::vector<PageMesh> MeshesOf(const std::vector<Mesh>& meshes, const Cluster& c
 }
 
 std::string ClusterText(const Cluster& cluster) {
-  return fmt::format("{}: {} x {} {}", cluster.name, cluster.num_hosts, cluster.devices_per_host,
-                     cluster.device.name);
+  return fmt::format("{}: {} x {} {}{}", cluster.name, cluster.num_hosts, cluster.devices_per_host,
+                     cluster.device.name,
+                     cluster.torus.sizes.empty()
+                         ? ""
+                         : fmt::format(", a torus of {}", fmt::join(cluster.torus.sizes, " x ")));
 }
 
 std::string CollectivesText(const Plan& plan) {
