@@ -1,10 +1,12 @@
 #include "minka/driver/layer_costs.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "fmt/format.h"
 #include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/driver/predict_pipeline.h"
@@ -82,7 +84,8 @@ absl::StatusOr<LayerCost> CostOf(const StageStep& staged, const SearchedStage& s
                    LowerTasks(staged, searched.result.stage, platform));
   const MicroLoop loop = FindMicroLoop(staged.step.module);
   const HeldBytes held = HeldBetween(programs, loop).bytes();
-  LayerCost cost{.micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
+  LayerCost cost{.forward_us = stage.forward_us,
+                 .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
                  .step_us = stage.apply_us,
                  .static_bytes = held.all_the_time,
                  .saved_bytes = held.of_micro_batch,
@@ -92,6 +95,38 @@ absl::StatusOr<LayerCost> CostOf(const StageStep& staged, const SearchedStage& s
   }
   return cost;
 }
+
+// Says which ways of running layers are done. Thread-safe.
+class ProgressByWay {
+ public:
+  ProgressByWay(const PlanRequest& planning, const std::vector<LayersOn>& asked)
+      : planning_(planning), asked_(asked), num_left_(asked.size()) {}
+
+  void Expect(size_t way) { ++num_left_[way]; }
+
+  void Finish(size_t way) {
+    const std::lock_guard lock(mutex_);
+    if (--num_left_[way] > 0) return;
+    ++num_done_;
+    if (!planning_.on_progress) return;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    const LayersOn& done = asked_[way];
+    planning_.on_progress(
+        fmt::format("layers on {}{}{} ({} of {})", done.mesh.ToString(),
+                    done.splits_state ? ", state split" : "",
+                    done.remat == planning_.remat.value_or(RematChoice()) ? "" : ", recomputed",
+                    num_done_, asked_.size()),
+        elapsed.count(), 1);
+  }
+
+ private:
+  const PlanRequest& planning_;
+  const std::vector<LayersOn>& asked_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;
+  std::vector<int> num_left_;  // by way; guarded by mutex_ once searches run
+  int num_done_ = 0;           // guarded by mutex_
+};
 
 }  // namespace
 
@@ -106,6 +141,7 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
   };
   std::vector<Job> jobs;
   std::vector<const CutStep*> cuts;
+  ProgressByWay progress(planning_, asked);
   for (size_t i = 0; i < asked.size(); ++i) {
     const absl::StatusOr<const CutStep*> cut = CutBehindLayers(asked[i].remat);
     cuts.push_back(cut.ok() ? *cut : nullptr);
@@ -117,6 +153,7 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
     costs.emplace_back(std::vector<LayerCost>(first_equal.size()));
     for (int layer = 0; layer < static_cast<int>(first_equal.size()); ++layer) {
       if (first_equal[layer] != layer) continue;
+      progress.Expect(i);
       jobs.push_back({i, &(*cut)->staged.stages[layer], &(*costs[i])[layer]});
     }
   }
@@ -125,6 +162,7 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
     const absl::StatusOr<LayerCost> cost = CostOfLayer(*job.layer, asked[job.asked]);
     job.failure = cost.status();
     if (cost.ok()) *job.cost = *cost;
+    progress.Finish(job.asked);
   };
   ForEachInParallel(static_cast<int>(jobs.size()), NumSearchThreads(planning_.search), find_cost);
   for (size_t i = 0; i < asked.size(); ++i) {

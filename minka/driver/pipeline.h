@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/driver/layer_ways.h"
 #include "minka/driver/plan_step.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/planned_stage.h"
@@ -58,6 +59,7 @@ struct PlannedPipeline {
   PipelinePlan plan;
   // Where the submeshes were searched for: all that were, once each, the best ones first.
   std::vector<TriedSubmeshes> tried;
+  std::optional<SearchedLayers> searched;  // then, too: what they were chosen from
   // Where their number was searched for: all that divide the batch, ascending.
   std::vector<TriedMicroBatches> tried_micro_batches;
 

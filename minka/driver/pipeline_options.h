@@ -37,9 +37,17 @@ struct PipelineOptions {
   // stage, in equal parts or in powers of two, whatever is predicted to be faster
   // (planner/inter_op/stage_search.h).
   std::vector<int> submeshes;
+  // With neither: the numbers of devices that a mesh may have. Empty: powers of two, and equal
+  // parts of the cluster.
+  std::vector<int> submesh_choices;
   std::string schedule = "1f1b";                 // see ScheduleKinds
   std::vector<StageSearchOptions> stage_search;  // by stage; or empty
   bool operator==(const PipelineOptions&) const = default;
 };
+
+// Does anything say on what meshes stages run?
+inline bool GivesMeshes(const PipelineOptions& options) {
+  return !options.meshes.empty() || !options.submeshes.empty();
+}
 
 }  // namespace minka

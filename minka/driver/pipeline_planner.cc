@@ -159,7 +159,10 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes, bool saves_me
   std::vector<absl::StatusOr<std::vector<LayerCost>>> costs = layer_costs_.Of(asked);
   LayerWays out;
   for (size_t i = 0; i < kept.size(); ++i) {
-    if (!costs[i].ok()) continue;
+    if (!costs[i].ok()) {
+      out.refused.push_back({{kept[i].mesh, kept[i].splits_state}, costs[i].status()});
+      continue;
+    }
     StageWay way{.num_devices = static_cast<int>(kept[i].mesh.num_devices()),
                  .kept = *std::move(costs[i])};
     if (!recomputed.empty() && costs[kept.size() + i].ok())

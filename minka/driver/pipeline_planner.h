@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "minka/driver/layer_costs.h"
+#include "minka/driver/layer_ways.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/prepared_steps.h"
@@ -24,17 +25,6 @@ struct Assignment {
   std::vector<int> stage_of_layer;
   std::vector<std::vector<Mesh>> shapes;  // that each mesh may have
   std::vector<bool> splits_state;         // by stage, see StageRequest; empty: nowhere
-};
-
-// Where a way of the search over stages runs.
-struct MeshOfWay {
-  Mesh mesh;
-  bool splits_state = false;
-};
-
-struct LayerWays {
-  std::vector<StageWay> ways;
-  std::vector<MeshOfWay> meshes;  // by way
 };
 
 // A pipeline shaped to fit, see PipelinePlanner::PlanWithin.

@@ -16,9 +16,19 @@
 namespace minka {
 namespace {
 
-// Which numbers of devices a stage may have: powers of two, and equal parts of the cluster.
-std::vector<int> SubmeshSizes(const Cluster& cluster, int num_stages) {
+// Which numbers of devices a stage may have. InvalidArgument: the cluster has no such part.
+absl::StatusOr<std::vector<int>> SubmeshSizes(const PlanRequest& request, int num_stages) {
+  const Cluster& cluster = request.cluster;
   const int num_devices = cluster.num_devices();
+  if (const std::vector<int>& given = request.pipeline->submesh_choices; !given.empty()) {
+    for (const int size : given) {
+      if (size > num_devices)
+        return InvalidArgument("a submesh of {} devices may be chosen, but there are {}", size,
+                               num_devices);
+      RETURN_IF_ERROR(SubmeshShapes(cluster, size).status());
+    }
+    return given;
+  }
   std::set<int> sizes;
   for (int size = 1; size < num_devices; size *= 2) sizes.insert(size);
   for (int parts = 2; parts <= num_devices; ++parts) {
@@ -39,22 +49,24 @@ constexpr int kEndless = 1'000'000;
 constexpr int kMostDevicesOfAllShapes = 8;
 
 // As if every device did its even part of what the layers take on one.
-absl::StatusOr<LayerWays> EvenWays(PipelinePlanner& planner, const std::set<int>& sizes) {
+absl::StatusOr<std::vector<StageWay>> EvenWays(PipelinePlanner& planner,
+                                               const std::set<int>& sizes) {
   ASSIGN_OR_RETURN(const std::vector<double> load, planner.LoadOfLayers());
-  LayerWays out;
+  std::vector<StageWay> out;
   for (const int size : sizes) {
     StageWay way{.num_devices = size};
     for (const double of_layer : load) way.kept.push_back({.micro_batch_us = of_layer / size});
-    out.ways.push_back(std::move(way));
+    out.push_back(std::move(way));
   }
   return out;
 }
 
 // The meshes that a stage may have.
-absl::StatusOr<std::vector<Mesh>> Submeshes(const Cluster& cluster, int num_stages) {
+absl::StatusOr<std::vector<Mesh>> Submeshes(const PlanRequest& request, int num_stages) {
+  ASSIGN_OR_RETURN(const std::vector<int> sizes, SubmeshSizes(request, num_stages));
   std::vector<Mesh> meshes;
-  for (const int size : SubmeshSizes(cluster, num_stages)) {
-    ASSIGN_OR_RETURN(const std::vector<Mesh> shapes, SubmeshShapes(cluster, size));
+  for (const int size : sizes) {
+    ASSIGN_OR_RETURN(const std::vector<Mesh> shapes, SubmeshShapes(request.cluster, size));
     std::ranges::copy_if(shapes, std::back_inserter(meshes), [size](const Mesh& mesh) {
       return size <= kMostDevicesOfAllShapes || NumAxesThatSplit(mesh) <= 2;
     });
@@ -86,7 +98,7 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
   if (out.ways.ways.empty()) {
     std::set<int> sizes;
     for (const Mesh& mesh : out.meshes) sizes.insert(static_cast<int>(mesh.num_devices()));
-    ASSIGN_OR_RETURN(out.ways, EvenWays(planner, sizes));
+    ASSIGN_OR_RETURN(out.ways.ways, EvenWays(planner, sizes));
   }
   out.free = FindStages(out.ways.ways, out.input);
   return out;
@@ -258,6 +270,8 @@ class SubmeshSearch {
   absl::StatusOr<PlannedPipeline> Best() {
     Rank();
     best_->tried = std::move(tried_);
+    best_->searched = {std::move(found_), input_};
+    best_->searched->input.limit_bytes = request_.search.memory_limit_bytes;
     return *std::move(best_);
   }
 
@@ -318,7 +332,7 @@ class SubmeshSearch {
   const PlanRequest& request_;
   const Cluster& cluster_;
   const std::vector<Mesh> meshes_;
-  LayerWays found_;  // see LayersOnMeshes
+  LayerWays found_;  // see SearchedLayers
   const StageSearchInput input_;
   const std::vector<FoundPipeline> free_;
   std::vector<TriedSubmeshes> tried_;
@@ -334,13 +348,15 @@ class SubmeshSearch {
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
                                                      const PlanRequest& request, int num_stages) {
   RETURN_IF_ERROR(planner.CheckStages(num_stages > 0 ? num_stages : 2));
-  ASSIGN_OR_RETURN(std::vector<Mesh> meshes, Submeshes(request.cluster, num_stages));
+  ASSIGN_OR_RETURN(std::vector<Mesh> meshes, Submeshes(request, num_stages));
   const int num_devices = request.cluster.num_devices();
   ASSIGN_OR_RETURN(LayersOnMeshes out,
                    FindLayers(std::move(meshes), num_devices, planner, request, num_stages));
   if (!out.free.empty()) return out;
+  const std::vector<int>& choices = request.pipeline->submesh_choices;
   return InvalidArgument(
-      "{} devices do not go evenly on {} stages; name the submeshes", num_devices,
+      "{} devices do not go {} on {} stages; name the submeshes", num_devices,
+      choices.empty() ? "evenly" : fmt::format("in parts of {}", fmt::join(choices, ", ")),
       num_stages > 0 ? fmt::to_string(num_stages) : fmt::format("2 to {}", planner.num_layers()));
 }
 

@@ -15,7 +15,7 @@ namespace minka {
 // What layers by themselves say, before any pipeline is planned.
 struct LayersOnMeshes {
   std::vector<Mesh> meshes;  // that stages may have
-  LayerWays ways;            // without meshes: they are no plans
+  LayerWays ways;            // see SearchedLayers
   StageSearchInput input;
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };

@@ -76,11 +76,14 @@ absl::Status ReadStages(const std::string& text, const SearchLimits& limits,
 }
 
 // "1x2,1x4": hosts times devices per host.
-absl::Status ReadSubmeshes(const std::string& text, std::vector<int>& submeshes) {
+absl::Status ReadSubmeshes(std::string_view flag, const std::string& text,
+                           std::vector<int>& submeshes) {
   if (text.empty()) return absl::OkStatus();
   for (const std::string& item : SplitAtCommas(text)) {
     const absl::StatusOr<int> num_devices = ParseSubmesh(item);
-    if (!num_devices.ok()) return WithContext(num_devices.status(), "--submeshes " + text);
+    if (!num_devices.ok()) {
+      return WithContext(num_devices.status(), fmt::format("{} {}", flag, text));
+    }
     submeshes.push_back(*num_devices);
   }
   return absl::OkStatus();
@@ -175,6 +178,11 @@ void AddPipelineFlags(CLI::App& command, PlanningFlags& flags, const char* group
           "For pipeline: hosts x devices per host of each mesh, such as 1x2,1x4. Default: "
           "equal parts of the devices, or powers of two where these are predicted to be faster")
       ->group(group);
+  command
+      .add_option("--submesh-choices", flags.submesh_choices,
+                  "For pipeline, where meshes are searched: each has one of these hosts x devices "
+                  "per host, such as 1x2,1x4,2x4. Default: powers of two and equal parts")
+      ->group(group);
   command.add_option("--schedule", flags.schedule, "For pipeline: " + Schedules())
       ->capture_default_str()
       ->group(group);
@@ -193,12 +201,13 @@ absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& f
   const PlanningFlags defaults;
   if (flags.method != kPipelineMethod) {
     const bool is_asked_for = flags.layers != defaults.layers || flags.stages != defaults.stages ||
-                              !flags.submeshes.empty() || flags.schedule != defaults.schedule ||
-                              flags.dp || flags.op || flags.pp;
+                              !flags.submeshes.empty() || !flags.submesh_choices.empty() ||
+                              flags.schedule != defaults.schedule || flags.dp || flags.op ||
+                              flags.pp;
     if (!is_asked_for) return std::nullopt;
     return InvalidArgument(
-        "--pipeline-layers, --stages, --submeshes, --schedule, --dp, --op and --pp belong to "
-        "--method pipeline, not to {}",
+        "--pipeline-layers, --stages, --submeshes, --submesh-choices, --schedule, --dp, --op and "
+        "--pp belong to --method pipeline, not to {}",
         flags.method);
   }
   PipelineOptions options{.schedule = flags.schedule};
@@ -206,8 +215,15 @@ absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& f
   RETURN_IF_ERROR(ReadStages(flags.stages, limits, options));
   RETURN_IF_ERROR(CheckMeshesOnce(flags, options));
   if (!meshes.empty()) options.meshes = meshes;
-  RETURN_IF_ERROR(ReadSubmeshes(flags.submeshes, options.submeshes));
+  RETURN_IF_ERROR(ReadSubmeshes("--submeshes", flags.submeshes, options.submeshes));
   RETURN_IF_ERROR(ReadDegrees(flags, options));
+  RETURN_IF_ERROR(
+      ReadSubmeshes("--submesh-choices", flags.submesh_choices, options.submesh_choices));
+  if (!options.submesh_choices.empty() && GivesMeshes(options)) {
+    return InvalidArgument(
+        "--submesh-choices says what meshes are searched; these are given: drop it, or the flags "
+        "that give them");
+  }
   return options;
 }
 

@@ -1,12 +1,14 @@
 // `minka plan`: how a step is best split over a mesh, and how good that provably is.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "fmt/format.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
+#include "minka/driver/candidates_file.h"
 #include "minka/driver/describe_pipeline.h"
 #include "minka/driver/pipeline.h"
 #include "minka/report/pipeline_comparison.h"
@@ -25,7 +27,7 @@ namespace {
 struct PlanFlags {
   StepSource source;
   PlanningFlags planning;
-  std::string out, trace, plugin;
+  std::string out, trace, candidates, plugin;
   int top = 8;
   bool json = false;
 };
@@ -38,8 +40,25 @@ std::string DescribeTried(const std::vector<TriedMicroBatches>& tried) {
   return PipelineComparison(rows) + "\n";
 }
 
+// Which meshes stages could have.
+std::string DescribeChoices(const PlannedPipeline& planned) {
+  if (!planned.searched || planned.searched->ways.meshes.empty()) return "";
+  std::set<int64_t> sizes;
+  std::set<std::string> shapes;
+  for (const MeshOfWay& way : planned.searched->ways.meshes) {
+    sizes.insert(way.mesh.num_devices());
+    shapes.insert(way.mesh.ToString());
+  }
+  return fmt::format(
+      "each stage on {} devices, in {} shapes (--submesh-choices restricts them, --candidates "
+      "lists "
+      "what there was to choose from)\n",
+      fmt::join(sizes, ", "), shapes.size());
+}
+
 // What the search over submeshes tried, where that is more than one parting; "": it did not.
-std::string DescribeTried(const std::vector<TriedSubmeshes>& tried, int top) {
+std::string DescribeTried(const PlannedPipeline& planned, int top) {
+  const std::vector<TriedSubmeshes>& tried = planned.tried;
   if (tried.size() < 2 || top < 1) return "";
   std::vector<PipelineRow> rows;
   for (const TriedSubmeshes& parting : tried) rows.push_back(RowOf(parting));
@@ -49,7 +68,27 @@ std::string DescribeTried(const std::vector<TriedSubmeshes>& tried, int top) {
       num_shown < tried.size()
           ? fmt::format("and {} more (--top {})\n", tried.size() - num_shown, tried.size())
           : "";
-  return PipelineComparison(rows) + rest + "\n";
+  return PipelineComparison(rows) + rest + DescribeChoices(planned) + "\n";
+}
+
+absl::Status CheckCandidatesFlag(const std::string& file, const PlanRequest& request) {
+  if (file.empty()) return absl::OkStatus();
+  if (!request.pipeline || GivesMeshes(*request.pipeline)) {
+    return InvalidArgument(
+        "--candidates lists what a search over submeshes chooses from; that is --method pipeline "
+        "without given meshes");
+  }
+  if (!file.ends_with(".tsv") && !file.ends_with(".json")) {
+    return InvalidArgument("--candidates {}: the name ends neither in .tsv nor in .json", file);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteCandidates(const std::string& file, const PlannedPipeline& planned) {
+  if (file.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string text,
+                   file.ends_with(".tsv") ? CandidatesTsv(planned) : CandidatesJson(planned));
+  return WriteFile(file, text);
 }
 
 absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
@@ -65,11 +104,12 @@ absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
     ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
     RETURN_IF_ERROR(WriteFile(flags.trace, ChromeTrace(timeline)));
   }
+  RETURN_IF_ERROR(WriteCandidates(flags.candidates, planned));
   if (flags.json) return Print(json);
   if (flags.out == "-") return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string table, DescribePipeline(planned));
-  return Print(DescribeTried(planned.tried_micro_batches) +
-               DescribeTried(planned.tried, flags.top) + table);
+  return Print(DescribeTried(planned.tried_micro_batches) + DescribeTried(planned, flags.top) +
+               table);
 }
 
 absl::Status RunPlan(const PlanFlags& flags) {
@@ -78,6 +118,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
   }
   ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags.planning));
   RETURN_IF_ERROR(CheckTraceFlag(flags.trace, request.pipeline.has_value()));
+  RETURN_IF_ERROR(CheckCandidatesFlag(flags.candidates, request));
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
   RETURN_IF_ERROR(AddMeasuredCosts(flags.plugin, request));
   request.options = ToOptions(flags.source);
@@ -119,6 +160,10 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
                    "For pipeline: show so many of the partings of the devices that were tried, the "
                    "best first; 0: none")
       ->capture_default_str();
+  command->add_option(
+      "--candidates", flags->candidates,
+      "For pipeline: write what the search chose from to this file, FILE.tsv or FILE.json: for "
+      "each run of layers, mesh and way to run them there times, memory and why it was dropped");
   AddTraceFlag(*command, flags->trace, "as predicted");
   command->add_flag("--json", flags->json, "Print the content of plan.json instead of tables");
   command->add_option("--plugin", flags->plugin,

@@ -350,6 +350,7 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   if (flags.stages != defaults.stages) options["stages"] = flags.stages;
   if (flags.schedule != defaults.schedule) options["schedule"] = flags.schedule;
   put("submeshes", flags.submeshes);
+  put("submesh-choices", flags.submesh_choices);
   if (flags.dp) options["dp"] = fmt::to_string(*flags.dp);
   if (flags.op) options["op"] = fmt::to_string(*flags.op);
   if (flags.pp) options["pp"] = fmt::to_string(*flags.pp);
@@ -394,6 +395,7 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   get("pipeline-layers", flags.layers);
   get("stages", flags.stages);
   get("submeshes", flags.submeshes);
+  get("submesh-choices", flags.submesh_choices);
   get("schedule", flags.schedule);
   if (options.contains("dp")) RETURN_IF_ERROR(get_number("dp", flags.dp.emplace()));
   if (options.contains("op")) RETURN_IF_ERROR(get_number("op", flags.op.emplace()));

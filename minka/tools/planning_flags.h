@@ -26,7 +26,7 @@ struct PlanningFlags {
   std::string micro_batches = "auto";
   bool per_micro_batch = false;
   // Of a pipeline:
-  std::string layers = "marked", stages = "auto", submeshes, schedule = "1f1b";
+  std::string layers = "marked", stages = "auto", submeshes, submesh_choices, schedule = "1f1b";
   std::optional<int> dp, op, pp;
   std::string remat = "auto";
   std::string cost_model = "roofline";

@@ -17,6 +17,7 @@ const std::map<std::string, std::string>& Values() {
                                                             {"--submeshes", "1x2,1x4"},
                                                             {"--schedule", "gpipe"},
                                                             {"--dp", "2"},
+                                                            {"--submesh-choices", "1x2,1x4"},
                                                             {"--op", "2"},
                                                             {"--pp", "2"},
                                                             {"--mesh", "data=2,model=4"},

@@ -242,6 +242,63 @@ TEST_F(PipelineCommandTest, StagesGetUnequalMeshesWhereTheyDoNotDivideTheDevices
   EXPECT_THAT(meshes, testing::UnorderedElementsAre("x=1", "x=1", "x=2"));
 }
 
+std::vector<std::vector<std::string>> CellsOf(const std::string& tsv) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream lines(tsv);
+  for (std::string line; std::getline(lines, line);) {
+    // Or the last cell is lost where it is empty.
+    std::istringstream cells(line + '\t');
+    rows.emplace_back();
+    for (std::string cell; std::getline(cells, cell, '\t');) rows.back().push_back(cell);
+  }
+  return rows;
+}
+
+// The candidates say what the plan was made of, and restricting them restricts it.
+TEST_F(PipelineCommandTest, CandidatesAreListedAndRestricted) {
+  const std::string plan = fmt::format("plan {} --method pipeline --num-devices 8 ", kSmallGpt) +
+                           "--micro-batches 2 --memory-limit 1GiB ";
+  const Outcome listed = Run(plan + "--candidates all.tsv --out plan.json");
+  ASSERT_EQ(listed.exit_code, 0) << listed.err;
+  EXPECT_THAT(listed.out, HasSubstr("each stage on 1, 2, 4 devices, in "));
+  const std::vector<std::vector<std::string>> rows = CellsOf(Slurp(Path("all.tsv")));
+  ASSERT_GT(rows.size(), 4U);
+  std::map<std::string, size_t> columns;
+  for (size_t i = 0; i < rows[0].size(); ++i) columns[rows[0][i]] = i;
+  const auto json = nlohmann::json::parse(Slurp(Path("plan.json")));
+  std::set<std::string> stages;
+  int num_dropped = 0;
+  for (size_t i = 1; i < rows.size(); ++i) {
+    ASSERT_EQ(rows[i].size(), rows[0].size()) << i;
+    const auto cell = [&](const std::string& column) { return rows[i][columns.at(column)]; };
+    if (!cell("stage_of_plan").empty()) {
+      stages.insert(cell("stage_of_plan"));
+      const auto& stage = json["stages"][std::stoi(cell("stage_of_plan"))];
+      EXPECT_EQ(stage["plan"]["stages"][0]["layers"][0], std::stoi(cell("first_layer")));
+    }
+    if (!cell("equal_to").empty()) continue;
+    num_dropped += !cell("why_dropped").empty();
+    EXPECT_EQ(cell("available_bytes"), fmt::to_string(1 << 30));
+    EXPECT_NEAR(2 * (std::stod(cell("forward_us")) + std::stod(cell("backward_us"))) +
+                    std::stod(cell("update_us")),
+                std::stod(cell("step_us")), 1e-4 * std::stod(cell("step_us")));
+  }
+  EXPECT_EQ(stages.size(), json["stages"].size());
+  EXPECT_GT(num_dropped, 0);
+
+  const Outcome restricted =
+      Run(plan + "--submesh-choices 1x4 --candidates four.json --out 4.json");
+  ASSERT_EQ(restricted.exit_code, 0) << restricted.err;
+  for (const auto& candidate : nlohmann::json::parse(Slurp(Path("four.json")))["candidates"]) {
+    if (!candidate.contains("equal_to")) {
+      EXPECT_EQ(candidate["devices"], 4);
+    }
+  }
+  for (const auto& stage : nlohmann::json::parse(Slurp(Path("4.json")))["stages"])
+    EXPECT_THAT(stage["plan"]["stages"][0]["mesh"].get<std::string>(),
+                testing::AnyOf("x=4", "x=2,y=2"));
+}
+
 TEST_F(PipelineCommandTest, TrainsAndResumesWithoutAPipeline) {
   const Outcome train = Run(fmt::format(
       "train {} --method pipeline --dp 1 --op 2 --pp 2 --micro-batches 2 --steps 2 --check 1 "
@@ -318,6 +375,12 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --schedule inference"),
               HasSubstr("runs forward passes only, and gpt-tiny has a backward pass"));
   EXPECT_THAT(refusal("--method pipeline --submeshes 2,2"), HasSubstr("2 is no hosts x devices"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --submesh-choices 2"),
+              HasSubstr("--submesh-choices 2: 2 is no hosts x devices"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --submesh-choices 1x4"),
+              HasSubstr("a submesh of 4 devices may be chosen, but there are 2"));
+  EXPECT_THAT(refusal("--method pipeline --submeshes 1x1,1x1 --submesh-choices 1x1"),
+              HasSubstr("--submesh-choices says what meshes are searched; these are given"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 8 --dp 3 --pp 2"),
               HasSubstr("must be the number of devices"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --memory-limit 1MiB"),

@@ -14,61 +14,17 @@ constexpr int kMostBlocks = 64;
 constexpr double kBoundStep = 1.01;
 constexpr int kMostBounds = 64;
 
-// Sums over the first layers of one way, and the largest transients of runs.
-class Prefixes {
- public:
-  explicit Prefixes(const std::vector<LayerCost>& layers)
-      : sums_(1), most_transient_(layers.size()) {
-    for (const LayerCost& layer : layers) {
-      LayerCost sum = sums_.back();
-      sum.micro_batch_us += layer.micro_batch_us;
-      sum.step_us += layer.step_us;
-      sum.static_bytes += layer.static_bytes;
-      sum.saved_bytes += layer.saved_bytes;
-      sum.update_bytes += layer.update_bytes;
-      sums_.push_back(sum);
-    }
-    for (size_t begin = 0; begin < layers.size(); ++begin) {
-      int64_t most = 0;
-      for (size_t i = begin; i < layers.size(); ++i) {
-        most = std::max(most, layers[i].transient_bytes);
-        most_transient_[begin].push_back(most);
-      }
-    }
-  }
-
-  bool empty() const { return most_transient_.empty(); }
-
-  // Of layers begin to end.
-  LayerCost Sum(int begin, int end) const {
-    const LayerCost &low = sums_[begin], &high = sums_[end];
-    return {.micro_batch_us = high.micro_batch_us - low.micro_batch_us,
-            .step_us = high.step_us - low.step_us,
-            .static_bytes = high.static_bytes - low.static_bytes,
-            .saved_bytes = high.saved_bytes - low.saved_bytes,
-            .update_bytes = high.update_bytes - low.update_bytes,
-            .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0};
-  }
-
- private:
-  std::vector<LayerCost> sums_;
-  std::vector<std::vector<int64_t>> most_transient_;  // by first layer and number of others
-};
-
 class StageSearch {
  public:
   StageSearch(const std::vector<StageWay>& ways, const StageSearchInput& options)
       : ways_(ways),
         options_(options),
+        estimates_(ways),
         num_layers_(static_cast<int>(ways.front().kept.size())),
         block_(std::max(1, options.num_devices / kMostBlocks)),
         num_blocks_(options.num_devices / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
                                             : std::min(num_layers_, num_blocks_)) {
-    for (const StageWay& way : ways) {
-      kept_.emplace_back(way.kept);
-      recomputed_.emplace_back(way.recomputed);
-    }
     may_begin_.assign(num_layers_ + 1, options.stage_begins.empty());
     for (const int layer : options.stage_begins) may_begin_[layer] = true;
     may_begin_[num_layers_] = true;
@@ -123,11 +79,6 @@ class StageSearch {
     choices_.resize(sizes_.size());
   }
 
-  int InFlight(int from_end) const {
-    const auto& known = options_.in_flight;
-    return known[std::min(from_end, static_cast<int>(known.size()) - 1)];
-  }
-
   // May a mesh of so many devices begin at the device?
   bool MayBegin(int device, int size) const {
     const int host = options_.devices_per_host;
@@ -136,30 +87,7 @@ class StageSearch {
   }
 
   double Work(const FoundStage& stage) const {
-    return (options_.num_micro_batches - 1) * stage.micro_batch_us + stage.step_us;
-  }
-
-  FoundStage StageOf(int way, int begin, int end, int num_recomputed, int in_flight) const {
-    const int middle = begin + num_recomputed;
-    LayerCost sum = kept_[way].Sum(middle, end);
-    if (num_recomputed > 0) {
-      const LayerCost first = recomputed_[way].Sum(begin, middle);
-      sum.micro_batch_us += first.micro_batch_us;
-      sum.step_us += first.step_us;
-      sum.static_bytes += first.static_bytes;
-      sum.saved_bytes += first.saved_bytes;
-      sum.update_bytes += first.update_bytes;
-      sum.transient_bytes = std::max(sum.transient_bytes, first.transient_bytes);
-    }
-    return {.begin_layer = begin,
-            .end_layer = end,
-            .way = way,
-            .num_recomputed = num_recomputed,
-            .micro_batch_us = sum.micro_batch_us,
-            .step_us = sum.step_us,
-            .bytes = sum.static_bytes + std::max(in_flight * sum.saved_bytes, sum.update_bytes) +
-                     sum.transient_bytes,
-            .saved_bytes = sum.saved_bytes};
+    return (options_.num_micro_batches - 1) * stage.cost.micro_batch_us + stage.cost.step_us;
   }
 
   bool Fits(const FoundStage& stage) const {
@@ -168,21 +96,22 @@ class StageSearch {
 
   // With as little recomputed as fits; nothing where that is too much.
   std::optional<FoundStage> LeastRecomputed(int way, int begin, int end, int in_flight) const {
-    const FoundStage plain = StageOf(way, begin, end, 0, in_flight);
+    const FoundStage plain = estimates_.StageOf(way, begin, end, 0, in_flight);
     if (Fits(plain)) return plain;
     int too_few = 0, enough = end - begin;
-    if (recomputed_[way].empty() || !Fits(StageOf(way, begin, end, enough, in_flight))) {
+    if (!estimates_.MayRecompute(way) ||
+        !Fits(estimates_.StageOf(way, begin, end, enough, in_flight))) {
       return std::nullopt;
     }
     while (enough - too_few > 1) {
       const int middle = (too_few + enough) / 2;
-      (Fits(StageOf(way, begin, end, middle, in_flight)) ? enough : too_few) = middle;
+      (Fits(estimates_.StageOf(way, begin, end, middle, in_flight)) ? enough : too_few) = middle;
     }
-    return StageOf(way, begin, end, enough, in_flight);
+    return estimates_.StageOf(way, begin, end, enough, in_flight);
   }
 
   std::optional<FoundStage> Fastest(int size, int begin, int end, int from_end) {
-    const int in_flight = InFlight(from_end);
+    const int in_flight = options_.InFlight(from_end);
     // Without a limit it does not matter how many are in flight.
     const int row = options_.limit_bytes ? in_flight : 0;
     std::vector<std::vector<Choice>>& rows = choices_[size];
@@ -191,7 +120,7 @@ class StageSearch {
     Choice& choice = rows[row][begin * (num_layers_ + 1) + end];
     if (choice.is_known) {
       if (choice.way < 0) return std::nullopt;
-      return StageOf(choice.way, begin, end, choice.num_recomputed, in_flight);
+      return estimates_.StageOf(choice.way, begin, end, choice.num_recomputed, in_flight);
     }
     choice.is_known = true;
     std::optional<FoundStage> best;
@@ -206,7 +135,7 @@ class StageSearch {
   }
 
   bool Less(const FoundStage& one, const FoundStage& other) const {
-    return one.micro_batch_us + Work(one) < other.micro_batch_us + Work(other);
+    return options_.BusyUs(one) < options_.BusyUs(other);
   }
 
   // No pipeline has less work in its largest stage: not its dearest layer, nor the mean over
@@ -216,7 +145,7 @@ class StageSearch {
     for (int layer = 0; layer < num_layers_; ++layer) {
       double least = kUnreached, least_share = kUnreached;
       for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
-        const double work = Work(StageOf(way, layer, layer + 1, 0, 0));
+        const double work = Work(estimates_.StageOf(way, layer, layer + 1, 0, 0));
         least = std::min(least, work);
         least_share = std::min(least_share, work * ways_[way].num_devices);
       }
@@ -260,7 +189,7 @@ class StageSearch {
         // More layers neither take less nor fit better.
         if (!stage || Work(*stage) > bound) break;
         Entry& entry = At(from_end, begin, block);
-        const double sum = behind + stage->micro_batch_us;
+        const double sum = behind + stage->cost.micro_batch_us;
         if (sum < entry.sum_us) entry = {.sum_us = sum, .end_layer = end, .size = size};
       }
     }
@@ -289,7 +218,7 @@ class StageSearch {
       const Entry entry = At(from_end, begin, block);
       out.stages.push_back(*Fastest(entry.size, begin, entry.end_layer, from_end));
       most_work = std::max(most_work, Work(out.stages.back()));
-      sum += out.stages.back().micro_batch_us;
+      sum += out.stages.back().cost.micro_batch_us;
       begin = entry.end_layer;
       block += sizes_[entry.size] / block_;
     }
@@ -299,8 +228,8 @@ class StageSearch {
 
   const std::vector<StageWay>& ways_;
   const StageSearchInput& options_;
+  const StageEstimates estimates_;
   const int num_layers_, block_, num_blocks_, most_stages_;
-  std::vector<Prefixes> kept_, recomputed_;                // by way
   std::vector<char> may_begin_;                            // by layer
   std::vector<int> sizes_;                                 // of meshes, in devices
   std::vector<std::vector<int>> of_size_;                  // ways

@@ -3,34 +3,17 @@
 //
 // For each bound on the work of a stage, a dynamic program from the last stage to the first finds
 // the least sum of the stages' times, as Alpa's does (OSDI'22, section 5.2). Stages count from the
-// end there, since that is what says how many micro-batches one holds at once. Estimates leave out
-// what transfers take and what layers of one stage share.
+// end there, since that is what says how many micro-batches one holds at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "minka/planner/inter_op/stage_estimate.h"
 
 namespace minka {
-
-// Of one layer, on a device of its mesh.
-struct LayerCost {
-  double micro_batch_us = 0;    // forward and backward pass
-  double step_us = 0;           // once per step: its update
-  int64_t static_bytes = 0;     // all the time: state, sums over micro-batches
-  int64_t saved_bytes = 0;      // of each micro-batch between its forward and its backward pass
-  int64_t update_bytes = 0;     // while it is updated, when no micro-batch is there
-  int64_t transient_bytes = 0;  // at most, beside these
-};
-
-// A way to run layers: a mesh, with how they are searched there.
-struct StageWay {
-  int num_devices = 1;
-  std::vector<LayerCost> kept;        // by layer
-  std::vector<LayerCost> recomputed;  // by layer, everything recomputed; empty: that is no choice
-};
 
 struct StageSearchInput {
   int num_devices = 1, devices_per_host = 1;
@@ -42,15 +25,18 @@ struct StageSearchInput {
   // How many micro-batches the n-th stage from the end holds at once, from n = 1 on; the last one
   // holds for all before it.
   std::vector<int> in_flight = {0, 1};
-};
 
-struct FoundStage {
-  int begin_layer = 0, end_layer = 0;
-  int way = 0;
-  int num_recomputed = 0;  // of its layers, the first ones
-  double micro_batch_us = 0, step_us = 0;
-  int64_t bytes = 0;        // per device, with all micro-batches that it holds
-  int64_t saved_bytes = 0;  // of these, of each micro-batch
+  int InFlight(int from_end) const {
+    return in_flight[std::min(from_end, static_cast<int>(in_flight.size()) - 1)];
+  }
+  // May a stage begin at the layer, or end before it?
+  bool MayBegin(int layer) const {
+    return stage_begins.empty() || std::ranges::find(stage_begins, layer) != stage_begins.end();
+  }
+  // What a step of the stage takes, waiting aside.
+  double BusyUs(const FoundStage& stage) const {
+    return num_micro_batches * stage.cost.micro_batch_us + stage.cost.step_us;
+  }
 };
 
 struct FoundPipeline {

@@ -1,0 +1,186 @@
+#include "minka/driver/candidates_file.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+#include "minka/base/status.h"
+#include "minka/planner/inter_op/stage_candidates.h"
+#include "minka/report/format.h"
+
+namespace minka {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The columns, by name in a row.
+constexpr std::string_view kColumns[] = {"first_layer",
+                                         "last_layer",
+                                         "equal_to",
+                                         "devices",
+                                         "mesh",
+                                         "state",
+                                         "recomputed",
+                                         "forward_us",
+                                         "backward_us",
+                                         "update_us",
+                                         "step_us",
+                                         "peak_bytes",
+                                         "static_bytes",
+                                         "saved_bytes_per_micro_batch",
+                                         "update_bytes",
+                                         "temporary_bytes",
+                                         "available_bytes",
+                                         "most_stages_behind",
+                                         "why_dropped",
+                                         "stage_of_plan"};
+
+std::string TextOf(LayerRun layers) {
+  return layers.end - layers.begin == 1 ? fmt::to_string(layers.begin)
+                                        : fmt::format("{}-{}", layers.begin, layers.end - 1);
+}
+
+class CandidateRows {
+ public:
+  explicit CandidateRows(const PlannedPipeline& planned)
+      : plan_(planned.plan), searched_(*planned.searched) {}
+
+  std::vector<Json> Rows() const {
+    std::vector<Json> rows;
+    for (const CandidateRun& run : ListCandidates(searched_.ways.ways, searched_.input)) {
+      if (run.equal_to) {
+        Json row = RowOf(run.layers);
+        row["equal_to"] = TextOf(*run.equal_to);
+        if (const auto stage = StageOf(run.layers)) row["stage_of_plan"] = *stage;
+        rows.push_back(std::move(row));
+      }
+      for (const StageCandidate& candidate : run.candidates) rows.push_back(RowOf(run, candidate));
+    }
+    return rows;
+  }
+
+ private:
+  static Json RowOf(LayerRun layers) {
+    Json row;
+    row["first_layer"] = layers.begin;
+    row["last_layer"] = layers.end - 1;
+    return row;
+  }
+
+  Json RowOf(const CandidateRun& run, const StageCandidate& candidate) const {
+    const FoundStage& stage = candidate.stage;
+    const MeshOfWay& where = searched_.ways.meshes[stage.way];
+    const LayerCost& cost = stage.cost;
+    Json row = RowOf(run.layers);
+    row["devices"] = where.mesh.num_devices();
+    row["mesh"] = where.mesh.ToString();
+    row["state"] = where.splits_state ? "split" : "whole";
+    row["recomputed"] = stage.num_recomputed > 0 ? "all" : "none";
+    row["forward_us"] = cost.forward_us;
+    row["backward_us"] = cost.micro_batch_us - cost.forward_us;
+    row["update_us"] = cost.step_us;
+    row["step_us"] = searched_.input.BusyUs(stage);
+    row["peak_bytes"] = stage.bytes;
+    row["static_bytes"] = cost.static_bytes;
+    row["saved_bytes_per_micro_batch"] = cost.saved_bytes;
+    row["update_bytes"] = cost.update_bytes;
+    row["temporary_bytes"] = cost.transient_bytes;
+    if (searched_.input.limit_bytes) row["available_bytes"] = *searched_.input.limit_bytes;
+    row["most_stages_behind"] = candidate.most_stages_behind;
+    if (const std::string why = WhyDropped(run, candidate); !why.empty()) row["why_dropped"] = why;
+    const auto number = StageOf(run.layers);
+    if (number && plan_.stages[*number].plan.stage.mesh == where.mesh)
+      row["stage_of_plan"] = *number;
+    return row;
+  }
+
+  std::string WhyDropped(const CandidateRun& run, const StageCandidate& candidate) const {
+    switch (candidate.state) {
+      case CandidateState::kFastest:
+        return "";
+      case CandidateState::kTooLarge:
+        return fmt::format("needs {} as the last stage, there are {}",
+                           FormatBytes(candidate.stage.bytes),
+                           FormatBytes(*searched_.input.limit_bytes));
+      case CandidateState::kSlower:
+        break;
+    }
+    const auto num_devices = [&](const StageCandidate& of) {
+      return searched_.ways.ways[of.stage.way].num_devices;
+    };
+    const auto fastest = std::ranges::find_if(run.candidates, [&](const StageCandidate& other) {
+      return other.state == CandidateState::kFastest && num_devices(other) == num_devices(candidate);
+    });
+    return fmt::format("slower than on {}",
+                       searched_.ways.meshes[fastest->stage.way].mesh.ToString());
+  }
+
+  // The stage of the plan that these layers are.
+  std::optional<int> StageOf(LayerRun layers) const {
+    const std::vector<int>& stages = plan_.stage_of_layer;
+    const int stage = stages[layers.begin];
+    const auto [begin, end] = std::ranges::equal_range(stages, stage);
+    if (begin - stages.begin() != layers.begin || end - stages.begin() != layers.end)
+      return std::nullopt;
+    return stage;
+  }
+
+  const PipelinePlan& plan_;
+  const SearchedLayers& searched_;
+};
+
+absl::StatusOr<std::vector<Json>> RowsOf(const PlannedPipeline& planned) {
+  if (!planned.searched) {
+    return FailedPrecondition(
+        "there are no candidates: the submeshes were given, not searched for");
+  }
+  const LayerWays& ways = planned.searched->ways;
+  if (ways.meshes.empty()) {
+    return FailedPrecondition(
+        "there are no candidates: the search over stages went by the work of layers, which cannot "
+        "be planned alone{}",
+        ways.refused.empty() ? "" : ": " + Message(ways.refused.front().why));
+  }
+  return CandidateRows(planned).Rows();
+}
+
+std::string CellOf(const Json& row, std::string_view column) {
+  const auto found = row.find(column);
+  if (found == row.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_number_float()) return fmt::format("{:.6g}", found->get<double>());
+  return found->dump();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CandidatesTsv(const PlannedPipeline& planned) {
+  ASSIGN_OR_RETURN(const std::vector<Json> rows, RowsOf(planned));
+  std::string text = fmt::format("{}\n", fmt::join(kColumns, "\t"));
+  for (const Json& row : rows) {
+    for (const std::string_view column : kColumns) {
+      if (column != kColumns[0]) text += '\t';
+      text += CellOf(row, column);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> CandidatesJson(const PlannedPipeline& planned) {
+  ASSIGN_OR_RETURN(std::vector<Json> rows, RowsOf(planned));
+  Json out;
+  out["candidates"] = std::move(rows);
+  out["refused"] = Json::array();
+  for (const RefusedWay& refused : planned.searched->ways.refused) {
+    out["refused"].push_back({{"mesh", refused.where.mesh.ToString()},
+                              {"state", refused.where.splits_state ? "split" : "whole"},
+                              {"why", Message(refused.why)}});
+  }
+  return out.dump(1) + "\n";
+}
+
+}  // namespace minka

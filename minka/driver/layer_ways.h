@@ -1,0 +1,37 @@
+// The ways to run the layers of a step that a search over stages chooses from.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "minka/planner/inter_op/stage_search.h"
+#include "minka/sharding/mesh.h"
+
+namespace minka {
+
+// Where a way of the search over stages runs.
+struct MeshOfWay {
+  Mesh mesh;
+  bool splits_state = false;  // see StageRequest
+};
+
+// A way in which layers cannot be planned.
+struct RefusedWay {
+  MeshOfWay where;
+  absl::Status why;
+};
+
+struct LayerWays {
+  std::vector<StageWay> ways;
+  std::vector<MeshOfWay> meshes;  // by way
+  std::vector<RefusedWay> refused;
+};
+
+// What a search over stages chose from. Without meshes no layer could be planned by itself, and it
+// went by the work of layers alone.
+struct SearchedLayers {
+  LayerWays ways;
+  StageSearchInput input;
+};
+
+}  // namespace minka

@@ -1,0 +1,64 @@
+#include "minka/planner/inter_op/stage_estimate.h"
+
+#include <algorithm>
+
+namespace minka {
+namespace {
+
+LayerCost Together(const LayerCost& one, const LayerCost& other) {
+  return {.forward_us = one.forward_us + other.forward_us,
+          .micro_batch_us = one.micro_batch_us + other.micro_batch_us,
+          .step_us = one.step_us + other.step_us,
+          .static_bytes = one.static_bytes + other.static_bytes,
+          .saved_bytes = one.saved_bytes + other.saved_bytes,
+          .update_bytes = one.update_bytes + other.update_bytes,
+          .transient_bytes = std::max(one.transient_bytes, other.transient_bytes)};
+}
+
+}  // namespace
+
+StageEstimates::Prefixes::Prefixes(const std::vector<LayerCost>& layers)
+    : sums_(1), most_transient_(layers.size()) {
+  for (const LayerCost& layer : layers) sums_.push_back(Together(sums_.back(), layer));
+  for (size_t begin = 0; begin < layers.size(); ++begin) {
+    int64_t most = 0;
+    for (size_t i = begin; i < layers.size(); ++i) {
+      most = std::max(most, layers[i].transient_bytes);
+      most_transient_[begin].push_back(most);
+    }
+  }
+}
+
+LayerCost StageEstimates::Prefixes::Sum(int begin, int end) const {
+  const LayerCost &low = sums_[begin], &high = sums_[end];
+  return {.forward_us = high.forward_us - low.forward_us,
+          .micro_batch_us = high.micro_batch_us - low.micro_batch_us,
+          .step_us = high.step_us - low.step_us,
+          .static_bytes = high.static_bytes - low.static_bytes,
+          .saved_bytes = high.saved_bytes - low.saved_bytes,
+          .update_bytes = high.update_bytes - low.update_bytes,
+          .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0};
+}
+
+StageEstimates::StageEstimates(const std::vector<StageWay>& ways) {
+  for (const StageWay& way : ways) {
+    kept_.emplace_back(way.kept);
+    recomputed_.emplace_back(way.recomputed);
+  }
+}
+
+FoundStage StageEstimates::StageOf(int way, int begin, int end, int num_recomputed,
+                                   int in_flight) const {
+  const int middle = begin + num_recomputed;
+  LayerCost cost = kept_[way].Sum(middle, end);
+  if (num_recomputed > 0) cost = Together(cost, recomputed_[way].Sum(begin, middle));
+  return {.begin_layer = begin,
+          .end_layer = end,
+          .way = way,
+          .num_recomputed = num_recomputed,
+          .cost = cost,
+          .bytes = cost.static_bytes + std::max(in_flight * cost.saved_bytes, cost.update_bytes) +
+                   cost.transient_bytes};
+}
+
+}  // namespace minka

@@ -1,0 +1,60 @@
+// What a stage takes, by what each of its layers takes by itself on the stage's mesh. Estimates
+// leave out what transfers take and what layers of one stage share.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace minka {
+
+// Of one layer, on a device of its mesh; of several layers the sum, and of transients the largest.
+struct LayerCost {
+  double forward_us = 0;        // of micro_batch_us, its forward pass
+  double micro_batch_us = 0;    // forward and backward pass
+  double step_us = 0;           // once per step: its update
+  int64_t static_bytes = 0;     // all the time: state, sums over micro-batches
+  int64_t saved_bytes = 0;      // of each micro-batch between its forward and its backward pass
+  int64_t update_bytes = 0;     // while it is updated, when no micro-batch is there
+  int64_t transient_bytes = 0;  // at most, beside these
+  bool operator==(const LayerCost&) const = default;
+};
+
+// A way to run layers: a mesh, with how they are searched there.
+struct StageWay {
+  int num_devices = 1;
+  std::vector<LayerCost> kept;        // by layer
+  std::vector<LayerCost> recomputed;  // by layer, everything recomputed; empty: that is no choice
+};
+
+struct FoundStage {
+  int begin_layer = 0, end_layer = 0;
+  int way = 0;
+  int num_recomputed = 0;  // of its layers, the first ones
+  LayerCost cost;          // of its layers
+  int64_t bytes = 0;       // per device, with all micro-batches that it holds
+};
+
+class StageEstimates {
+ public:
+  explicit StageEstimates(const std::vector<StageWay>& ways);
+
+  // Of layers begin to end, the first of them recomputed, that hold so many micro-batches at once.
+  FoundStage StageOf(int way, int begin, int end, int num_recomputed, int in_flight) const;
+  bool MayRecompute(int way) const { return !recomputed_[way].empty(); }
+
+ private:
+  // Sums over the first layers of one way, and the largest transients of runs.
+  class Prefixes {
+   public:
+    explicit Prefixes(const std::vector<LayerCost>& layers);
+    bool empty() const { return most_transient_.empty(); }
+    LayerCost Sum(int begin, int end) const;
+
+   private:
+    std::vector<LayerCost> sums_;
+    std::vector<std::vector<int64_t>> most_transient_;  // by first layer and number of others
+  };
+  std::vector<Prefixes> kept_, recomputed_;  // by way
+};
+
+}  // namespace minka
