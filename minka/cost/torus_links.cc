@@ -84,8 +84,8 @@ double TorusLinks::GatherUs(double bytes, const Box& box) const {
     slowest = std::min(slowest, Rate(line));
     num_members *= static_cast<double>(line.size);
   }
-  const double at_once = bytes * (num_members - 1) / num_members /
-                         (slowest * static_cast<double>(box.size()));
+  const double at_once =
+      bytes * (num_members - 1) / num_members / (slowest * static_cast<double>(box.size()));
   double in_turns = 0, gathered = bytes / num_members;
   for (const Line& line : by_rate) {
     in_turns += gathered * static_cast<double>(line.size - 1) / Rate(line);
@@ -110,8 +110,8 @@ double TorusLinks::CollectiveUs(ReshardKind kind, double bytes, AxisSet axes) co
   double slowest = 0;
   for (const Box& box : boxes_[axes.bits()]) {
     if (box.empty()) continue;
-    const double moved = kind == ReshardKind::kAllToAll ? AllToAllUs(bytes, box)
-                                                        : GatherUs(bytes, box);
+    const double moved =
+        kind == ReshardKind::kAllToAll ? AllToAllUs(bytes, box) : GatherUs(bytes, box);
     const double once = LatencyUs(box) + moved;
     slowest = std::max(slowest, kind == ReshardKind::kAllReduce ? 2 * once : once);
   }

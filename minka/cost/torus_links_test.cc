@@ -14,7 +14,8 @@ constexpr Link kLink = {.latency_us = 0, .bytes_per_us = kRate};
 constexpr double kBytes = 1 << 20;
 
 double GatherUs(std::vector<int> torus, const Mesh& mesh, AxisSet axes) {
-  return TorusLinks({.sizes = std::move(torus)}, kLink, mesh).CollectiveUs(ReshardKind::kAllGather, kBytes, axes);
+  return TorusLinks({.sizes = std::move(torus)}, kLink, mesh)
+      .CollectiveUs(ReshardKind::kAllGather, kBytes, axes);
 }
 
 TEST(TorusLinks, ShortDimensionsMayNotWrap) {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 #include "minka/base/status.h"
 #include "minka/planner/inter_op/stage_candidates.h"
 #include "minka/report/format.h"
+#include "nlohmann/json.hpp"
 
 namespace minka {
 namespace {
@@ -112,7 +112,8 @@ class CandidateRows {
       return searched_.ways.ways[of.stage.way].num_devices;
     };
     const auto fastest = std::ranges::find_if(run.candidates, [&](const StageCandidate& other) {
-      return other.state == CandidateState::kFastest && num_devices(other) == num_devices(candidate);
+      return other.state == CandidateState::kFastest &&
+             num_devices(other) == num_devices(candidate);
     });
     return fmt::format("slower than on {}",
                        searched_.ways.meshes[fastest->stage.way].mesh.ToString());

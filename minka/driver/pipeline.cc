@@ -113,8 +113,11 @@ MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan) {
   return {.num_micro_batches = plan.num_micro_batches, .per_micro_batch = plan.per_micro_batch};
 }
 
-absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned, Platform platform,
-                                              const std::vector<std::vector<ValueVersion>>& kept) {
+namespace {
+
+absl::StatusOr<PipelineProgram> LowerAs(const Schedule& schedule, const PlannedPipeline& planned,
+                                        Platform platform,
+                                        const std::vector<std::vector<ValueVersion>>& kept) {
   const size_t num_stages = planned.plan.stages.size();
   std::vector<StagePlan> plans;
   for (const PipelineStagePlan& stage : planned.plan.stages) plans.push_back(stage.plan.stage);
@@ -130,7 +133,28 @@ absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned, Pl
       return WithContext(lowered[stage].status(), fmt::format("stage {}", stage));
     programs.push_back(*std::move(lowered[stage]));
   }
-  return Emit(planned.schedule, planned.staged, plans, programs, kept);
+  return Emit(schedule, planned.staged, plans, programs, kept);
+}
+
+}  // namespace
+
+absl::StatusOr<PipelineProgram> LowerPipeline(const PlannedPipeline& planned, Platform platform,
+                                              const std::vector<std::vector<ValueVersion>>& kept) {
+  return LowerAs(planned.schedule, planned, platform, kept);
+}
+
+absl::StatusOr<PipelineProgram> LowerForMemory(const PlannedPipeline& planned, Platform platform) {
+  ASSIGN_OR_RETURN(PipelineProgram program,
+                   LowerAs(ShortestAlike(planned.schedule), planned, platform, /*kept=*/{}));
+  for (MeshProgram& mesh : program.meshes) {
+    // The numbers of all micro-batches are there from the beginning.
+    const auto num_wanted = static_cast<size_t>(planned.schedule.shape.num_micro_batches);
+    while (!mesh.numbers.empty() && mesh.numbers.size() < num_wanted) {
+      mesh.slots.push_back(mesh.slots[mesh.numbers.back()]);
+      mesh.numbers.push_back(static_cast<int>(mesh.slots.size()) - 1);
+    }
+  }
+  return program;
 }
 
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes) {

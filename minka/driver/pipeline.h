@@ -100,6 +100,10 @@ absl::StatusOr<PipelineProgram> LowerPipeline(
     const PlannedPipeline& planned, Platform platform,
     const std::vector<std::vector<ValueVersion>>& kept = {});
 
+// As LowerPipeline, of as few micro-batches as need the same memory: what many of them make of the
+// lists takes long.
+absl::StatusOr<PipelineProgram> LowerForMemory(const PlannedPipeline& planned, Platform platform);
+
 // ResourceExhausted where a device needs more than the limit.
 absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes);
 

@@ -236,7 +236,7 @@ absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
   const double all = timeline.step_time * static_cast<double>(timeline.idle.size());
   plan.bubble = all > 0 ? idle / all : 0;
   plan.transfers = TransfersOf(cluster, planned);
-  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(planned, cluster.platform()));
+  ASSIGN_OR_RETURN(const PipelineProgram program, LowerForMemory(planned, cluster.platform()));
   SetMemory(program, TemporariesOfPrograms(cluster.platform(), planned, program), plan);
   return absl::OkStatus();
 }

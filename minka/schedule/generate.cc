@@ -71,4 +71,16 @@ absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape
   return schedule;
 }
 
+Schedule ShortestAlike(const Schedule& schedule) {
+  PipelineShape shape = schedule.shape;
+  // Every mesh has begun and repeats what it does, before it comes to the end; a multiple of the
+  // meshes, which some schedules need.
+  const int least = 2 * schedule.num_stages() + 2;
+  shape.num_micro_batches = (least / shape.num_meshes + 1) * shape.num_meshes;
+  if (shape.num_micro_batches >= schedule.shape.num_micro_batches) return schedule;
+  absl::StatusOr<Schedule> shorter = MakeSchedule(schedule.name, shape);
+  if (!shorter.ok() || PeakInFlight(*shorter) != PeakInFlight(schedule)) return schedule;
+  return *std::move(shorter);
+}
+
 }  // namespace minka

@@ -27,4 +27,8 @@ std::span<const ScheduleKind> ScheduleKinds();
 // it returns passes Verify.
 absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape);
 
+// The same schedule of fewer micro-batches, where its meshes hold as many at once: enough to know
+// what memory it needs. Itself where there are few, or it holds all.
+Schedule ShortestAlike(const Schedule& schedule);
+
 }  // namespace minka

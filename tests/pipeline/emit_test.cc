@@ -14,6 +14,7 @@
 #include "minka/base/status.h"
 #include "minka/schedule/generate.h"
 #include "minka/sharding/reshard.h"
+#include "minka/simulator/mesh_memory.h"
 #include "tests/pipeline/small_steps.h"
 
 namespace minka {
@@ -197,6 +198,37 @@ std::string NameOf(const testing::TestParamInfo<Case>& info) {
 INSTANTIATE_TEST_SUITE_P(Mlp, Emitted, testing::ValuesIn(Cases()), NameOf);
 
 // With values that are sent once, to several stages and in both directions.
+// What meshes hold is known from fewer micro-batches.
+TEST(Emit, ShorterListsNeedTheSameMemory) {
+  for (const ScheduleKind& kind : ScheduleKinds()) {
+    for (const int num_meshes : {2, 3}) {
+      const bool is_interleaved = kind.name == "interleaved-1f1b";
+      const PlannedPipeline planned = PlanSmall(kind.trains ? SmallMlp() : SmallEvaluation(),
+                                                {.schedule = std::string(kind.name),
+                                                 .num_meshes = num_meshes,
+                                                 .stages_per_mesh = is_interleaved ? 2 : 1,
+                                                 .num_micro_batches = 24});
+      const auto whole = LowerPipeline(planned, Platform::kCpu);
+      const auto shorter = LowerForMemory(planned, Platform::kCpu);
+      ASSERT_TRUE(whole.ok() && shorter.ok());
+      for (int i = 0; i < num_meshes; ++i) {
+        const MeshProgram &all = whole->meshes[i], &fewer = shorter->meshes[i];
+        if (kind.name != "gpipe") {
+          EXPECT_LT(fewer.instructions.size(), all.instructions.size()) << kind.name;
+        }
+        ASSERT_EQ(fewer.programs.size(), all.programs.size());
+        for (size_t program = 0; program < all.programs.size(); ++program) {
+          // As if this program alone took memory besides.
+          std::vector<int64_t> temporary(all.programs.size());
+          temporary[program] = 1 << 20;
+          EXPECT_EQ(PeakMemory(*shorter, fewer, temporary), PeakMemory(*whole, all, temporary))
+              << kind.name << ", mesh " << i << " of " << num_meshes;
+        }
+      }
+    }
+  }
+}
+
 TEST(Emit, ListsOfStepsWithTiedWeightsAndAGlobalNormRunToTheirEnd) {
   for (const std::string schedule : {"1f1b", "zero-bubble-h1"}) {
     const PlannedPipeline planned =

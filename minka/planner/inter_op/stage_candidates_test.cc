@@ -69,11 +69,11 @@ TEST(ListCandidates, SayWhyTheyAreDropped) {
 TEST(ListCandidates, SayHowManyStagesMayBeBehind) {
   const std::vector<CandidateRun> runs = ListCandidates(Ways(), Input());
   EXPECT_THAT(runs[1].candidates,
-              ElementsAre(Field(&StageCandidate::most_stages_behind, 0),     // 16
-                          Field(&StageCandidate::most_stages_behind, 3),     // 4
-                          Field(&StageCandidate::most_stages_behind, 1),     // 8
-                          Field(&StageCandidate::most_stages_behind, 0)));   // 12
-  EXPECT_EQ(runs[2].candidates[0].most_stages_behind, -1);                   // 24
+              ElementsAre(Field(&StageCandidate::most_stages_behind, 0),    // 16
+                          Field(&StageCandidate::most_stages_behind, 3),    // 4
+                          Field(&StageCandidate::most_stages_behind, 1),    // 8
+                          Field(&StageCandidate::most_stages_behind, 0)));  // 12
+  EXPECT_EQ(runs[2].candidates[0].most_stages_behind, -1);                  // 24
 }
 
 TEST(ListCandidates, RunsBeginAndEndWhereStagesMay) {
