@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIME_LIMIT_SECONDS = 600
 PAGES = ["README.md", "docs/guides/coming-from-alpa.md", "docs/guides/inspecting.md", "docs/guides/jax.md", "docs/guides/pipelines.md",
-         "docs/guides/solver.md", "docs/guides/training.md", "docs/guides/tuning.md"]
+         "docs/guides/planning.md", "docs/guides/solver.md", "docs/guides/training.md", "docs/guides/tuning.md"]
 FLAG = r"(?<![\w-])--[a-z][a-z-]*"
 
 
