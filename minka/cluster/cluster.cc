@@ -269,8 +269,7 @@ absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {
     return NotFound(
         "unknown cluster \"{}\", did you mean {}? known: {}; with \":HOSTS\" for several hosts, "
         "\":HOSTSxDEVICES\" for some devices of each, \":2x4\" and the like for the sizes of a "
-        "torus; "
-        "or a JSON file",
+        "torus; or a JSON file",
         text, nearest, fmt::join(known, ", "));
   }
   if (colon == std::string_view::npos) return *preset;

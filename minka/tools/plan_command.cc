@@ -52,7 +52,7 @@ std::string DescribeChoices(const PlannedPipeline& planned) {
   return fmt::format(
       "each stage on {} devices, in {} shapes (--submesh-choices restricts them, --candidates "
       "lists "
-      "what there was to choose from)\n",
+      "what there was)\n",
       fmt::join(sizes, ", "), shapes.size());
 }
 

@@ -25,9 +25,8 @@ class StageSearch {
         num_blocks_(options.num_devices / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
                                             : std::min(num_layers_, num_blocks_)) {
-    may_begin_.assign(num_layers_ + 1, options.stage_begins.empty());
-    for (const int layer : options.stage_begins) may_begin_[layer] = true;
-    may_begin_[num_layers_] = true;
+    for (int layer = 0; layer < num_layers_; ++layer) may_begin_.push_back(options.MayBegin(layer));
+    may_begin_.push_back(true);  // behind the last one
     GroupWays();
     found_.resize(most_stages_ + 1);
   }

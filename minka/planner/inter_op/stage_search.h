@@ -29,7 +29,7 @@ struct StageSearchInput {
   int InFlight(int from_end) const {
     return in_flight[std::min(from_end, static_cast<int>(in_flight.size()) - 1)];
   }
-  // May a stage begin at the layer, or end before it?
+  // May a stage begin at the layer?
   bool MayBegin(int layer) const {
     return stage_begins.empty() || std::ranges::find(stage_begins, layer) != stage_begins.end();
   }
