@@ -1,9 +1,10 @@
 #include "minka/driver/inputs.h"
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/frontend/random.h"
 
@@ -20,10 +21,15 @@ Literal Drawn(const Shape& shape, ElementType type, const std::string& name, uin
               int64_t num_elements, Draw draw) {
   const uint64_t key = SiteKey(MixKey(seed), SiteConstant(name));
   std::string bytes(static_cast<size_t>(num_elements) * sizeof(T), '\0');
-  for (int64_t i = 0; i < num_elements; ++i) {
-    const T value = draw(SquaresBits(static_cast<uint64_t>(i), key));
-    std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(T), &value, sizeof(T));
-  }
+  constexpr int64_t kPiece = 1 << 20;
+  const auto num_pieces = static_cast<int>((num_elements + kPiece - 1) / kPiece);
+  ForEachInParallel(num_pieces, NumHardwareThreads(), [&](int piece) {
+    const int64_t end = std::min(num_elements, (piece + 1) * kPiece);
+    for (int64_t i = piece * kPiece; i < end; ++i) {
+      const T value = draw(SquaresBits(static_cast<uint64_t>(i), key));
+      std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(T), &value, sizeof(T));
+    }
+  });
   return FromBytes({type, shape.dims}, std::move(bytes));
 }
 
@@ -46,9 +52,14 @@ Literal RandomFloats(const Shape& shape, const std::string& name, uint64_t seed,
                                         {ElementType::kF32, shape.dims}, name, seed);
     return ConvertLiteral(normal, shape.type);
   }
-  const Literal uniform = Drawn<double>(shape, ElementType::kF64, name, seed, shape.num_elements(),
-                                        [](uint32_t bits) { return std::ldexp(bits, -32) * 0.04; });
-  return ConvertLiteral(uniform, shape.type);
+  const auto uniform = [](uint32_t bits) { return bits * 0x1p-32 * 0.04; };
+  if (shape.type == ElementType::kF32) {  // most, and as converted below
+    return Drawn<float>(shape, shape.type, name, seed, shape.num_elements(),
+                        [&](uint32_t bits) { return static_cast<float>(uniform(bits)); });
+  }
+  return ConvertLiteral(
+      Drawn<double>(shape, ElementType::kF64, name, seed, shape.num_elements(), uniform),
+      shape.type);
 }
 
 // A complex array as twice as many real elements, and the other way.
