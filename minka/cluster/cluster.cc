@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -81,6 +82,17 @@ DeviceKind Rtx4090() {
           .memory_bytes_per_us = 1008 * kGiga,
           .memory_bytes = int64_t{24} << 30,
           .launch_us = 4};
+}
+
+// By a part of the name that the driver has for it.
+std::optional<DeviceKind> GpuCalled(std::string_view name) {
+  const std::pair<std::string_view, DeviceKind> known[] = {
+      {"V100", V100()}, {"A100", A100(80)},  {"H100", H100()},        {"H200", H200()},
+      {"B200", B200()}, {"4090", Rtx4090()}, {"1080 Ti", Gtx1080Ti()}};
+  const auto found = std::ranges::find_if(
+      known, [&](const auto& gpu) { return name.find(gpu.first) != std::string_view::npos; });
+  if (found == std::end(known)) return std::nullopt;
+  return found->second;
 }
 
 // What runs in f32 at XLA's default precision is multiplied in bf16.
@@ -245,7 +257,7 @@ absl::Status SetTorus(std::string_view text, std::string_view sizes, Cluster& pr
 
 // Nominal figures of one desktop core or two; `minka profile` measures real ones.
 Cluster Cluster::Local(int num_devices) {
-  return {.name = "local",
+  return {.name = kLocalCluster,
           .devices_per_host = num_devices,
           .device = {.name = kCpuDevice,
                      .peak_flops_per_us = 100 * kGiga,
@@ -254,6 +266,23 @@ Cluster Cluster::Local(int num_devices) {
           .shared_compute_pool = true,
           .intra_host = {20, 2 * kGiga},
           .inter_host = {20, 2 * kGiga}};
+}
+
+// Links as those of PCIe 4.0; profiles of several GPUs measure real ones.
+Cluster Cluster::LocalCuda(int num_devices) {
+  return {.name = kLocalCudaCluster,
+          .devices_per_host = num_devices,
+          .device = {.name = "cuda"},
+          .intra_host = {12, 14 * kGiga},
+          .inter_host = {30, 3 * kGiga}};
+}
+
+bool Cluster::SetGpu(std::string_view name, int64_t memory_bytes) {
+  const std::optional<DeviceKind> known = GpuCalled(name);
+  if (known) device = *known;
+  device.name = name;
+  device.memory_bytes = memory_bytes;
+  return known.has_value();
 }
 
 absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {

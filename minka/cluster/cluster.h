@@ -26,6 +26,10 @@ struct Torus {
 
 inline constexpr char kCpuDevice[] = "cpu";
 
+// Names of the clusters that are this machine: its cores as virtual devices, its GPUs.
+inline constexpr char kLocalCluster[] = "local";
+inline constexpr char kLocalCudaCluster[] = "local-cuda";
+
 struct DeviceKind {
   std::string name;                   // kCpuDevice, "v100-16gb", "h100-80gb"
   double peak_flops_per_us = 1;       // dense matrix work in f32
@@ -63,6 +67,12 @@ struct Cluster {
   // Virtual devices on this machine's cores, uncalibrated (cost/calibration.h gives measured
   // figures). At most 64.
   static Cluster Local(int num_devices);
+  // So many of this machine's GPUs, of which one must ask their plugin: the device has no rates
+  // before SetGpu.
+  static Cluster LocalCuda(int num_devices);
+  // Takes the nominal rates of a GPU by what its driver calls it ("NVIDIA H100 80GB HBM3"), and its
+  // memory as given, in bytes. False: no rates of it are known, and the device has its name alone.
+  bool SetGpu(std::string_view name, int64_t memory_bytes);
   static absl::StatusOr<Cluster> FromJson(std::string_view json);
   static absl::StatusOr<Cluster> FromFile(const std::string& path);
   // "p3.16xlarge:8" = preset with 8 hosts, "p3.16xlarge:2x4" = four devices of two hosts each,

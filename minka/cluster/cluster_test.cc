@@ -64,6 +64,19 @@ TEST(Cluster, SaysWhoseCompilerItTakes) {
   EXPECT_EQ(Cluster::Preset("p5.48xlarge")->platform(), Platform::kCuda);
 }
 
+TEST(Cluster, GpusOfThisMachineHaveTheRatesOfTheirKind) {
+  Cluster cluster = Cluster::LocalCuda(2);
+  EXPECT_EQ(cluster.num_devices(), 2);
+  EXPECT_EQ(cluster.platform(), Platform::kCuda);
+  EXPECT_TRUE(cluster.SetGpu("NVIDIA H100 80GB HBM3", 1000));
+  EXPECT_EQ(cluster.device.name, "NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(cluster.device.memory_bytes, 1000);
+  EXPECT_EQ(cluster.device.peak_half_flops_per_us,
+            Cluster::Preset("dgx-h100")->device.peak_half_flops_per_us);
+  EXPECT_FALSE(cluster.SetGpu("Tesla T4", 1000));
+  EXPECT_EQ(cluster.device.name, "Tesla T4");
+}
+
 TEST(Cluster, AFileIsNamedByItsEndingOrByBeingThere) {
   const std::string path = testing::TempDir() + "/cluster_of_three";
   ASSERT_TRUE(WriteFile(path, Cluster::Local(3).ToJson()).ok());

@@ -43,7 +43,8 @@ LazyLocalDevices DevicesFor(const Cluster& cluster, const ParallelizeOptions& op
   if (options.devices) return LazyLocalDevices(*options.devices);
   // Beside workers, one for what is compared with them.
   const int num_devices = options.workers ? 1 : static_cast<int>(cluster.num_devices());
-  return LazyLocalDevices({.num_devices = num_devices, .plugin_path = options.plugin_path});
+  return LazyLocalDevices(
+      {.num_devices = num_devices, .plugin_path = options.plugin_path, .kind = cluster.platform()});
 }
 
 // The pipeline of a request, or of a plan file that has one.

@@ -10,7 +10,8 @@ namespace minka {
 namespace {
 
 absl::StatusOr<std::shared_ptr<Workers>> ConnectToHosts(const std::vector<int>& num_devices,
-                                                        const std::string& path) {
+                                                        const std::string& path,
+                                                        Platform platform) {
   ASSIGN_OR_RETURN(Hosts hosts, ReadHosts(path));
   if (hosts.workers.size() < num_devices.size()) {
     return InvalidArgument("{} names {} workers; the plan has {} meshes", path,
@@ -26,6 +27,7 @@ absl::StatusOr<std::shared_ptr<Workers>> ConnectToHosts(const std::vector<int>& 
     worker.num_devices = num_devices[mesh];
   }
   return Workers::Connect({.workers = std::move(hosts.workers),
+                           .platform = platform,
                            .token = std::move(hosts.token),
                            .version = MINKA_VERSION});
 }
@@ -33,12 +35,14 @@ absl::StatusOr<std::shared_ptr<Workers>> ConnectToHosts(const std::vector<int>& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const std::vector<int>& num_devices,
-                                                      const WorkerOptions& options) {
+                                                      const WorkerOptions& options,
+                                                      Platform platform) {
   absl::StatusOr<std::shared_ptr<Workers>> workers =
-      !options.hosts_path.empty() ? ConnectToHosts(num_devices, options.hosts_path)
+      !options.hosts_path.empty() ? ConnectToHosts(num_devices, options.hosts_path, platform)
                                   : Workers::StartLocal({.num_devices = num_devices,
                                                          .cpus = options.cpus,
                                                          .binary = options.binary,
+                                                         .platform = platform,
                                                          .plugin = options.plugin_path,
                                                          .version = MINKA_VERSION});
   RETURN_IF_ERROR(workers.status());
@@ -48,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const std::vector<int>& nu
 absl::StatusOr<std::unique_ptr<Session>> StartSession(const std::vector<int>& num_devices,
                                                       const std::optional<WorkerOptions>& workers,
                                                       LazyLocalDevices& devices) {
-  if (workers) return StartWorkers(num_devices, *workers);
+  if (workers) return StartWorkers(num_devices, *workers, devices.kind());
   ASSIGN_OR_RETURN(LocalDevices opened, devices.Get());
   return std::make_unique<LocalSession>(std::move(opened));
 }

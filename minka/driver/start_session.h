@@ -21,11 +21,13 @@ struct WorkerOptions {
   std::string plugin_path;             // empty: searched
 };
 
-// Mesh i, of num_devices[i], runs on worker i.
+// Mesh i, of num_devices[i] of the platform, runs on worker i.
 absl::StatusOr<std::unique_ptr<Session>> StartWorkers(const std::vector<int>& num_devices,
-                                                      const WorkerOptions& options);
+                                                      const WorkerOptions& options,
+                                                      Platform platform = Platform::kCpu);
 
-// The same; without workers, all meshes run on the devices of this process, which are opened then.
+// The same, of the platform of this process's devices; without workers, all meshes run on these,
+// which are opened then.
 absl::StatusOr<std::unique_ptr<Session>> StartSession(const std::vector<int>& num_devices,
                                                       const std::optional<WorkerOptions>& workers,
                                                       LazyLocalDevices& devices);

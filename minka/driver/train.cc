@@ -216,10 +216,13 @@ class Training {
   }
 
   absl::Status PlanAndCompile() {
-    LazyLocalDevices devices(
-        {.num_devices = options_.num_devices, .plugin_path = options_.plugin_path});
     PlanRequest request = options_.request;
-    request.cluster = Cluster::Local(options_.num_devices);
+    if (request.cluster.device.name.empty()) {
+      request.cluster = Cluster::Local(options_.num_devices);
+    }
+    LazyLocalDevices devices({.num_devices = options_.num_devices,
+                              .plugin_path = options_.plugin_path,
+                              .kind = request.cluster.platform()});
     if (request.cost_model.kind == CostModelKind::kMeasured && !request.cost_model.calibration) {
       Phase("profile");
       ASSIGN_OR_RETURN(const LocalDevices opened, devices.Get());

@@ -52,8 +52,8 @@ struct TrainOptions {
   TrainingLength length;
   Checkpoints checkpoints;
   int num_devices = 8;
-  // What is asked of the plan; the cluster is the local one. A measured cost model without a
-  // calibration profiles the machine or takes an earlier profile.
+  // What is asked of the plan; the cluster is Local where the request names none. A measured cost
+  // model without a calibration profiles the machine or takes an earlier profile.
   PlanRequest request;
   // Where the meshes run; nullopt: in this process, where those of a pipeline take turns.
   std::optional<WorkerOptions> workers;

@@ -12,7 +12,7 @@
 #include "minka/driver/prepare.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
-#include "minka/tools/measured_costs.h"
+#include "minka/tools/local_cluster.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/step_source.h"
 
@@ -68,8 +68,12 @@ bool NeedsPlugin(const ExplainFlags& flags) {
   const absl::StatusOr<PlanFile> file = ReadPlanFile(flags.plan, flags.module);
   if (!file.ok()) return false;
   const auto* const pipeline = std::get_if<PipelineOfStep>(&*file);
-  return (pipeline ? pipeline->planned.plan.cost_model
-                   : std::get<PlanOfStep>(*file).plan.cost_model) == "measured";
+  const auto& options =
+      pipeline ? pipeline->planned.plan.options : std::get<PlanOfStep>(*file).plan.options;
+  const auto cluster = options.find("cluster");
+  return NeedsLocalDevices({.cluster = cluster == options.end() ? kLocalCluster : cluster->second,
+                            .cost_model = pipeline ? pipeline->planned.plan.cost_model
+                                                   : std::get<PlanOfStep>(*file).plan.cost_model});
 }
 
 absl::StatusOr<std::string> ExplanationOf(const ExplainFlags& flags) {
@@ -77,13 +81,13 @@ absl::StatusOr<std::string> ExplanationOf(const ExplainFlags& flags) {
   const OnExplained show = [](const std::string& what) { ShowStatus(what); };
   if (const auto* const loaded = std::get_if<PipelineOfStep>(&file)) {
     ASSIGN_OR_RETURN(PlanRequest request, RequestOfPipeline(loaded->planned));
-    RETURN_IF_ERROR(AddMeasuredCosts(/*plugin_path=*/"", request));
+    RETURN_IF_ERROR(AddLocalDevices(/*plugin_path=*/"", request));
     return ExplainPipeline({.step = loaded->step, .planned = loaded->planned, .name = flags.plan},
                            request, flags.question, show);
   }
   const auto& loaded = std::get<PlanOfStep>(file);
   ASSIGN_OR_RETURN(PlanRequest request, RequestOfPlan(loaded.plan));
-  RETURN_IF_ERROR(AddMeasuredCosts(/*plugin_path=*/"", request));
+  RETURN_IF_ERROR(AddLocalDevices(/*plugin_path=*/"", request));
   return Explain(
       {.step = loaded.step, .prepared = loaded.prepared, .plan = loaded.plan, .name = flags.plan},
       request, flags.question, show);

@@ -16,7 +16,7 @@
 #include "minka/report/plan_table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
-#include "minka/tools/measured_costs.h"
+#include "minka/tools/local_cluster.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/step_source.h"
 #include "minka/tools/worker_flags.h"
@@ -120,7 +120,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
   RETURN_IF_ERROR(CheckTraceFlag(flags.trace, request.pipeline.has_value()));
   RETURN_IF_ERROR(CheckCandidatesFlag(flags.candidates, request));
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
-  RETURN_IF_ERROR(AddMeasuredCosts(flags.plugin, request));
+  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, request));
   request.options = ToOptions(flags.source);
   request.options.merge(ToOptions(flags.planning));
   request.on_progress = [](const std::string& what, double seconds, double gap) {
@@ -170,7 +170,7 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
                       "PJRT plugin that --cost-model measured profiles with. Default: "
                       "MINKA_PJRT_PLUGIN, else searched");
   command->callback([flags, &line] {
-    if (flags->planning.cost_model == "measured" && !IsChild()) {
+    if (NeedsLocalDevices(flags->planning) && !IsChild()) {
       line.exit_code = RunInChildAndReport(line.arguments);
       return;
     }

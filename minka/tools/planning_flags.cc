@@ -71,12 +71,17 @@ absl::StatusOr<Cluster> LocalCluster(const PlanningFlags& flags, const std::vect
         "{} local devices asked for; 1 to {} can be had (--cluster plans for others)", num_devices,
         kMaxLocalDevices);
   }
-  return Cluster::Local(static_cast<int>(num_devices));
+  const auto num = static_cast<int>(num_devices);
+  return flags.cluster == kLocalCluster ? Cluster::Local(num) : Cluster::LocalCuda(num);
+}
+
+bool IsLocal(const PlanningFlags& flags) {
+  return flags.cluster == kLocalCluster || flags.cluster == kLocalCudaCluster;
 }
 
 absl::StatusOr<Cluster> ClusterOf(const PlanningFlags& flags, const std::vector<Mesh>& meshes,
                                   const std::optional<PipelineOptions>& pipeline) {
-  if (flags.cluster == "local") return LocalCluster(flags, meshes, pipeline);
+  if (IsLocal(flags)) return LocalCluster(flags, meshes, pipeline);
   ASSIGN_OR_RETURN(Cluster cluster, Cluster::Named(flags.cluster));
   if (flags.num_devices && *flags.num_devices != cluster.num_devices()) {
     return InvalidArgument(
@@ -169,8 +174,10 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                   "says")
       ->group(group);
   command
-      .add_option("--cluster", flags.cluster,
-                  "local, a preset with its number of hosts (p3.16xlarge:8), or a JSON file")
+      .add_option(
+          "--cluster", flags.cluster,
+          "local (this machine's cores as virtual devices), local-cuda (its GPUs), a preset "
+          "with its number of hosts (p3.16xlarge:8), or a JSON file")
       ->capture_default_str()
       ->group(group);
   command

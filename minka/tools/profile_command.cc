@@ -1,6 +1,8 @@
 // `minka profile`: what operations and collectives cost on this machine.
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "fmt/format.h"
 #include "minka/base/file.h"
@@ -10,29 +12,33 @@
 #include "minka/report/table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
+#include "minka/tools/local_cluster.h"
 
 namespace minka {
 namespace {
 
 struct ProfileFlags {
-  int num_devices = 8;
+  std::optional<int> num_devices;
+  std::string cluster = kLocalCluster;
   std::string plugin;
   bool local = false, json = false;
 };
 
 std::string Describe(const Calibration& calibration, const std::string& path) {
   std::string text = fmt::format(
-      "{} ({} cores), {}, {} devices at once\n\n"
+      "{}, {}, {} devices at once\n\n"
       "launch of a program       {}\n"
       "launch of a fusion group  {}\n"
       "arithmetic                {:.0f} operations per us and device, {:.0f} in bf16\n"
       "exponentials              {:.0f}, {:.0f} in bf16\n"
       "memory                    {}/s per device, {}/s in caches of {}\n"
       "waiting at a collective   {}, beyond its own time\n\n",
-      calibration.processor, calibration.cores, calibration.plugin, calibration.num_devices,
-      FormatTime(calibration.step_us), FormatTime(calibration.launch_us),
-      calibration.arithmetic_per_us, calibration.half_arithmetic_per_us,
-      calibration.elementwise_per_us, calibration.half_elementwise_per_us,
+      calibration.cores > 1 ? fmt::format("{} ({} cores)", calibration.processor, calibration.cores)
+                            : calibration.processor,
+      calibration.plugin, calibration.num_devices, FormatTime(calibration.step_us),
+      FormatTime(calibration.launch_us), calibration.arithmetic_per_us,
+      calibration.half_arithmetic_per_us, calibration.elementwise_per_us,
+      calibration.half_elementwise_per_us,
       FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
       FormatBytes(static_cast<int64_t>(calibration.cached_bytes_per_us * 1e6)),
       FormatBytes(calibration.cache_bytes), FormatTime(calibration.synchronise_us));
@@ -77,16 +83,21 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
 
 absl::Status RunProfile(const ProfileFlags& flags) {
   ReportPhase("profile");
-  ASSIGN_OR_RETURN(const LocalDevices devices, OpenLocalDevices({.num_devices = flags.num_devices,
-                                                                 .plugin_path = flags.plugin}));
-  const ProfileOptions options{.num_devices = flags.num_devices,
+  RETURN_IF_ERROR(CheckRunsLocally("profile", {.cluster = flags.cluster}));
+  const bool is_cpu = flags.cluster == kLocalCluster;
+  const int num_devices = flags.num_devices.value_or(is_cpu ? 8 : 1);
+  ASSIGN_OR_RETURN(const LocalDevices devices,
+                   OpenLocalDevices({.num_devices = num_devices,
+                                     .plugin_path = flags.plugin,
+                                     .kind = is_cpu ? Platform::kCpu : Platform::kCuda}));
+  const ProfileOptions options{.num_devices = num_devices,
                                .on_progress = [](std::string_view what, int done, int total) {
                                  ReportPart(what);
                                  ShowStatus(fmt::format("{}/{} {}", done, total, what));
                                }};
   ASSIGN_OR_RETURN(const Calibration calibration, Profile(devices, options));
   ClearStatus();
-  const std::string path = CalibrationPath(devices, flags.num_devices);
+  const std::string path = CalibrationPath(devices, num_devices);
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   RETURN_IF_ERROR(WriteFile(path, calibration.ToJson()));
@@ -103,8 +114,12 @@ void AddProfileCommand(CLI::App& app, CommandLine& line) {
       "--cost-model measured (about two minutes)");
   command->add_flag("--local", flags->local,
                     "Measure this machine's devices, which is all that can be measured so far");
-  command->add_option("--num-devices", flags->num_devices, "Devices that run at once")
+  command
+      ->add_option("--cluster", flags->cluster,
+                   "local (this machine's cores as virtual devices) or local-cuda (its GPUs)")
       ->capture_default_str();
+  command->add_option("--num-devices", flags->num_devices,
+                      "Devices that run at once. Default: 8, or one GPU");
   command->add_option("--plugin", flags->plugin,
                       "PJRT plugin. Default: MINKA_PJRT_PLUGIN, else searched");
   command->add_flag("--json", flags->json, "Print one JSON object instead of tables");

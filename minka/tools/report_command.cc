@@ -20,8 +20,11 @@ struct ReportFlags {
 absl::StatusOr<Cluster> ClusterOf(const std::map<std::string, std::string>& options,
                                   int64_t num_devices) {
   const auto name = options.find("cluster");
-  if (name == options.end() || name->second == "local") {
+  if (name == options.end() || name->second == kLocalCluster) {
     return Cluster::Local(static_cast<int>(num_devices));
+  }
+  if (name->second == kLocalCudaCluster) {
+    return Cluster::LocalCuda(static_cast<int>(num_devices));
   }
   return Cluster::Named(name->second);
 }

@@ -20,7 +20,7 @@
 #include "minka/tools/bundle.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
-#include "minka/tools/measured_costs.h"
+#include "minka/tools/local_cluster.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/quantities.h"
 #include "minka/tools/run_report.h"
@@ -80,11 +80,7 @@ absl::Status CheckFlags(const RunFlags& flags) {
   if (flags.source.model == "-" && !flags.repro.empty()) {
     return InvalidArgument("--repro packs the module's file; standard input is none");
   }
-  if (flags.planning.cluster != "local") {
-    return InvalidArgument("run runs on local devices; minka plan plans for --cluster {}",
-                           flags.planning.cluster);
-  }
-  return absl::OkStatus();
+  return CheckRunsLocally("run", flags.planning);
 }
 
 absl::StatusOr<std::vector<Literal>> InputsOf(const RunFlags& flags, const Step& step) {
@@ -167,7 +163,7 @@ class ModuleRun {
     RETURN_IF_ERROR(TakeMeshOfPlan(flags_, source_.step, planning));
     ASSIGN_OR_RETURN(PlanRequest request, RequestOf(planning));
     RETURN_IF_ERROR(CheckTraceFlag(flags_.workers.trace, request.pipeline.has_value()));
-    if (flags_.plan.empty()) RETURN_IF_ERROR(AddMeasuredCosts(flags_.plugin, request));
+    if (flags_.plan.empty()) RETURN_IF_ERROR(AddLocalDevices(flags_.plugin, request));
     ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
     ParallelizeOptions options{.cost_model = request.cost_model,
                                .plan_path = flags_.plan,

@@ -14,6 +14,7 @@
 #include "minka/report/plan_table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
+#include "minka/tools/local_cluster.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/quantities.h"
 #include "minka/tools/run_report.h"
@@ -77,14 +78,15 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
   PlanningFlags planning = flags.planning;
   ASSIGN_OR_RETURN(options.memory_limit_of_data, ParsePart(planning.memory_limit));
   if (options.memory_limit_of_data) planning.memory_limit.clear();
-  if (planning.cluster != "local") {
-    return InvalidArgument("train runs on local devices; minka plan plans for --cluster {}",
-                           planning.cluster);
-  }
+  RETURN_IF_ERROR(CheckRunsLocally("train", planning));
   const bool names_meshes = !planning.meshes.empty() || !planning.submeshes.empty() ||
                             (planning.dp && planning.op && planning.pp);
-  if (!names_meshes && !planning.num_devices) planning.num_devices = 8;
+  if (!names_meshes && !planning.num_devices) {
+    planning.num_devices = planning.cluster == kLocalCluster ? 8 : 1;
+  }
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
+  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, options.request));
+  if (options.memory_limit_of_data) options.request.search.memory_limit_bytes.reset();
   RETURN_IF_ERROR(CheckTraceFlag(flags.workers.trace, options.request.pipeline.has_value()));
   options.num_devices = options.request.cluster.num_devices();
   options.traces_step = !flags.workers.trace.empty();

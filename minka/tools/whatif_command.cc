@@ -20,7 +20,7 @@
 #include "minka/report/table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
-#include "minka/tools/measured_costs.h"
+#include "minka/tools/local_cluster.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/quantities.h"
 #include "minka/tools/step_source.h"
@@ -165,7 +165,7 @@ absl::Status PlanCase(const Question& question, const std::string& progress, Cas
   }
   ASSIGN_OR_RETURN(PlanRequest request, RequestOf(planning));
   ASSIGN_OR_RETURN(const SourceStep step, LoadStep(source));
-  RETURN_IF_ERROR(AddMeasuredCosts(question.plugin, request));
+  RETURN_IF_ERROR(AddLocalDevices(question.plugin, request));
   request.on_progress = [&](const std::string& what, double seconds, double gap) {
     ShowStatus(progress + DescribeProgress(what, seconds, gap));
   };
@@ -299,11 +299,14 @@ absl::Status RunWhatIf(const Question& question) {
   return all_failed ? InvalidArgument("there is a plan for none of these") : absl::OkStatus();
 }
 
-bool WantsMeasuredCosts(const Question& question) {
-  const auto found =
-      std::ranges::find(question.varied, std::string("--cost-model"), &VariedFlag::name);
-  return found != question.varied.end() &&
-         std::ranges::find(found->values, "measured") != found->values.end();
+// Does one of the plans take a plugin?
+bool AnyNeedsLocalDevices(const Question& question) {
+  return std::ranges::any_of(question.varied, [](const VariedFlag& flag) {
+    return std::ranges::any_of(flag.values, [&](const std::string& value) {
+      return (flag.name == "--cost-model" && NeedsLocalDevices({.cost_model = value})) ||
+             (flag.name == "--cluster" && NeedsLocalDevices({.cluster = value}));
+    });
+  });
 }
 
 }  // namespace
@@ -321,7 +324,7 @@ void AddWhatIfCommand(CLI::App& app, CommandLine& line) {
   command->callback([command, &line] {
     const absl::StatusOr<Question> question = QuestionOf(command->remaining());
     if (!question.ok()) return Finish(question.status(), line);
-    if (WantsMeasuredCosts(*question) && !IsChild()) {
+    if (AnyNeedsLocalDevices(*question) && !IsChild()) {
       line.exit_code = RunInChildAndReport(line.arguments);
       return;
     }

@@ -70,6 +70,17 @@ TEST_F(BadInputTest, MoreDevicesThanExist) {
       "minka: 100 local devices asked for; 1 to 64 can be had (--cluster plans for others)\n");
 }
 
+TEST_F(BadInputTest, DevicesThatAreNotHere) {
+  for (const std::string command : {"run mlp --random-inputs 1", "train mlp --steps 1"}) {
+    EXPECT_EQ(ErrorOf(command + " --cluster dgx-h100:1x1 --mesh 1"),
+              fmt::format("minka: {} runs on this machine's devices, --cluster local or "
+                          "local-cuda; minka plan plans for --cluster dgx-h100:1x1\n",
+                          command.substr(0, command.find(' '))));
+  }
+  EXPECT_THAT(ErrorOf("plan mlp --cluster local-cuda --mesh 1 --plugin /nowhere/plugin.so"),
+              testing::HasSubstr("--plugin names /nowhere/plugin.so, which does not exist"));
+}
+
 TEST_F(BadInputTest, PinsThatNameNothingOrDoNotFit) {
   EXPECT_EQ(ErrorOf("plan mlp --mesh data=2 --pin 'weights/*=[data,-]'"),
             "minka: pin \"weights/*\" names no parameter, result or operation; names look like "

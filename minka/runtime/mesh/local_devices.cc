@@ -37,13 +37,21 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
     return InvalidArgument("{} local devices asked for; 1 to {} can be had", options.num_devices,
                            kMaxLocalDevices);
   }
+  if (options.first_device < 0) {
+    return InvalidArgument("local devices from number {} are asked for", options.first_device);
+  }
   ASSIGN_OR_RETURN(const std::string path,
                    pjrt::FindPlugin({.kind = options.kind, .path = options.plugin_path}));
   pjrt::PrepareEnvironment(options.kind);
   if (options.kind == Platform::kCpu) SetThreadPool(options.num_devices);
   ASSIGN_OR_RETURN(const pjrt::Plugin plugin, pjrt::Plugin::Load(path));
+  if (plugin.kind() != options.kind) {
+    return InvalidArgument("{} is a plugin for {}; devices of {} are asked for", path,
+                           PlatformName(plugin.kind()), PlatformName(options.kind));
+  }
   ASSIGN_OR_RETURN(pjrt::Client client,
-                   pjrt::Client::Create(plugin, {.num_devices = options.num_devices}));
+                   pjrt::Client::Create(plugin, {.num_devices = options.num_devices,
+                                                 .first_device = options.first_device}));
   if (client.num_devices() < options.num_devices) {
     return InvalidArgument("{} devices asked for; the plugin {} offers {}", options.num_devices,
                            path, client.num_devices());

@@ -17,6 +17,7 @@ struct LocalDevicesOptions {
   int num_devices = 8;
   std::string plugin_path;  // --plugin; empty: searched, see pjrt::PluginSearch
   Platform kind = Platform::kCpu;
+  int first_device = 0;  // of the machine's; virtual ones are all alike
 };
 
 struct LocalDevices {
@@ -39,6 +40,7 @@ class LazyLocalDevices {
   explicit LazyLocalDevices(LocalDevices opened) : opened_(std::move(opened)) {}
 
   absl::StatusOr<LocalDevices> Get();
+  Platform kind() const { return opened_ ? opened_->client.kind() : options_.kind; }
 
  private:
   LocalDevicesOptions options_;

@@ -60,6 +60,14 @@ TEST(CpuThreadPoolTest, OperationsAreDividedOnlyWhereCoresAreLeft) {
   EXPECT_TRUE(pjrt::CpuThreadPoolFor(1).divides_operations);
 }
 
+TEST(LocalDevicesTest, APluginOfAnotherPlatformIsNamed) {
+  const std::string path = Must(pjrt::FindPlugin({.kind = Platform::kCpu}));
+  const absl::Status status =
+      OpenLocalDevices({.num_devices = 1, .plugin_path = path, .kind = Platform::kCuda}).status();
+  EXPECT_EQ(Message(status), path + " is a plugin for cpu; devices of cuda are asked for");
+  EXPECT_FALSE(OpenLocalDevices({.num_devices = 1, .first_device = -1}).ok());
+}
+
 // Members of collectives hold as many threads of the pool as there are devices, less one.
 TEST(LocalDevicesTest, ThreadsAreEnoughForConvolutionsBetweenCollectives) {
   const int num_devices = std::min(4 * NumHardwareThreads(), kMaxLocalDevices);

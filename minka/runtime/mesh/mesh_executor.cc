@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<DistributedArray>> MeshExecutor::Run(
 
 absl::Status MeshExecutor::ResetMeasurements() {
   times_.us.clear();
-  client_.meter().ResetPeak();
+  client_.ResetPeak();
   return absl::OkStatus();
 }
 

@@ -174,7 +174,7 @@ absl::StatusOr<std::string> LocalPipelineExecutor::OptimizedModule(int mesh, int
 
 absl::Status LocalPipelineExecutor::ResetMeasurements() {
   times_.us.clear();
-  client_.meter().ResetPeak();
+  client_.ResetPeak();
   return absl::OkStatus();
 }
 

@@ -22,6 +22,14 @@ PJRT_NamedValue NamedValue(const std::string& name, const ClientOption& option) 
     value.type = PJRT_NamedValue_kInt64;
     value.int64_value = *number;
     value.value_size = 1;
+  } else if (const auto* flag = std::get_if<bool>(&option)) {
+    value.type = PJRT_NamedValue_kBool;
+    value.bool_value = *flag;
+    value.value_size = 1;
+  } else if (const auto* share = std::get_if<float>(&option)) {
+    value.type = PJRT_NamedValue_kFloat;
+    value.float_value = *share;
+    value.value_size = 1;
   } else {
     const auto& list = std::get<std::vector<int64_t>>(option);
     value.type = PJRT_NamedValue_kInt64List;
@@ -88,7 +96,8 @@ ClientState::~ClientState() {
 absl::StatusOr<Client> Client::Create(const Plugin& plugin, const ClientOptions& options) {
   if (options.num_devices < 0) return InvalidArgument("{} devices asked for", options.num_devices);
   const PJRT_Api* api = plugin.api();
-  auto created = CreateClient(api, PlatformClientOptions(plugin.kind(), options.num_devices));
+  auto created = CreateClient(
+      api, PlatformClientOptions(plugin.kind(), options.first_device, options.num_devices));
   if (!created.ok())
     return WithContext(created.status(), fmt::format("no {} devices", PlatformName(plugin.kind())));
   auto state = std::make_shared<ClientState>(api, *created);
@@ -104,6 +113,7 @@ absl::StatusOr<Client> Client::Create(const Plugin& plugin, const ClientOptions&
     return FailedPrecondition("{} {} devices asked for, the plugin gives {}", options.num_devices,
                               state->platform, found);
   state->meter = std::make_unique<MemoryMeter>(found);
+  state->allocator_peaks_at_reset = std::vector<std::atomic<int64_t>>(found);
   return Client(std::move(state));
 }
 
@@ -176,8 +186,17 @@ std::optional<AllocatorBytes> Client::allocator_bytes(int device) const {
 
 int64_t Client::peak_bytes(int device) const {
   const std::optional<AllocatorBytes> allocator = allocator_bytes(device);
-  return allocator && allocator->peak_bytes > 0 ? allocator->peak_bytes
-                                                : meter().peak_bytes(device);
+  const bool has_risen =
+      allocator && allocator->peak_bytes > state_->allocator_peaks_at_reset[device];
+  return has_risen ? allocator->peak_bytes : meter().peak_bytes(device);
+}
+
+void Client::ResetPeak() {
+  meter().ResetPeak();
+  for (int device = 0; device < num_devices(); ++device) {
+    const std::optional<AllocatorBytes> allocator = allocator_bytes(device);
+    if (allocator) state_->allocator_peaks_at_reset[device] = allocator->peak_bytes;
+  }
 }
 
 int64_t Client::LargestPeakBytes(int num_devices) const {

@@ -25,8 +25,9 @@ namespace minka::pjrt {
 struct ClientState;
 
 struct ClientOptions {
-  // Virtual devices on CPU, the first visible ones on GPU; 0: as many as the plugin offers.
+  // Virtual devices on CPU, visible ones on GPU; 0: as many as the plugin offers.
   int num_devices = 0;
+  int first_device = 0;  // of the visible ones
 };
 
 struct Device {
@@ -70,10 +71,12 @@ class Client {
   MemoryMeter& meter() const;
   // The allocator's own numbers, where the plugin has them (GPU).
   std::optional<AllocatorBytes> allocator_bytes(int device) const;
-  // Measured peak of a device: the allocator's where there is one, else the meter's.
+  // Measured peak of a device since ResetPeak: the allocator's where it has risen since, else the
+  // meter's. (Before that compilers try kernels, for which they allocate.)
   int64_t peak_bytes(int device) const;
   // The largest of those of the first devices.
   int64_t LargestPeakBytes(int num_devices) const;
+  void ResetPeak();
 
   // For the other classes of this folder.
   const std::shared_ptr<ClientState>& state() const { return state_; }

@@ -1,6 +1,8 @@
 // What a client, its buffers and its executables share. For the sources of this folder only.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +25,7 @@ struct ClientState {
   std::vector<PJRT_Device*> handles;  // parallel to devices
   std::vector<Device> devices;
   std::unique_ptr<MemoryMeter> meter;
+  std::vector<std::atomic<int64_t>> allocator_peaks_at_reset;  // by device
 };
 
 }  // namespace minka::pjrt

@@ -16,9 +16,12 @@ namespace minka::pjrt {
 using OverrideValue = std::variant<std::string, bool, int64_t, double>;
 using Overrides = std::map<std::string, OverrideValue>;
 
-// Options of Client_Create, by name. A plugin refuses names that it does not know.
-using ClientOption = std::variant<int64_t, std::vector<int64_t>>;
-std::map<std::string, ClientOption> PlatformClientOptions(Platform kind, int num_devices);
+// Options of Client_Create, by name. A plugin refuses names that it does not know. A GPU's memory
+// is taken as it is needed, because a step and what it is checked with may use it one beside the
+// other, and but for a part that compiler and libraries need for themselves.
+using ClientOption = std::variant<int64_t, bool, float, std::vector<int64_t>>;
+std::map<std::string, ClientOption> PlatformClientOptions(Platform kind, int first_device,
+                                                          int num_devices);
 
 // What keeps XLA from planning again: recomputed operations and repeated gathers behind an
 // opt-barrier stay, all-reduces are not combined beyond the plan, and the schedule does not trade

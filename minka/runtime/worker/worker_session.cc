@@ -137,8 +137,12 @@ absl::Status WorkerSession::SendParts(const std::string& bytes) {
 absl::Status WorkerSession::Open(const worker::Open& open) {
   if (devices_) return FailedPrecondition("the devices are open already");
   open_ = open;
+  const std::optional<Platform> platform = PlatformNamed(open.platform());
+  if (!platform) return InvalidArgument("there is no platform \"{}\"", open.platform());
   ASSIGN_OR_RETURN(devices_, OpenLocalDevices({.num_devices = open.num_devices(),
-                                               .plugin_path = open.plugin()}));
+                                               .plugin_path = open.plugin(),
+                                               .kind = *platform,
+                                               .first_device = open.first_device()}));
   ASSIGN_OR_RETURN(auto transport, UcxTransport::Create({.peer = open.peer(),
                                                          .num_peers = open.num_peers(),
                                                          .job_nonce = open.job(),
@@ -152,7 +156,6 @@ absl::Status WorkerSession::Open(const worker::Open& open) {
   worker::Reply reply;
   reply.mutable_opened()->set_address(address);
   reply.mutable_opened()->set_version(devices_->version());
-  reply.mutable_opened()->set_platform(std::string(PlatformName(devices_->client.kind())));
   return Send(reply);
 }
 
@@ -352,7 +355,7 @@ absl::Status WorkerSession::Measure(const worker::Measure& measure) {
   const pjrt::Client& client = devices_->client;
   reply.mutable_measured()->set_peak_bytes(client.LargestPeakBytes(client.num_devices()));
   reply.mutable_measured()->set_num_arrays(static_cast<int64_t>(arrays_.size()));
-  if (measure.reset()) devices_->client.meter().ResetPeak();
+  if (measure.reset()) devices_->client.ResetPeak();
   return Send(reply);
 }
 

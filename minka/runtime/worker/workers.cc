@@ -73,8 +73,8 @@ absl::StatusOr<worker::AboutReply> AskAboutWorker(const std::string& address,
 
 struct Workers::Worker {
   int number = 0;
-  std::string name;  // for messages
-  int num_devices = 0;
+  std::string name;                        // for messages
+  int num_devices = 0, first_device = 0;   // of its machine
   std::unique_ptr<WorkerProcess> process;  // set under Workers::mutex_; null: not a child
   std::unique_ptr<worker::Worker::Stub> stub;
   grpc::ClientContext context;
@@ -88,13 +88,16 @@ struct Workers::Worker {
   std::deque<std::shared_ptr<WorkerAnswer>> awaited;  // guarded by Workers::mutex_
 };
 
-Workers::Workers() = default;
+Workers::Workers(Platform platform) : platform_(platform) {}
 
 absl::StatusOr<std::shared_ptr<Workers>> Workers::StartLocal(const LocalWorkersOptions& options) {
-  std::shared_ptr<Workers> workers(new Workers());
+  std::shared_ptr<Workers> workers(new Workers(options.platform));
   const std::string token = RandomToken();
+  int first_device = 0;
   for (const int num_devices : options.num_devices) {
-    workers->Add(fmt::format("worker {}", workers->size()), num_devices);
+    Worker& added = workers->Add(fmt::format("worker {}", workers->size()), num_devices);
+    added.first_device = first_device;
+    first_device += num_devices;
   }
   RETURN_IF_ERROR(workers->Start(options, token));
   for (const std::unique_ptr<Worker>& worker : workers->workers_) {
@@ -106,7 +109,7 @@ absl::StatusOr<std::shared_ptr<Workers>> Workers::StartLocal(const LocalWorkersO
 }
 
 absl::StatusOr<std::shared_ptr<Workers>> Workers::Connect(const RemoteWorkersOptions& options) {
-  std::shared_ptr<Workers> workers(new Workers());
+  std::shared_ptr<Workers> workers(new Workers(options.platform));
   for (const RemoteWorker& worker : options.workers) {
     workers->Add(fmt::format("worker {} at {}", workers->size(), worker.address),
                  worker.num_devices);
@@ -119,11 +122,12 @@ absl::StatusOr<std::shared_ptr<Workers>> Workers::Connect(const RemoteWorkersOpt
   return workers;
 }
 
-void Workers::Add(std::string name, int num_devices) {
+Workers::Worker& Workers::Add(std::string name, int num_devices) {
   Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
   worker.number = size() - 1;
   worker.name = std::move(name);
   worker.num_devices = num_devices;
+  return worker;
 }
 
 absl::Status Workers::Start(const LocalWorkersOptions& options, const std::string& token) {
@@ -180,10 +184,12 @@ absl::Status Workers::Open(const std::string& plugin) {
     worker::Request request;
     worker::Open& open = *request.mutable_open();
     open.set_num_devices(worker->num_devices);
+    open.set_first_device(worker->first_device);
     open.set_plugin(plugin);
     open.set_peer(worker->number);
     open.set_num_peers(size());
     open.set_job(job);
+    open.set_platform(std::string(PlatformName(platform_)));
     answers.push_back(Ask(worker->number, std::move(request)));
   }
   Flush();
@@ -192,13 +198,7 @@ absl::Status Workers::Open(const std::string& plugin) {
     ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, Wait(*answers[i]));
     const worker::Opened& opened = replies.front().opened();
     connect.mutable_connect()->add_addresses(opened.address());
-    if (i > 0) continue;
-    version_ = opened.version();
-    const std::optional<Platform> platform = PlatformNamed(opened.platform());
-    if (!platform) {
-      return InvalidArgument("{} has devices of a platform \"{}\"", name(i), opened.platform());
-    }
-    platform_ = *platform;
+    if (i == 0) version_ = opened.version();
   }
   for (int i = 0; i < size(); ++i) Tell(i, connect);
   return absl::OkStatus();

@@ -24,8 +24,9 @@ struct LocalWorkersOptions {
   std::vector<int> num_devices;        // by worker
   std::vector<std::vector<int>> cpus;  // by worker, those that it may run on; empty: all
   std::string binary;                  // of minka; empty: this program
-  std::string plugin;                  // empty: searched
-  std::string version;                 // of minka
+  Platform platform = Platform::kCpu;
+  std::string plugin;   // empty: searched
+  std::string version;  // of minka
 };
 
 struct RemoteWorker {
@@ -35,6 +36,7 @@ struct RemoteWorker {
 
 struct RemoteWorkersOptions {
   std::vector<RemoteWorker> workers;
+  Platform platform = Platform::kCpu;
   std::string token;
   std::string version;  // of minka
 };
@@ -99,8 +101,8 @@ class Workers {
  private:
   struct Worker;
 
-  Workers();
-  void Add(std::string name, int num_devices);
+  explicit Workers(Platform platform);
+  Worker& Add(std::string name, int num_devices);
   absl::Status Start(const LocalWorkersOptions& options, const std::string& token);
   absl::Status StartProcess(Worker& worker, const LocalWorkersOptions& options,
                             const std::string& token);
@@ -118,7 +120,7 @@ class Workers {
 
   std::vector<std::unique_ptr<Worker>> workers_;
   std::string version_;
-  Platform platform_ = Platform::kCpu;
+  const Platform platform_;
   std::atomic<uint64_t> next_number_ = 1;
 
   mutable std::mutex mutex_;

@@ -1,0 +1,67 @@
+#include "minka/tools/local_cluster.h"
+
+#include "fmt/format.h"
+#include "minka/base/status.h"
+#include "minka/profiler/profile.h"
+#include "minka/tools/child_process.h"
+#include "minka/tools/command.h"
+
+namespace minka {
+namespace {
+
+absl::Status AddGpu(const pjrt::Client& client, PlanRequest& request) {
+  const std::optional<pjrt::AllocatorBytes> memory = client.allocator_bytes(0);
+  const int64_t memory_bytes = memory ? memory->limit_bytes : 0;
+  const std::string& name = client.devices().front().kind;
+  const bool has_rates = request.cluster.SetGpu(name, memory_bytes);
+  if (!has_rates && request.cost_model.kind == CostModelKind::kRoofline) {
+    return NotFound(
+        "minka knows no rates of a {}; give --cost-model measured, or a cluster file with rates",
+        name);
+  }
+  if (!request.search.memory_limit_bytes && memory_bytes > 0) {
+    request.search.memory_limit_bytes = memory_bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRunsLocally(std::string_view command, const PlanningFlags& flags) {
+  if (flags.cluster == kLocalCluster || flags.cluster == kLocalCudaCluster) return absl::OkStatus();
+  return InvalidArgument(
+      "{} runs on this machine's devices, --cluster {} or {}; minka plan plans for --cluster {}",
+      command, kLocalCluster, kLocalCudaCluster, flags.cluster);
+}
+
+bool NeedsLocalDevices(const PlanningFlags& flags) {
+  return flags.cost_model == "measured" || flags.cluster == kLocalCudaCluster;
+}
+
+absl::Status AddLocalDevices(const std::string& plugin_path, PlanRequest& request) {
+  const bool is_measured = request.cost_model.kind == CostModelKind::kMeasured &&
+                           !request.cost_model.calibration.has_value();
+  const bool asks_for_gpu = request.cluster.name == kLocalCudaCluster;
+  if (!is_measured && !asks_for_gpu) return absl::OkStatus();
+  const int num_devices = request.cluster.num_devices();
+  ReportPhase(is_measured ? "profile" : "devices");
+  ASSIGN_OR_RETURN(const LocalDevices devices,
+                   OpenLocalDevices({.num_devices = num_devices,
+                                     .plugin_path = plugin_path,
+                                     .kind = request.cluster.platform()}));
+  if (asks_for_gpu) RETURN_IF_ERROR(AddGpu(devices.client, request));
+  if (!is_measured) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      request.cost_model.calibration,
+      LoadOrProfile(devices, {.num_devices = num_devices,
+                              .on_progress = [](std::string_view what, int done, int total) {
+                                ReportPart(what);
+                                ShowStatus(
+                                    fmt::format("profile of this machine, made once: {}/{} {}",
+                                                done, total, what));
+                              }}));
+  ClearStatus();
+  return absl::OkStatus();
+}
+
+}  // namespace minka
