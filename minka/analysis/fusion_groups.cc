@@ -77,11 +77,6 @@ bool TakesIn(const Instruction& reader, int operand, Opcode producer) {
 
 namespace {
 
-bool RunTogether(const StepPart& a, const StepPart& b) {
-  const bool is_inside = a.loop != LoopRole::kOutside;
-  return a.program == b.program && is_inside == (b.loop != LoopRole::kOutside);
-}
-
 class Partitioner {
  public:
   Partitioner(const Computation& computation, FusionRules rules)
@@ -171,7 +166,7 @@ class Partitioner {
 
   bool IsTakenIn(const Instruction& producer, const Use& use) const {
     const Instruction& reader = computation_.instructions[use.user];
-    if (rules_.keeps_programs && !RunTogether(producer.part, reader.part)) return false;
+    if (rules_.keeps_programs && !RunAsOne(producer.part, reader.part)) return false;
     return TakesIn(reader, use.operand, producer.opcode);
   }
 
@@ -220,7 +215,13 @@ bool FusionPartition::IsMaterialised(const UseTable& uses, Value value) const {
   });
 }
 
+bool RunAsOne(const StepPart& a, const StepPart& b) {
+  const bool is_inside = a.loop != LoopRole::kOutside;
+  return a.program == b.program && is_inside == (b.loop != LoopRole::kOutside);
+}
+
 FusionPartition PartitionIntoFusions(const Computation& computation, FusionRules rules) {
+  if (rules.platform == Platform::kCuda) return PartitionForCuda(computation, rules);
   return Partitioner(computation, rules).Run();
 }
 

@@ -1,6 +1,7 @@
 // Which instructions a backend runs as one loop, so that values between them never reach memory.
 //
-// The rules follow XLA:CPU's instruction fusion. From consumers to producers, an instruction joins
+// For GPUs the rules stand in cuda_fusions.cc. Those for processors follow XLA:CPU's instruction
+// fusion. From consumers to producers, an instruction joins
 // the group of its readers if
 //   - it is elementwise, broadcast, iota, reshape, transpose, slice, pad, concatenate, reverse,
 //     dynamic-slice or reduce, and no result of the computation,
@@ -18,6 +19,7 @@
 
 #include <vector>
 
+#include "minka/base/platform.h"
 #include "minka/ir/module.h"
 
 namespace minka {
@@ -33,6 +35,8 @@ struct FusionPartition {
   // By instruction: written for readers that do not take it in, and computed again by those that
   // do, which read what it reads.
   std::vector<bool> also_repeated;
+  // By instruction, for GPUs: the groups that one which is repeated stands in; else empty.
+  std::vector<std::vector<int>> copies;
   int num_groups = 0;
 
   // Is `value` written to memory: a result, or read by another group?
@@ -43,6 +47,7 @@ struct FusionPartition {
 bool TakesIn(const Instruction& reader, int operand, Opcode producer);
 
 struct FusionRules {
+  Platform platform = Platform::kCpu;  // the other rules' numbers are for processors
   int max_copies = kMaxCopies;
   // Sets `also_repeated`. What is read then lives as long as in XLA; without, there are about as
   // many groups as XLA has fusions.
@@ -53,5 +58,9 @@ struct FusionRules {
 };
 
 FusionPartition PartitionIntoFusions(const Computation& computation, FusionRules rules = {});
+FusionPartition PartitionForCuda(const Computation& computation, FusionRules rules);
+
+// Are instructions of the two parts in one program, and in the same loop over micro-batches?
+bool RunAsOne(const StepPart& a, const StepPart& b);
 
 }  // namespace minka

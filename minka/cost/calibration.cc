@@ -311,6 +311,7 @@ std::string Calibration::ToJson() const {
                {"synchronise_us", synchronise_us},
                {"drift", drift},
                {"others_share", others_share},
+               {"has_half_units", has_half_units},
                {"dots", DotsToJson(dots)},
                {"cached_dots", DotsToJson(cached_dots)},
                {"half_dots", DotsToJson(half_dots)},
@@ -358,7 +359,8 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .cache_bytes = read.Size("cache_bytes", /*least=*/0),
                     .synchronise_us = read.NotNegative("synchronise_us"),
                     .drift = read.Positive("drift"),
-                    .others_share = read.NotNegative("others_share")};
+                    .others_share = read.NotNegative("others_share"),
+                    .has_half_units = json.value("has_half_units", false)};
     RETURN_IF_ERROR(read.status());
     ASSIGN_OR_RETURN(out.dots, ReadDots(json, "dots"));
     ASSIGN_OR_RETURN(out.cached_dots, ReadDots(json, "cached_dots"));

@@ -65,7 +65,7 @@ struct ReductionRate {
 };
 
 struct Calibration {
-  std::string processor;  // as the operating system names it
+  std::string processor;  // as the operating system names it, or a GPU's driver
   int cores = 1;
   std::string plugin;                  // platform and version
   int num_devices = 1;                 // that ran at once while it was measured
@@ -81,9 +81,12 @@ struct Calibration {
   double synchronise_us = 0;  // a collective between other work, beyond its own time
   double drift = 1;           // time of a program at the end over that at the beginning
   double others_share = 0;    // of the cores' busy time meanwhile, that other processes took
+  // Devices multiply bf16 in units of their own: half_dots are products as many and as large as
+  // steps have them. Else some of dots again, for what widening them takes.
+  bool has_half_units = false;
   std::vector<DotPoint> dots;
   std::vector<DotPoint> cached_dots;   // whose operands and result are in the caches
-  std::vector<DotPoint> half_dots;     // as dots, in bf16
+  std::vector<DotPoint> half_dots;     // in bf16
   std::vector<DotPoint> convolutions;  // as the dots that they are, depthwise ones per feature
   std::vector<ReductionRate> reductions;
   std::vector<CollectivePoint> collectives;

@@ -26,7 +26,11 @@ class RooflineCostModel final : public CostModel {
       }
       convolutions_ = ModelsOf(whole);
       depthwise_convolutions_ = ModelsOf(depthwise);
-      half_dots_ = HalfDotCostsOf(*calibration);
+      if (calibration->has_half_units) {
+        half_dots_ = ModelsOf(calibration->half_dots);
+      } else {
+        widening_ = HalfDotCostsOf(*calibration);
+      }
     }
     const int on_one_host =
         static_cast<int>(std::min<int64_t>(mesh.num_devices(), cluster.devices_per_host));
@@ -36,6 +40,7 @@ class RooflineCostModel final : public CostModel {
   }
 
   std::string name() const override { return calibration_ ? "measured" : "roofline"; }
+  Platform platform() const override { return cluster_.platform(); }
   bool forbids_replicated_dots() const override { return false; }
   bool shares_latency() const override { return true; }
 
@@ -137,6 +142,7 @@ class RooflineCostModel final : public CostModel {
       if (work.is_depthwise && !depthwise_convolutions_.empty()) return depthwise_convolutions_;
       if (!convolutions_.empty()) return convolutions_;
     }
+    if (IsHalf(work.type) && !half_dots_.empty()) return half_dots_;
     return work.is_cached && !cached_dots_.empty() ? cached_dots_ : dots_;
   }
   // Convolutions are measured in f32 alone, dots in bf16 for what widening takes.
@@ -144,14 +150,15 @@ class RooflineCostModel final : public CostModel {
     if (!IsHalf(work.type)) return 0;
     const auto& s = work.dot_sizes;
     const auto elements = static_cast<double>(s[0] * (s[1] * s[3] + s[3] * s[2] + s[1] * s[2]));
-    return half_dots_.Us(elements, cache_bytes());
+    return widening_.Us(elements, cache_bytes());
   }
   const Cluster cluster_;
   const Mesh mesh_;
   const HostLinks links_;
   std::optional<Calibration> calibration_;
-  DotModels dots_, cached_dots_, convolutions_, depthwise_convolutions_;  // empty: none measured
-  HalfDotCosts half_dots_;
+  // Empty: none measured.
+  DotModels dots_, cached_dots_, half_dots_, convolutions_, depthwise_convolutions_;
+  HalfDotCosts widening_;
   double sharing_ =
       1;  // how much slower a device is than its rates, because others use the same cores
 };
@@ -173,6 +180,7 @@ class AlpaCostModel final : public CostModel {
         allow_replicated_dots_(allow_replicated_dots) {}
 
   std::string name() const override { return "alpa"; }
+  Platform platform() const override { return Platform::kCpu; }  // operations are not priced
   bool forbids_replicated_dots() const override { return !allow_replicated_dots_; }
   bool shares_latency() const override { return false; }
 

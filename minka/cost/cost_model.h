@@ -38,6 +38,8 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual std::string name() const = 0;  // roofline, measured, alpa
+  // Whose compiler makes the programs that are priced.
+  virtual Platform platform() const = 0;
   // One step over groups along its axes, all groups of the mesh at once.
   virtual double Collective(const StepWork& work, ElementType type) const = 0;
   // The part of Collective that does not depend on bytes.

@@ -121,6 +121,20 @@ TEST(Measured, DotsInHalvesTakeWhatWideningTakesBeside) {
   EXPECT_EQ(price(ElementType::kBF16), price(ElementType::kF32));
 }
 
+TEST(Measured, DotsInHalvesTakeTheirOwnTimesWhereTheyHaveUnits) {
+  Calibration calibration = SomeCalibration();
+  calibration.has_half_units = true;
+  calibration.half_dots = {{DotForm::kNN, 1, 256, 256, 256, 70}};
+  const auto price = [&](ElementType type) {
+    return MakeRooflineCostModel(Cluster::LocalCuda(1), MeshOf("1"), &calibration)
+        ->Operation({.opcode = Opcode::kDot, .type = type, .dot_sizes = {1, 256, 256, 256}});
+  };
+  EXPECT_NEAR(price(ElementType::kBF16), 70, 1);
+  EXPECT_NEAR(price(ElementType::kF16), 70, 1);
+  EXPECT_GT(price(ElementType::kF32), 200);
+  EXPECT_TRUE(Calibration::FromJson(calibration.ToJson())->has_half_units);
+}
+
 TEST(Measured, WhatIsInTheCachesAndDepthwiseConvolutionsHaveTheirOwnRates) {
   const Calibration calibration = SomeCalibration();
   const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"), &calibration);

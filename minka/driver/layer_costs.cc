@@ -90,7 +90,7 @@ absl::StatusOr<LayerCost> CostOf(const StageStep& staged, const SearchedStage& s
                  .static_bytes = held.all_the_time,
                  .saved_bytes = held.of_micro_batch,
                  .update_bytes = held.of_update};
-  for (const auto& [task, bytes] : TemporariesOf(staged, searched.result.stage)) {
+  for (const auto& [task, bytes] : TemporariesOf(staged, searched.result.stage, platform)) {
     cost.transient_bytes = std::max(cost.transient_bytes, bytes);
   }
   return cost;

@@ -129,15 +129,16 @@ void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStageP
   }
 }
 
-std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan) {
+std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan,
+                                             Platform platform) {
   std::map<ProgramTask, int> numbers;
   std::vector<int> programs;
   for (const ProgramTask& task : staged.tasks) {
     const auto number = static_cast<int>(numbers.size());
     programs.push_back(numbers.try_emplace(task, number).first->second);
   }
-  const std::vector<int64_t> bytes =
-      EstimateTemporaries(StepFacts(staged.step), plan, programs, static_cast<int>(numbers.size()));
+  const std::vector<int64_t> bytes = EstimateTemporaries(
+      StepFacts(staged.step, platform), plan, programs, static_cast<int>(numbers.size()));
   std::map<ProgramTask, int64_t> temporaries;
   for (const auto& [task, number] : numbers) temporaries[task] = bytes[number];
   return temporaries;
@@ -149,8 +150,8 @@ std::vector<std::vector<int64_t>> TemporariesOfPrograms(Platform platform,
   std::vector<std::map<ProgramTask, int64_t>> of_stages;
   if (platform != Platform::kCpu) {
     for (size_t stage = 0; stage < planned.plan.stages.size(); ++stage) {
-      of_stages.push_back(
-          TemporariesOf(planned.staged.stages[stage], planned.plan.stages[stage].plan.stage));
+      of_stages.push_back(TemporariesOf(planned.staged.stages[stage],
+                                        planned.plan.stages[stage].plan.stage, platform));
     }
   }
   std::vector<std::vector<int64_t>> temporary;

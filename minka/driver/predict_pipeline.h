@@ -31,7 +31,8 @@ void SetTaskTimes(const StageStep& staged, int num_micro_batches, PipelineStageP
 
 // What each program of a stage holds besides its arguments and results, where no compiler is
 // imitated.
-std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan);
+std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const StagePlan& plan,
+                                             Platform platform);
 
 // By mesh and program, what each holds besides its arguments and results, as PlanStep estimates it:
 // XLA:CPU is imitated, other compilers are not.

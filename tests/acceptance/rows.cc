@@ -22,6 +22,7 @@ namespace {
 class WithoutGathers final : public CostModel {
  public:
   explicit WithoutGathers(std::unique_ptr<CostModel> base) : base_(std::move(base)) {}
+  Platform platform() const override { return base_->platform(); }
   std::string name() const override { return base_->name(); }
   double Collective(const StepWork& work, ElementType type) const override {
     const double gather = work.kind == ReshardKind::kAllGather ? 1e8 : 0;

@@ -431,12 +431,13 @@ std::vector<Phase> PhasesOf(const Step& step) {
 
 }  // namespace
 
-StepFacts::StepFacts(const Step& step_in)
+StepFacts::StepFacts(const Step& step_in, Platform platform)
     : step(step_in),
+      platform(platform),
       entry(step_in.module.entry_computation()),
       uses(entry),
       phases(PhasesOf(step_in)),
-      fusions(PartitionIntoFusions(entry)),
+      fusions(PartitionIntoFusions(entry, {.platform = platform})),
       last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),
       loop(FindMicroLoop(step_in.module)),

@@ -26,9 +26,11 @@ namespace minka {
 // What is known of the step before anything is chosen; everything by instruction or value of the
 // entry computation.
 struct StepFacts {
-  explicit StepFacts(const Step& step);
+  // For what the platform's compiler makes of the step.
+  explicit StepFacts(const Step& step, Platform platform = Platform::kCpu);
 
   const Step& step;
+  const Platform platform;
   const Computation& entry;
   UseTable uses;
   std::vector<Phase> phases;

@@ -168,7 +168,7 @@ absl::StatusOr<int64_t> PeakMemory(const StepFacts& facts, const StagePlan& stag
 SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
                                      const IntraOpOptions& options) {
   const Clock::time_point start = Clock::now();
-  const StepFacts facts(step);
+  const StepFacts facts(step, cost.platform());
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
   ReshardLimits limits = LimitsFor(mesh, options);

@@ -40,5 +40,18 @@ TEST(EstimateTemporaries, CountsWhatNoOtherProgramReads) {
   EXPECT_THAT(temporaries({0, 0, 1, 2}, 3), testing::ElementsAre(0, 0, 0));
 }
 
+TEST(EstimateTemporaries, CountsWhatIsUncertainOfGpus) {
+  const Step step = ThreeProducts();
+  const Mesh mesh = *Mesh::Parse("1");
+  const auto plan = PlanMesh(step, mesh, *MakeRooflineCostModel(Cluster::LocalCuda(1), mesh), {});
+  ASSERT_TRUE(plan.ok());
+  const std::vector<int> programs = {0, 0, 0, 0};
+  const auto of_cpu = EstimateTemporaries(StepFacts(step), plan->stage, programs, 1);
+  const auto of_gpu =
+      EstimateTemporaries(StepFacts(step, Platform::kCuda), plan->stage, programs, 1);
+  EXPECT_GT(of_gpu[0], of_cpu[0]);
+  EXPECT_LT(of_gpu[0], of_cpu[0] * 5 / 4);
+}
+
 }  // namespace
 }  // namespace minka

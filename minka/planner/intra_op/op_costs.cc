@@ -1,6 +1,9 @@
 #include "minka/planner/intra_op/op_costs.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
 
 #include "fmt/format.h"
 #include "minka/analysis/convolution_form.h"
@@ -105,10 +108,12 @@ int UpdateOperand(const Instruction& instruction, int result) {
 
 }  // namespace
 
-PricedComputation::PricedComputation(const Computation& computation_in)
+PricedComputation::PricedComputation(const Module& module, const Computation& computation_in,
+                                     const CostModel& cost)
     : computation(computation_in),
       uses(computation),
-      fusions(PartitionIntoFusions(computation, {.keeps_programs = true})) {
+      fusions(PartitionIntoFusions(computation,
+                                   {.platform = cost.platform(), .keeps_programs = true})) {
   std::vector<bool> seen(fusions.num_groups);
   for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
     const bool runs = !IsView(computation.instructions[id].opcode);
@@ -116,16 +121,69 @@ PricedComputation::PricedComputation(const Computation& computation_in)
     seen[fusions.group[id]] = seen[fusions.group[id]] || runs;
   }
   is_written_.resize(computation.num_instructions());
-  std::vector<InstructionId> viewed;  // itself, or what it is a view of
   for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
     const Instruction& instruction = computation.instructions[id];
-    viewed.push_back(id);
+    viewed_.push_back(id);
     if (instruction.results.empty()) continue;
     if (instruction.opcode == Opcode::kReshape) {
       const Value operand = instruction.operands[0];
-      if (operand.result == 0 && IsInside(operand, id)) viewed[id] = viewed[operand.instruction];
+      if (operand.result == 0 && IsInside(operand, fusions.group[id]))
+        viewed_[id] = viewed_[operand.instruction];
     }
-    if (fusions.IsMaterialised(uses, {id, 0})) is_written_[viewed[id]] = true;
+    if (fusions.IsMaterialised(uses, {id, 0})) is_written_[viewed_[id]] = true;
+  }
+  CountReads(cost.platform());
+  if (cost.platform() != Platform::kCpu) HideArithmetic(module, cost);
+}
+
+// On whole arrays: parts of a kernel are divided alike.
+void PricedComputation::HideArithmetic(const Module& module, const CostModel& cost) {
+  std::vector<int64_t> bytes(fusions.num_groups);
+  std::vector<double> arithmetic_us(fusions.num_groups);
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const Instruction& instruction = computation.instructions[id];
+    const int group = fusions.group[id];
+    for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
+      bytes[group] +=
+          NumReads(id, operand) * computation.shape(instruction.operands[operand]).num_bytes();
+    }
+    for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
+      if (IsWritten({id, result})) bytes[group] += instruction.results[result].num_bytes();
+    }
+    if (instruction.results.empty() || IsControlFlow(instruction.opcode)) continue;
+    arithmetic_us[group] +=
+        cost.Operation({.opcode = instruction.opcode,
+                        .type = instruction.results[0].type,
+                        .elementwise = minka::WorkOf(module, computation, id).elementwise});
+  }
+  for (int group = 0; group < fusions.num_groups; ++group) {
+    const double memory_us = cost.Operation({.bytes = bytes[group]});
+    const double arithmetic = arithmetic_us[group];
+    // In steps, so that equal operations of kernels that are alike are priced once.
+    constexpr double kSteps = 32;
+    const double visible = arithmetic > memory_us ? 1 - memory_us / arithmetic : 0;
+    visible_.push_back(std::round(kSteps * visible) / kSteps);
+  }
+}
+
+void PricedComputation::CountReads(Platform platform) {
+  std::set<std::tuple<int, InstructionId, int>> seen;  // group, value
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const std::vector<Value>& operands = computation.instructions[id].operands;
+    std::vector<int>& reads = num_reads_.emplace_back(operands.size());
+    std::vector<int> groups = {fusions.group[id]};
+    if (platform != Platform::kCpu && fusions.repeated[id]) groups = fusions.copies[id];
+    for (size_t operand = 0; operand < operands.size(); ++operand) {
+      const Value value = operands[operand];
+      const InstructionId memory =
+          value.result == 0 ? viewed_[value.instruction] : value.instruction;
+      for (const int group : groups) {
+        if (IsInside(value, group)) continue;
+        const bool is_read =
+            platform == Platform::kCpu || seen.emplace(group, memory, value.result).second;
+        if (is_read) ++reads[operand];
+      }
+    }
   }
 }
 
@@ -163,7 +221,8 @@ double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan
   std::unique_ptr<Called>& known = called_[called];
   if (known == nullptr) {
     const Computation& computation = module_.computations[called];
-    known = std::make_unique<Called>(PricedComputation(computation), RulesOf(module_, computation));
+    known = std::make_unique<Called>(PricedComputation(module_, computation, cost_),
+                                     RulesOf(module_, computation));
   }
   const PricedComputation& in = known->priced;
   const std::vector<OpRule>& rules = known->rules;
@@ -197,7 +256,7 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
       .opcode = instruction.opcode,
       .type = instruction.results.empty() ? ElementType::kF32 : instruction.results[0].type,
       .flops = work.flops,
-      .elementwise = work.elementwise,
+      .elementwise = work.elementwise * in.VisibleArithmetic(id),
       .bytes = OutsideBytes(in, id, rule, strategy),
       .launches = in.leads_group[id]};
   const auto local_operand = [&](int operand) {
@@ -206,6 +265,8 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
   };
   switch (instruction.opcode) {
     case Opcode::kDot:
+      // In whose type they are multiplied; sums may be wider.
+      local.type = in.computation.shape(instruction.operands[0]).type;
       local.dot_sizes =
           DotSizes(instruction.As<DotAttributes>(), local_operand(0), local_operand(1));
       local.dot_form = FormOf(LayoutOf(instruction.As<DotAttributes>(), local_operand(0).rank(),
@@ -233,7 +294,10 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
     case Opcode::kReduce:
     case Opcode::kReduceWindow:
     case Opcode::kSelectAndScatter:
-      local.kernel = KernelOf(in.computation, instruction);
+      // A GPU's kernel reduces what it has read or made: beside other arithmetic.
+      if (cost_.platform() == Platform::kCpu || instruction.opcode != Opcode::kReduce) {
+        local.kernel = KernelOf(in.computation, instruction);
+      }
       break;
     default:
       break;
@@ -279,9 +343,10 @@ int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId
     if (!layout.rhs.is_matrix) bytes += 2 * operand_bytes(1);
   }
   for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
-    if (in.IsInside(instruction.operands[operand], id)) continue;
+    const int64_t num_reads = in.NumReads(id, operand);
+    if (num_reads == 0) continue;
     if (!IsTable(instruction, operand)) {
-      bytes += operand_bytes(operand);
+      bytes += num_reads * operand_bytes(operand);
     } else if (const int update = UpdateOperand(instruction, operand); update < 0) {
       bytes += result_bytes(0);
     } else if (instruction.opcode == Opcode::kScatter) {
@@ -319,16 +384,17 @@ OpCosts::OpCosts(const StepFacts& facts, const ChoiceTables& tables, const Mesh&
       tables_(tables),
       mesh_(mesh),
       cost_(cost),
-      entry_(facts.entry),
+      entry_(facts.step.module, facts.entry, cost),
       prices_(facts.step.module, mesh, cost) {}
 
 const std::vector<double>& OpCosts::Costs(InstructionId id) {
   const Instruction& instruction = facts_.entry.instructions[id];
   const int32_t number = tables_.of_instruction[id];
   std::string key = fmt::format(
-      "{} {}", number, static_cast<int>(entry_.leads_group[id]) + 2 * facts_.loop.IsInside(id));
-  for (const Value& operand : instruction.operands) {
-    key += entry_.IsInside(operand, id) ? 'i' : 'o';
+      "{} {} {}", number, static_cast<int>(entry_.leads_group[id]) + 2 * facts_.loop.IsInside(id),
+      entry_.VisibleArithmetic(id));
+  for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
+    key += fmt::format(" {}", entry_.NumReads(id, operand));
   }
   for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
     key += entry_.IsWritten({id, result}) ? 'w' : 'f';

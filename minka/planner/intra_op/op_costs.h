@@ -19,7 +19,8 @@ struct StepFacts;
 
 // A computation as it is priced: the entry, a loop's body and condition, a branch.
 struct PricedComputation {
-  explicit PricedComputation(const Computation& computation);
+  // `computation` is of the module.
+  PricedComputation(const Module& module, const Computation& computation, const CostModel& cost);
 
   const Computation& computation;
   UseTable uses;
@@ -27,10 +28,13 @@ struct PricedComputation {
   // First operation of its fusion group, views of what is in memory aside: it pays the launch.
   std::vector<bool> leads_group;
 
-  // Does the reader get the value without a trip through memory?
-  bool IsInside(Value value, InstructionId reader) const {
-    return fusions.repeated[value.instruction] ||
-           fusions.group[value.instruction] == fusions.group[reader];
+  // How often an instruction brings in its operand from memory: on GPUs every kernel that it is in
+  // does so once, for all of its instructions; loops of processors for each that is not made there.
+  int NumReads(InstructionId reader, int operand) const { return num_reads_[reader][operand]; }
+  // The part of an elementwise operation's arithmetic that its kernel's memory traffic does not
+  // hide: a GPU does both at once, a processor is priced operation by operation (1).
+  double VisibleArithmetic(InstructionId id) const {
+    return visible_.empty() ? 1 : visible_[fusions.group[id]];
   }
   // Does its maker write it to memory? What a view shows is written once, by what it is a view of,
   // however many views there are.
@@ -39,7 +43,16 @@ struct PricedComputation {
   }
 
  private:
-  std::vector<bool> is_written_;  // by instruction, result 0
+  bool IsInside(Value value, int group) const {
+    return fusions.repeated[value.instruction] || fusions.group[value.instruction] == group;
+  }
+  void CountReads(Platform platform);
+  void HideArithmetic(const Module& module, const CostModel& cost);
+
+  std::vector<bool> is_written_;             // by instruction, result 0
+  std::vector<InstructionId> viewed_;        // by instruction: itself, or what it is a view of
+  std::vector<std::vector<int>> num_reads_;  // by instruction and operand
+  std::vector<double> visible_;              // by group; empty: 1
 };
 
 // Prices operations by what one device does, in the cost model's unit: every fusion group a launch

@@ -17,7 +17,9 @@ constexpr double kLaunch = 1e6, kCollective = 1e9;
 // Bytes, and what tells launches and collectives from them.
 class CountingCosts : public CostModel {
  public:
-  explicit CountingCosts(double cache_bytes = 0) : cache_bytes_(cache_bytes) {}
+  explicit CountingCosts(double cache_bytes = 0, Platform platform = Platform::kCpu)
+      : cache_bytes_(cache_bytes), platform_(platform) {}
+  Platform platform() const override { return platform_; }
   std::string name() const override { return "counting"; }
   double Collective(const StepWork& work, ElementType) const override {
     return kCollective + static_cast<double>(work.local_bytes);
@@ -33,6 +35,7 @@ class CountingCosts : public CostModel {
 
  private:
   const double cache_bytes_;  // bytes in the caches count nothing
+  const Platform platform_;
 };
 
 // The price of an operation of the entry computation, unsplit unless `use` splits it over all
@@ -40,7 +43,7 @@ class CountingCosts : public CostModel {
 double PriceOf(const Module& module, InstructionId id, AxisUse use = {},
                const CountingCosts& cost = CountingCosts()) {
   const Mesh mesh = *Mesh::Parse("x=4");
-  const PricedComputation entry(module.entry_computation());
+  const PricedComputation entry(module, module.entry_computation(), cost);
   const OpRule rule = RuleFor(module, entry.computation, id);
   const std::vector<CalledPlan> called = PlanCalledBy(module, module.entry_computation(), id, rule,
                                                       {{use}}, mesh, cost.called_prices());
@@ -96,6 +99,33 @@ TEST(OperationPrices, ATripReadsAndWritesARowAndLaunchesItsGroups) {
     EXPECT_EQ(PriceOf(module, LoopOf(module)), static_cast<double>(trips) * turn);
     EXPECT_THAT(NotesOnTrips(module), IsEmpty());
   }
+}
+
+// x tanh(x) in one group, for which a processor's loop reads x twice, and a tanh of it beside.
+TEST(OperationPrices, AKernelReadsAValueOnceAndHidesArithmetic) {
+  ModuleBuilder builder("m");
+  ComputationBuilder b = builder.Entry();
+  const Value x = b.Parameter({kF32, {64}}, "x");
+  const Value tanh = b.Unary(Opcode::kTanh, x);
+  const Value product = b.Binary(Opcode::kMultiply, x, tanh);
+  b.SetResults({product});
+  const Module module = *std::move(builder).Finish();
+  constexpr double kBytes = 64 * 4;
+  const auto price = [&](Platform platform) {
+    const CountingCosts cost(0, platform);
+    return PriceOf(module, tanh.instruction, {}, cost) +
+           PriceOf(module, product.instruction, {}, cost);
+  };
+  EXPECT_EQ(price(Platform::kCpu), kLaunch + 3 * kBytes);
+  EXPECT_EQ(price(Platform::kCuda), kLaunch + 2 * kBytes);
+  const Mesh mesh = *Mesh::Parse("1");
+  const auto gpu = MakeRooflineCostModel(Cluster::Preset("dgx-h100:1x1").value(), mesh);
+  const PricedComputation priced(module, module.entry_computation(), *gpu);
+  EXPECT_EQ(priced.VisibleArithmetic(tanh.instruction), 0);
+  const auto cpu = MakeRooflineCostModel(Cluster::Local(1), mesh);
+  EXPECT_EQ(PricedComputation(module, module.entry_computation(), *cpu)
+                .VisibleArithmetic(tanh.instruction),
+            1);
 }
 
 TEST(OperationPrices, TurnsThatFitInTheCachesFindTheirBytesThere) {
