@@ -276,13 +276,15 @@ absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int 
   return std::move(module).Finish();
 }
 
-absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type, int count) {
+absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type,
+                                        const ReductionSizes& sizes, int count) {
   ModuleBuilder module("reductions");
   ComputationBuilder b = module.Entry();
   const bool pools =
       kernel == ReductionKernel::kWindow || kernel == ReductionKernel::kWindowGradient;
-  const Shape shape = {
-      type, pools ? std::vector<int64_t>{4, 20, 20, 48} : std::vector<int64_t>{160, 240}};
+  const auto [rows, columns, images, size, features] = sizes;
+  const Shape shape = {type, pools ? std::vector<int64_t>{images, size, size, features}
+                                   : std::vector<int64_t>{rows, columns}};
   const Value zero = b.Scalar(type, 0);
   std::vector<Value> results;
   for (int i = 0; i < count; ++i) {
@@ -293,7 +295,8 @@ absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type
       if (kernel == ReductionKernel::kWindow) {
         results.push_back(b.ReduceWindow(x, zero, windows, Opcode::kMaximum));
       } else {
-        const Value source = b.Parameter({type, {4, 10, 10, 48}}, fmt::format("y{}", i));
+        const Value source =
+            b.Parameter({type, {images, size / 2, size / 2, features}}, fmt::format("y{}", i));
         results.push_back(
             b.SelectAndScatterAdd(x, source, zero, windows, CompareAttributes::Direction::kGe));
       }

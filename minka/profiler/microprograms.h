@@ -49,8 +49,15 @@ absl::StatusOr<Module> ConvolutionProgram(const ConvolutionShape& shape, int cou
 // The gradients of `count` kernels for the same images: windows as large as the images.
 absl::StatusOr<Module> KernelGradientProgram(const ConvolutionShape& shape, int count);
 
+// Matrices whose rows or columns are reduced, and square images that are pooled.
+struct ReductionSizes {
+  int64_t rows = 1, columns = 1;
+  int64_t images = 1, size = 2, features = 1;
+};
+
 // `count` arrays of their own, of the type, each reduced. WorkOf says how much that is.
-absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type, int count);
+absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type,
+                                        const ReductionSizes& sizes, int count);
 
 // `count` times a multiplication and an addition on every one of `num_elements` values of the type,
 // in one loop; so many loops one behind the other.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <barrier>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -11,10 +12,10 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <random>
 #include <thread>
 #include <vector>
 
-#include "minka/analysis/dot_layout.h"
 #include "minka/analysis/flops.h"
 #include "minka/base/file.h"
 #include "minka/base/hash.h"
@@ -23,99 +24,15 @@
 #include "minka/base/status.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/lowering/compiled_forms.h"
+#include "minka/profiler/grid.h"
 #include "minka/profiler/microprograms.h"
 #include "minka/runtime/pjrt/executable.h"
 
 namespace minka {
 namespace {
 
-// A dot's work stays below this, so that one measurement takes milliseconds.
-constexpr double kMaxDotFlops = 0.5e9;
-
 // So long at least is each program measured.
 constexpr double kMeasuredUs = 80e3;
-
-struct DotShape {
-  DotForm form;
-  int64_t batch, m, n, k;
-};
-
-// The i-th number of the van der Corput sequence of the base, in (0, 1).
-double VanDerCorput(int base, int i) {
-  double value = 0, digit = 1.0 / base;
-  for (; i > 0; i /= base, digit /= base) value += digit * (i % base);
-  return value;
-}
-
-// From `least` to `most`, evenly by its logarithm; as in models from 32 on a multiple of 16, from
-// 200 on of 128. Rows so far apart share cache lines' places, which slows some products by half.
-int64_t SizeAt(double share, double least, double most) {
-  const double size = least * std::pow(most / least, share);
-  const int64_t step = size < 32 ? 1 : size < 200 ? 16 : 128;
-  return step * std::llround(size / static_cast<double>(step));
-}
-
-// The product of the form in a layer with so many inputs and outputs.
-DotShape OfForm(DotForm form, int64_t tokens, int64_t inputs, int64_t outputs) {
-  if (form == DotForm::kTN) return {form, 1, inputs, outputs, tokens};
-  const bool is_exchanged = form == DotForm::kNT && IsFasterExchanged(tokens, outputs);
-  if (is_exchanged) return {form, 1, outputs, tokens, inputs};  // as the lowering writes it
-  return {form, 1, tokens, outputs, inputs};
-}
-
-// Products as dense layers have them, down to the few rows of recurrent ones, spread evenly over
-// the logarithms of sizes (Halton 1960), and the batched small ones of attention.
-std::vector<DotShape> DotGrid() {
-  constexpr int kShapesPerForm = 45;
-  std::vector<DotShape> grid;
-  for (const DotForm form : kDotForms) {
-    const bool is_weight_gradient = form == DotForm::kTN;
-    for (int i = 1, found = 0; found < kShapesPerForm; ++i) {
-      // Few tokens or many; the two sizes of a weight.
-      const int64_t tokens = SizeAt(VanDerCorput(2, i), 4, 800);
-      const int64_t inputs = SizeAt(VanDerCorput(3, i), 32, 2400);
-      const int64_t outputs = SizeAt(VanDerCorput(5, i), 32, 2400);
-      if (2.0 * static_cast<double>(tokens * inputs * outputs) > kMaxDotFlops) continue;
-      grid.push_back(OfForm(form, tokens, inputs, outputs));
-      ++found;
-    }
-    for (const int64_t batch : {6, 24}) {
-      for (const int64_t tokens : {48, 144}) {
-        grid.push_back({form, batch, tokens, is_weight_gradient ? 48 : tokens,
-                        is_weight_gradient ? tokens : 48});
-        if (form == DotForm::kNN) grid.push_back({form, batch, tokens, 48, tokens});
-      }
-    }
-  }
-  return grid;
-}
-
-// One in so many of them is measured in bf16, too, which processors without units for it widen and
-// round; right behind f32, so that both are of the same moment.
-constexpr size_t kDotsPerHalfDot = 5;
-
-// The same in loops, where operands are still in the caches: small ones.
-std::vector<DotShape> CachedDotGrid() {
-  constexpr int kShapesPerForm = 18;
-  std::vector<DotShape> grid;
-  for (const DotForm form : kDotForms) {
-    for (int i = 1, found = 0; found < kShapesPerForm; ++i) {
-      const int64_t tokens = SizeAt(VanDerCorput(2, i), 4, 200);
-      const int64_t inputs = SizeAt(VanDerCorput(3, i), 64, 1600);
-      const int64_t outputs = SizeAt(VanDerCorput(5, i), 64, 1600);
-      if (2.0 * static_cast<double>(tokens * inputs * outputs) > kMaxDotFlops / 5) continue;
-      grid.push_back(OfForm(form, tokens, inputs, outputs));
-      ++found;
-    }
-  }
-  return grid;
-}
-
-// Layers of convolution networks, the first one's few inputs among them, and depthwise ones.
-constexpr ConvolutionShape kConvolutions[] = {
-    {4, 32, 3, 24},   {8, 12, 24, 48},     {8, 12, 48, 24},     {4, 20, 24, 24},
-    {2, 28, 48, 48},  {8, 8, 48, 96},      {8, 8, 96, 48},      {2, 14, 96, 96},
-    {4, 6, 192, 192}, {4, 12, 24, 24, 24}, {2, 20, 48, 48, 48}, {4, 8, 160, 160, 160}};
 
 constexpr ReductionKernel kReductions[] = {
     ReductionKernel::kRows, ReductionKernel::kColumns, ReductionKernel::kMaximumOfRows,
@@ -134,12 +51,35 @@ int CollectiveCount(int64_t bytes) {
   return bytes <= 8 << 20 ? 4 : 2;
 }
 
-std::string ProcessorName() {
+// A GPU has the name that its driver gives it, virtual devices that of the processor.
+std::string ProcessorName(const pjrt::Client& client) {
+  if (client.kind() != Platform::kCpu) return client.devices().front().kind;
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   }
   return "unknown processor";
+}
+
+// Numbers below a half, of both signs, that repeat after a prime number of elements; zeros where
+// the type is none of f32 and bf16.
+Literal DrawnLiteral(const Shape& shape) {
+  constexpr int64_t kPeriod = 8191;
+  const bool is_half = shape.type == ElementType::kBF16;
+  if (!is_half && shape.type != ElementType::kF32) return FilledLiteral(shape, 0);
+  std::minstd_rand random(1);
+  std::uniform_real_distribution<float> numbers(-0.5F, 0.5F);
+  std::string period;
+  for (int64_t i = 0; i < kPeriod; ++i) {
+    const auto bits = std::bit_cast<std::array<char, sizeof(float)>>(numbers(random));
+    period.append(is_half ? bits.data() + sizeof(float) / 2 : bits.data(),
+                  is_half ? sizeof(float) / 2 : sizeof(float));
+  }
+  std::string bytes;
+  bytes.reserve(shape.num_bytes() + period.size());
+  while (static_cast<int64_t>(bytes.size()) < shape.num_bytes()) bytes += period;
+  bytes.resize(shape.num_bytes());
+  return {shape, std::make_shared<const std::string>(std::move(bytes))};
 }
 
 // Bytes per microsecond at which all cores together read what they have just read. By memchr, which
@@ -178,8 +118,6 @@ constexpr double Calibration::* kRates[] = {&Calibration::step_us,
                                             &Calibration::half_arithmetic_per_us,
                                             &Calibration::elementwise_per_us,
                                             &Calibration::half_elementwise_per_us};
-constexpr int kRounds = 5;
-
 // The most bytes that are read again nearer to the rate of what every cache holds than to that of
 // what none does. Measured, because a virtual machine says what its host has: 480 MiB where it
 // keeps 64.
@@ -203,20 +141,21 @@ int64_t MeasuredCacheBytes(int cores) {
 class Profiler {
  public:
   Profiler(const LocalDevices& devices, const ProfileOptions& options)
-      : devices_(devices), options_(options) {}
+      : devices_(devices), options_(options), grid_(GridFor(devices.client.kind())) {}
 
   absl::StatusOr<Calibration> Run() {
-    Calibration out{.processor = ProcessorName(),
-                    .cores = NumHardwareThreads(),
+    Calibration out{.processor = ProcessorName(devices_.client),
                     .plugin = devices_.version(),
-                    .num_devices = options_.num_devices};
-    out.cache_bytes = MeasuredCacheBytes(out.cores);
-    const std::vector<DotShape> grid = DotGrid(), cached_grid = CachedDotGrid();
-    const size_t num_half_dots = (grid.size() + kDotsPerHalfDot - 1) / kDotsPerHalfDot;
-    total_ = static_cast<int>(grid.size() + cached_grid.size() + num_half_dots +
-                              2 * std::size(kConvolutions) + 2 * std::size(kReductions) +
-                              kRounds * std::size(kRates)) +
-             kReferences;
+                    .num_devices = options_.num_devices,
+                    .has_half_units = grid_.has_half_units};
+    if (grid_.has_caches) {
+      out.cores = NumHardwareThreads();
+      out.cache_bytes = MeasuredCacheBytes(out.cores);
+    }
+    total_ =
+        static_cast<int>(grid_.dots.size() + grid_.half_dots.size() + grid_.cached_dots.size() +
+                         2 * grid_.convolutions.size() + 2 * std::size(kReductions)) +
+        grid_.num_rounds * kProgramsOfRates + kReferences;
     if (HasCollectives()) total_ += kSynchronisations;
     // Collectives that divide are measured along one and along two dimensions.
     constexpr int kProgramsPerSize = 2 * static_cast<int>(std::size(kCollectives)) - 1;
@@ -227,13 +166,9 @@ class Profiler {
     }
     ASSIGN_OR_RETURN(const double at_first, ReferenceUs());
     RETURN_IF_ERROR(MeasureRates(out));
-    for (size_t i = 0; i < grid.size(); ++i) {
-      RETURN_IF_ERROR(MeasureDot(grid[i], ElementType::kF32, out.dots));
-      if (i % kDotsPerHalfDot > 0) continue;
-      RETURN_IF_ERROR(MeasureDot(grid[i], ElementType::kBF16, out.half_dots));
-    }
-    for (const DotShape& shape : cached_grid) RETURN_IF_ERROR(MeasureCachedDot(shape, out));
-    for (const ConvolutionShape& shape : kConvolutions) {
+    RETURN_IF_ERROR(MeasureDots(out));
+    for (const DotShape& shape : grid_.cached_dots) RETURN_IF_ERROR(MeasureCachedDot(shape, out));
+    for (const ConvolutionShape& shape : grid_.convolutions) {
       RETURN_IF_ERROR(MeasureConvolution(shape, out));
     }
     for (const ReductionKernel kernel : kReductions) {
@@ -257,7 +192,7 @@ class Profiler {
   }
 
  private:
-  static constexpr int kReferences = 2, kSynchronisations = 2;  // programs
+  static constexpr int kReferences = 2, kSynchronisations = 2, kProgramsOfRates = 8;
 
   // One device has none to wait for.
   bool HasCollectives() const { return options_.num_devices > 1; }
@@ -305,7 +240,8 @@ class Profiler {
     std::vector<std::vector<pjrt::Buffer>> arguments(options_.num_devices);
     for (int i = 0; i < program.num_parameters(); ++i) {
       const Shape& shape = program.parameter_shape(i);
-      const Literal values = FilledLiteral(shape, 1.0 / 64);
+      const Literal values =
+          grid_.draws_values ? DrawnLiteral(shape) : FilledLiteral(shape, 1.0 / 64);
       for (int device = 0; device < options_.num_devices; ++device) {
         ASSIGN_OR_RETURN(pjrt::Buffer buffer,
                          devices_.client.CopyFromHost(device, shape, *values.bytes));
@@ -332,13 +268,13 @@ class Profiler {
 
   // Medians of rounds, so that no moment decides.
   absl::Status MeasureRates(Calibration& out) {
-    std::array<Calibration, kRounds> rounds;
+    std::vector<Calibration> rounds(grid_.num_rounds);
     for (Calibration& round : rounds) {
       RETURN_IF_ERROR(MeasureOverheads(round));
       RETURN_IF_ERROR(MeasureElementwise(round));
     }
     for (const auto rate : kRates) {
-      const auto middle = rounds.begin() + kRounds / 2;
+      const auto middle = rounds.begin() + grid_.num_rounds / 2;
       std::ranges::nth_element(rounds, middle, {}, rate);
       out.*rate = (*middle).*rate;
     }
@@ -356,30 +292,46 @@ class Profiler {
   }
 
   absl::Status MeasureElementwise(Calibration& out) {
-    constexpr int64_t kLarge = 1 << 20;
-    constexpr int kArrays = 8;
-    ASSIGN_OR_RETURN(const double stream, LaunchUs("memory", StreamProgram(kLarge, kArrays)));
-    out.bytes_per_us = Rate(2.0 * 4 * kLarge, PerOperation(stream, kArrays), out.launch_us);
-    constexpr int64_t kSmall = 1 << 16;
-    constexpr int kOperations = 16, kLoops = 16;
-    ASSIGN_OR_RETURN(const double cached,
-                     LaunchUs("caches", CachedStreamProgram(kSmall, kOperations)));
+    const auto streamed = static_cast<double>(grid_.streamed_elements);
+    ASSIGN_OR_RETURN(const double stream, LaunchUs("memory", StreamProgram(grid_.streamed_elements,
+                                                                           grid_.num_streamed)));
+    out.bytes_per_us =
+        Rate(2.0 * 4 * streamed, PerOperation(stream, grid_.num_streamed), out.launch_us);
+    const int64_t elements = grid_.looped_elements;
+    const int count = grid_.num_operations, num_loops = grid_.num_loops;
+    const auto num_elements = static_cast<double>(elements);
+    ASSIGN_OR_RETURN(const double cached, LaunchUs("caches", CachedStreamProgram(elements, count)));
     out.cached_bytes_per_us = std::max(
-        out.bytes_per_us, Rate(2.0 * 4 * kSmall, PerOperation(cached, kOperations), out.launch_us));
+        out.bytes_per_us, Rate(2.0 * 4 * num_elements, PerOperation(cached, count), out.launch_us));
     const double weight = ElementWeight(Opcode::kExponential) + ElementWeight(Opcode::kMultiply);
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
       const bool is_half = type == ElementType::kBF16;
       ASSIGN_OR_RETURN(const double arithmetic,
                        LaunchUs(is_half ? "arithmetic in bf16" : "arithmetic",
-                                ArithmeticProgram(type, kSmall, kOperations, kLoops)));
+                                ArithmeticProgram(type, elements, count, num_loops)));
       (is_half ? out.half_arithmetic_per_us : out.arithmetic_per_us) =
-          Rate(2.0 * kOperations * kSmall, PerOperation(arithmetic, kLoops), out.launch_us);
-      ASSIGN_OR_RETURN(
-          const double exponentials,
-          LaunchUs(is_half ? "elementwise in bf16" : "elementwise",
-                   ElementwiseProgram(Opcode::kExponential, type, kSmall, kOperations)));
-      (is_half ? out.half_elementwise_per_us : out.elementwise_per_us) = Rate(
-          weight * kSmall, PerOperation(exponentials, kOperations), out.launch_us / kOperations);
+          Rate(2.0 * count * num_elements, PerOperation(arithmetic, num_loops), out.launch_us);
+      ASSIGN_OR_RETURN(const double exponentials,
+                       LaunchUs(is_half ? "elementwise in bf16" : "elementwise",
+                                ElementwiseProgram(Opcode::kExponential, type, elements, count)));
+      (is_half ? out.half_elementwise_per_us : out.elementwise_per_us) =
+          Rate(weight * num_elements, PerOperation(exponentials, count), out.launch_us / count);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureDots(Calibration& out) {
+    std::vector<DotShape> half_dots = grid_.half_dots;
+    for (const DotShape& shape : grid_.dots) {
+      RETURN_IF_ERROR(MeasureDot(shape, ElementType::kF32, out.dots));
+      // Right behind it, so that both are of the same moment.
+      const auto same = std::ranges::find(half_dots, shape);
+      if (same == half_dots.end()) continue;
+      RETURN_IF_ERROR(MeasureDot(shape, ElementType::kBF16, out.half_dots));
+      half_dots.erase(same);
+    }
+    for (const DotShape& shape : half_dots) {
+      RETURN_IF_ERROR(MeasureDot(shape, ElementType::kBF16, out.half_dots));
     }
     return absl::OkStatus();
   }
@@ -387,7 +339,11 @@ class Profiler {
   absl::Status MeasureDot(const DotShape& shape, ElementType type, std::vector<DotPoint>& out) {
     const auto [form, batch, m, n, k] = shape;
     const double flops = 2.0 * static_cast<double>(batch * m * n * k);
-    const int count = std::clamp(static_cast<int>(0.1e9 / flops), 2, 40);
+    const int64_t operand_bytes = Shape{type, {batch, k, n}}.num_bytes();
+    const int64_t that_fit =
+        std::clamp<int64_t>(grid_.dot_bytes / operand_bytes, 2, grid_.most_dots);
+    const auto count = static_cast<int>(
+        std::clamp<int64_t>(static_cast<int64_t>(grid_.dot_flops / flops), 2, that_fit));
     const std::string what = fmt::format("dot {} {}x{}x{}x{}, {}", ToString(form), batch, m, n, k,
                                          type == ElementType::kBF16 ? "bf16" : "f32");
     ASSIGN_OR_RETURN(const double program_us,
@@ -440,16 +396,16 @@ class Profiler {
   }
 
   absl::Status MeasureReduction(ReductionKernel kernel, ElementType type, Calibration& out) {
-    constexpr int kCount = 24;
+    const int count = grid_.num_reductions;
     const bool is_half = type == ElementType::kBF16;
-    const absl::StatusOr<Module> program = ReductionProgram(kernel, type, kCount);
+    const absl::StatusOr<Module> program = ReductionProgram(kernel, type, grid_.reductions, count);
     RETURN_IF_ERROR(program.status());
     const double work = WorkOf(*program, program->entry_computation()).elementwise;
     ASSIGN_OR_RETURN(const double us, LaunchUs(fmt::format("reduction of {}, {}", ToString(kernel),
                                                            is_half ? "bf16" : "f32"),
                                                program));
     out.reductions.push_back(
-        {kernel, is_half, Rate(work / kCount, PerOperation(us, kCount), out.launch_us)});
+        {kernel, is_half, Rate(work / count, PerOperation(us, count), out.launch_us)});
     return absl::OkStatus();
   }
 
@@ -511,6 +467,7 @@ class Profiler {
 
   const LocalDevices& devices_;
   const ProfileOptions& options_;
+  const ProfileGrid grid_;
   double step_us_ = 0;
   int done_ = 0;
   int total_ = 0;
@@ -538,7 +495,10 @@ absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOp
   }
   const ProcessorTime before = ProcessorTimeNow();
   ASSIGN_OR_RETURN(Calibration calibration, Profiler(devices, options).Run());
-  calibration.others_share = OthersShare(before, ProcessorTimeNow());
+  // Who uses the cores is no matter to GPUs.
+  if (devices.client.kind() == Platform::kCpu) {
+    calibration.others_share = OthersShare(before, ProcessorTimeNow());
+  }
   return calibration;
 }
 
@@ -548,8 +508,8 @@ std::string CalibrationPath(const LocalDevices& devices, int num_devices) {
   const std::filesystem::path folder = cache && *cache ? std::filesystem::path(cache)
                                        : home && *home ? std::filesystem::path(home) / ".cache"
                                                        : std::filesystem::path(".cache");
-  const std::string key = fmt::format("{}|{}|{}|{}", ProcessorName(), NumHardwareThreads(),
-                                      devices.version(), num_devices);
+  const std::string key = fmt::format("{}|{}|{}|{}", ProcessorName(devices.client),
+                                      NumHardwareThreads(), devices.version(), num_devices);
   return (folder / "minka" / fmt::format("profile-{}.json", HashText(StableHash(key)))).string();
 }
 

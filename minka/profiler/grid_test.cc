@@ -1,0 +1,49 @@
+#include "minka/profiler/grid.h"
+
+#include <algorithm>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace minka {
+namespace {
+
+double FlopsOf(const DotShape& dot) {
+  return 2.0 * static_cast<double>(dot.batch * dot.m * dot.n) * static_cast<double>(dot.k);
+}
+
+double MostFlops(const std::vector<DotShape>& dots) {
+  return FlopsOf(*std::ranges::max_element(dots, {}, FlopsOf));
+}
+
+TEST(GridTest, HasEveryFormOnEveryPlatform) {
+  for (const Platform platform : {Platform::kCpu, Platform::kCuda}) {
+    const ProfileGrid grid = GridFor(platform);
+    for (const DotForm form : kDotForms) {
+      EXPECT_GE(std::ranges::count(grid.dots, form, &DotShape::form), 6);
+      EXPECT_GE(std::ranges::count(grid.half_dots, form, &DotShape::form), 6);
+    }
+    for (const DotShape& dot : grid.dots) EXPECT_GT(FlopsOf(dot), 0);
+  }
+}
+
+TEST(GridTest, ProcessorsMultiplyHalvesAsTheyDoSomeOfTheOthers) {
+  const ProfileGrid grid = GridFor(Platform::kCpu);
+  EXPECT_FALSE(grid.has_half_units);
+  EXPECT_LT(grid.half_dots.size(), grid.dots.size());
+  for (const DotShape& half : grid.half_dots) EXPECT_THAT(grid.dots, testing::Contains(half));
+  EXPECT_LE(MostFlops(grid.dots), 0.5e9);
+}
+
+TEST(GridTest, GpusMultiplyWhatTakesThemAsLong) {
+  const ProfileGrid grid = GridFor(Platform::kCuda);
+  EXPECT_TRUE(grid.has_half_units);
+  EXPECT_GT(MostFlops(grid.half_dots), 1e11);
+  constexpr int64_t kMostElements = int64_t{1} << 30;
+  for (const DotShape& dot : grid.half_dots) {
+    EXPECT_LE(dot.batch * std::max({dot.m * dot.k, dot.k * dot.n, dot.m * dot.n}), kMostElements);
+  }
+}
+
+}  // namespace
+}  // namespace minka
