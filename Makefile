@@ -55,6 +55,13 @@ build/stamps/deps-bench: benchmarks/requirements.txt scripts/make_venv.sh
 	scripts/make_venv.sh build/venv-jax benchmarks/requirements.txt
 	mkdir -p $(@D) && touch $@
 
+# CUDA's plugin, which compiles for GPUs that are not here.
+.PHONY: deps-gpu
+deps-gpu: build/stamps/deps-gpu
+build/stamps/deps-gpu: benchmarks/gpu/requirements.txt scripts/make_venv.sh build/stamps/deps
+	scripts/make_venv.sh build/venv benchmarks/gpu/requirements.txt
+	mkdir -p $(@D) && touch $@
+
 build/stamps/deps-python: python/requirements.txt build/stamps/deps-bench
 	scripts/make_venv.sh build/venv-jax python/requirements.txt
 	mkdir -p $(@D) && touch $@
@@ -119,7 +126,7 @@ wheels: build/stamps/deps
 	  scripts/test_pip_install.sh build/pip_install "$$python"; cp build/pip_install/wheels/*.whl build/wheels/; done
 
 .PHONY: bench-compare
-bench bench-compare: build build/stamps/deps-bench
+bench bench-compare: build build/stamps/deps-bench build/stamps/deps-gpu
 	cmake --build build/release -j $(JOBS)
 	cmake --build build/release --target $@ -- -k 0
 

@@ -89,7 +89,7 @@ absl::StatusOr<Json> RunCase(const std::string& model, const std::string& mesh_t
   ASSIGN_OR_RETURN(const Step step, Prepare(traced.step));
   const double prepare_seconds = watch.Lap();
   const IntraOpOptions options;
-  const StepFacts facts(step);
+  const StepFacts facts(step, cost->platform());
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost->forbids_replicated_dots(), options));
   ReshardCosts reshards(mesh, *cost, tables.shardings);

@@ -22,7 +22,7 @@ namespace {
 
 absl::StatusOr<SolverProblem> Pose(const Step& step, const Mesh& mesh, const CostModel& cost,
                                    const IntraOpOptions& options) {
-  const StepFacts facts(step);
+  const StepFacts facts(step, cost.platform());
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
   ReshardCosts reshards(mesh, cost, tables.shardings);

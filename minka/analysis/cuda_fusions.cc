@@ -139,8 +139,7 @@ class CudaPartitioner {
       const Groups readers = GroupsOf(uses);
       const bool is_inside =
           readers.size() == 1 && !uses_.is_result({id, 0}) &&
-          std::ranges::all_of(uses,
-                              [&](const Use& use) { return IsTakenIn(reduction, use); }) &&
+          std::ranges::all_of(uses, [&](const Use& use) { return IsTakenIn(reduction, use); }) &&
           elements_[*readers.begin()] == NumElements(id);
       if (is_inside) {
         group_[id] = *readers.begin();
@@ -149,11 +148,10 @@ class CudaPartitioner {
     }
     for (const Use& use : uses_.uses(reduced)) {
       const Instruction& other = computation_.instructions[use.user];
-      const bool is_same_kernel = use.user > id && other.opcode == Opcode::kReduce &&
-                                  use.operand == 0 &&
-                                  other.As<DimensionsAttributes>().dims ==
-                                      reduction.As<DimensionsAttributes>().dims &&
-                                  RunTogether(reduction, other);
+      const bool is_same_kernel =
+          use.user > id && other.opcode == Opcode::kReduce && use.operand == 0 &&
+          other.As<DimensionsAttributes>().dims == reduction.As<DimensionsAttributes>().dims &&
+          RunTogether(reduction, other);
       if (is_same_kernel) {
         group_[id] = group_[use.user];
         return;

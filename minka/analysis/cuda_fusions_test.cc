@@ -57,11 +57,11 @@ TEST_F(CudaFusionsTest, WhatReadsMuchIsWrittenByTheKernelOfAReader) {
   EXPECT_TRUE(IsMaterialised(partition, sum));
   EXPECT_FALSE(partition.repeated[sum.instruction]);
   EXPECT_NE(partition.group[sum.instruction], partition.group[x.instruction]);
-  EXPECT_THAT((std::vector{partition.group[results[0].instruction],
-                           partition.group[results[1].instruction],
-                           partition.group[results[2].instruction],
-                           partition.group[results[3].instruction]}),
-              testing::Contains(partition.group[sum.instruction]));
+  EXPECT_THAT(
+      (std::vector{partition.group[results[0].instruction], partition.group[results[1].instruction],
+                   partition.group[results[2].instruction],
+                   partition.group[results[3].instruction]}),
+      testing::Contains(partition.group[sum.instruction]));
 }
 
 // As an optimizer writes moments and weights.

@@ -64,33 +64,33 @@ void AddAttention(DotForm form, int64_t heads, int64_t tokens, int64_t features,
 // Down to the few rows of recurrent networks.
 ProfileGrid GridForCpu() {
   constexpr double kMostFlops = 0.5e9;
-  ProfileGrid grid{.dot_flops = 0.1e9,
-                   .most_dots = 40,
-                   .dot_bytes = int64_t{1} << 40,
-                   // Layers of convolution networks, the first one's few inputs among them, and
-                   // depthwise ones.
-                   .convolutions = {{4, 32, 3, 24},
-                                    {8, 12, 24, 48},
-                                    {8, 12, 48, 24},
-                                    {4, 20, 24, 24},
-                                    {2, 28, 48, 48},
-                                    {8, 8, 48, 96},
-                                    {8, 8, 96, 48},
-                                    {2, 14, 96, 96},
-                                    {4, 6, 192, 192},
-                                    {4, 12, 24, 24, 24},
-                                    {2, 20, 48, 48, 48},
-                                    {4, 8, 160, 160, 160}},
-                   .streamed_elements = 1 << 20,
-                   .num_streamed = 8,
-                   .looped_elements = 1 << 16,
-                   .num_operations = 16,
-                   .num_loops = 16,
-                   .reductions = {.rows = 160, .columns = 240, .images = 4, .size = 20,
-                                  .features = 48},
-                   .num_reductions = 24,
-                   .has_caches = true,
-                   .num_rounds = 5};
+  ProfileGrid grid{
+      .dot_flops = 0.1e9,
+      .most_dots = 40,
+      .dot_bytes = int64_t{1} << 40,
+      // Layers of convolution networks, the first one's few inputs among them, and
+      // depthwise ones.
+      .convolutions = {{4, 32, 3, 24},
+                       {8, 12, 24, 48},
+                       {8, 12, 48, 24},
+                       {4, 20, 24, 24},
+                       {2, 28, 48, 48},
+                       {8, 8, 48, 96},
+                       {8, 8, 96, 48},
+                       {2, 14, 96, 96},
+                       {4, 6, 192, 192},
+                       {4, 12, 24, 24, 24},
+                       {2, 20, 48, 48, 48},
+                       {4, 8, 160, 160, 160}},
+      .streamed_elements = 1 << 20,
+      .num_streamed = 8,
+      .looped_elements = 1 << 16,
+      .num_operations = 16,
+      .num_loops = 16,
+      .reductions = {.rows = 160, .columns = 240, .images = 4, .size = 20, .features = 48},
+      .num_reductions = 24,
+      .has_caches = true,
+      .num_rounds = 5};
   for (const DotForm form : kDotForms) {
     AddDense(form, {4, 800, 32, 2400, kMostFlops}, /*count=*/45, grid.dots);
     for (const int64_t heads : {6, 24}) {
@@ -108,26 +108,26 @@ ProfileGrid GridForCpu() {
 
 // Up to the layers of large language models, and the products of their vocabularies.
 ProfileGrid GridForCuda() {
-  ProfileGrid grid{.has_half_units = true,
-                   .dot_flops = 1e12,
-                   .most_dots = 20,
-                   .dot_bytes = int64_t{1} << 29,  // which are copied to the device
-                   .convolutions = {{64, 56, 64, 64},
-                                    {64, 28, 128, 256},
-                                    {32, 28, 256, 256},
-                                    {32, 14, 512, 512},
-                                    {128, 14, 256, 512},
-                                    {64, 28, 128, 128, 128}},
-                   .streamed_elements = 1 << 25,
-                   .num_streamed = 4,
-                   .looped_elements = 1 << 24,
-                   .num_operations = 48,
-                   .num_loops = 4,
-                   .reductions = {.rows = 16384, .columns = 2048, .images = 128, .size = 56,
-                                  .features = 64},
-                   .num_reductions = 4,
-                   .draws_values = true,
-                   .num_rounds = 1};
+  ProfileGrid grid{
+      .has_half_units = true,
+      .dot_flops = 1e12,
+      .most_dots = 20,
+      .dot_bytes = int64_t{1} << 29,  // which are copied to the device
+      .convolutions = {{64, 56, 64, 64},
+                       {64, 28, 128, 256},
+                       {32, 28, 256, 256},
+                       {32, 14, 512, 512},
+                       {128, 14, 256, 512},
+                       {64, 28, 128, 128, 128}},
+      .streamed_elements = 1 << 25,
+      .num_streamed = 4,
+      .looped_elements = 1 << 24,
+      .num_operations = 48,
+      .num_loops = 4,
+      .reductions = {.rows = 16384, .columns = 2048, .images = 128, .size = 56, .features = 64},
+      .num_reductions = 4,
+      .draws_values = true,
+      .num_rounds = 1};
   for (const DotForm form : kDotForms) {
     AddDense(form, {512, 8192, 256, 8192, 0.25e12}, /*count=*/6, grid.dots);
     AddAttention(form, 64, 512, 64, grid.dots);

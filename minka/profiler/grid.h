@@ -33,7 +33,7 @@ struct ProfileGrid {
   int num_loops = 1;
   ReductionSizes reductions;
   int num_reductions = 1;
-  bool has_caches = false;  // a core's, which loops find what they used in
+  bool has_caches = false;    // a core's, which loops find what they used in
   bool draws_values = false;  // fixed ones take less power, and a GPU is faster with them
   int num_rounds = 1;         // of rates, on which much depends; their medians count
 };

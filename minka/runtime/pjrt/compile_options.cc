@@ -40,19 +40,26 @@ proto::OptionOverrideProto OverrideProto(const OverrideValue& value) {
 absl::StatusOr<std::string> CompileOptionsBytes(const Client& client,
                                                 const CompileOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<int> devices, DevicesOf(client, options));
+  std::vector<int> ids;
+  for (const int device : devices) ids.push_back(client.devices()[device].id);
+  Overrides overrides = RequiredOverrides(client.kind());
+  overrides.merge(ClientOverrides(client.kind(), client.num_devices()));
+  return CompileOptionsBytes(ids, MergeOverrides(std::move(overrides), options.overrides));
+}
+
+std::string CompileOptionsBytes(const std::vector<int>& device_ids, const Overrides& overrides) {
+  const auto num_replicas = static_cast<int>(device_ids.size());
   proto::CompileOptionsProto message;
   proto::ExecutableBuildOptionsProto& build = *message.mutable_executable_build_options();
   build.set_device_ordinal(-1);
-  build.set_num_replicas(options.num_replicas);
+  build.set_num_replicas(num_replicas);
   build.set_num_partitions(1);
   proto::DeviceAssignmentProto& assignment = *build.mutable_device_assignment();
-  assignment.set_replica_count(options.num_replicas);
+  assignment.set_replica_count(num_replicas);
   assignment.set_computation_count(1);
   auto& computation = *assignment.add_computation_devices();
-  for (const int device : devices) computation.add_replica_device_ids(client.devices()[device].id);
-  Overrides overrides = RequiredOverrides(client.kind());
-  overrides.merge(ClientOverrides(client.kind(), client.num_devices()));
-  for (const auto& [name, value] : MergeOverrides(std::move(overrides), options.overrides))
+  for (const int id : device_ids) computation.add_replica_device_ids(id);
+  for (const auto& [name, value] : overrides)
     (*message.mutable_env_option_overrides())[name] = OverrideProto(value);
   return message.SerializeAsString();
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "minka/runtime/pjrt/executable.h"
@@ -12,5 +13,7 @@ namespace minka::pjrt {
 // does not default well is written: with empty options it aborts.
 absl::StatusOr<std::string> CompileOptionsBytes(const Client& client,
                                                 const CompileOptions& options);
+// For replicas on devices by the plugin's numbers, with these options of the compiler.
+std::string CompileOptionsBytes(const std::vector<int>& device_ids, const Overrides& overrides);
 
 }  // namespace minka::pjrt

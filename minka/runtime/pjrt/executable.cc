@@ -8,6 +8,7 @@
 #include "minka/runtime/pjrt/client_state.h"
 #include "minka/runtime/pjrt/compile_options.h"
 #include "minka/runtime/pjrt/element_type.h"
+#include "minka/runtime/pjrt/executable_facts.h"
 #include "minka/runtime/pjrt/module_interface.h"
 
 namespace minka::pjrt {
@@ -83,18 +84,6 @@ absl::StatusOr<std::vector<std::shared_ptr<const Shape>>> OutputShapes(const PJR
     next_dim = end;
   }
   return shapes;
-}
-
-absl::StatusOr<MemoryStatistics> ReadMemoryStatistics(const PJRT_Api* api,
-                                                      PJRT_Executable* program) {
-  auto args = Arguments<PJRT_Executable_GetCompiledMemoryStats_Args>();
-  args.executable = program;
-  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_Executable_GetCompiledMemoryStats, args));
-  return MemoryStatistics{.argument_bytes = args.argument_size_in_bytes,
-                          .output_bytes = args.output_size_in_bytes,
-                          .alias_bytes = args.alias_size_in_bytes,
-                          .temp_bytes = args.temp_size_in_bytes,
-                          .generated_code_bytes = args.generated_code_size_in_bytes};
 }
 
 // The fields of a state that come from the plugin; `loaded` is set.
@@ -218,13 +207,7 @@ absl::StatusOr<Executable> Executable::Compile(const Client& client, std::string
   ASSIGN_OR_RETURN(state->interface_proto, ParseModuleInterface(module_bytes));
   ASSIGN_OR_RETURN(state->interface, InterfaceOf(state->interface_proto));
   ASSIGN_OR_RETURN(const std::string option_bytes, CompileOptionsBytes(client, options));
-  static constexpr std::string_view kFormat = "hlo";
-  // The plugin only reads the code; the field is not const because another call writes it.
-  PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE,
-                          .code = const_cast<char*>(module_bytes.data()),
-                          .code_size = module_bytes.size(),
-                          .format = kFormat.data(),
-                          .format_size = kFormat.size()};
+  PJRT_Program program = HloProgram(module_bytes);
   auto args = Arguments<PJRT_Client_Compile_Args>();
   args.client = client.state()->client;
   args.program = &program;
@@ -298,22 +281,7 @@ absl::StatusOr<std::map<std::string, double>> Executable::CostAnalysis() const {
 }
 
 absl::StatusOr<std::string> Executable::OptimizedModule() const {
-  const PJRT_Api* api = state_->client->api;
-  PJRT_Program program = {.struct_size = PJRT_Program_STRUCT_SIZE};
-  auto args = Arguments<PJRT_Executable_OptimizedProgram_Args>();
-  args.executable = state_->program;
-  args.program = &program;
-  // The first call gives the size, the second the bytes.
-  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_Executable_OptimizedProgram, args));
-  std::string code(program.code_size, '\0');
-  program.code = code.data();
-  RETURN_IF_ERROR(Call(api, &PJRT_Api::PJRT_Executable_OptimizedProgram, args));
-  const std::string_view format(program.format, program.format_size);
-  if (format != "hlo_with_config") return Unimplemented("optimized program in format '{}'", format);
-  proto::HloModuleProtoWithConfig message;
-  if (!message.ParseFromString(code))
-    return InternalError("the plugin's optimized program is no HloModuleProtoWithConfig");
-  return std::move(*message.mutable_hlo_module());
+  return ReadOptimizedModule(state_->client->api, state_->program);
 }
 
 absl::StatusOr<std::string> Executable::Fingerprint() const {

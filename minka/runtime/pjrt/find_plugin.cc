@@ -21,15 +21,16 @@ struct PackageFile {
   std::string folder;
   std::string package_prefix;
   std::string file;
-  std::string wheel;
+  std::string way_out;
 };
 
 PackageFile PackageFileOf(Platform kind) {
   switch (kind) {
     case Platform::kCpu:
-      return {"xla_plugins", "xla_cpu_pjrt", "xla_cpu_pjrt.so", "xla-cpu-pjrt"};
+      return {"xla_plugins", "xla_cpu_pjrt", "xla_cpu_pjrt.so",
+              "Run 'make deps', or 'pip install xla-cpu-pjrt'"};
     case Platform::kCuda:
-      return {"jax_plugins", "xla_cuda", "xla_cuda_plugin.so", "jax-cuda13-pjrt"};
+      return {"jax_plugins", "xla_cuda", "xla_cuda_plugin.so", "Run 'pip install jax[cuda13]'"};
   }
   return {};
 }
@@ -108,8 +109,8 @@ absl::StatusOr<std::string> FindPlugin(const PluginSearch& search) {
       "  MINKA_PJRT_PLUGIN: not set\n"
       "  {}/lib/python3*/site-packages/{}: no such file\n"
       "  {} in the module path of {}: no such file\n"
-      "Run 'make deps', or 'pip install {}', or name the file with --plugin.",
-      PlatformName(search.kind), venv, inside, inside, search.python, package.wheel);
+      "{}, or name the file with --plugin.",
+      PlatformName(search.kind), venv, inside, inside, search.python, package.way_out);
 }
 
 void PrepareEnvironment(Platform kind) {

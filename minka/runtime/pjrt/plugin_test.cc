@@ -50,7 +50,7 @@ TEST_F(PluginFiles, TheErrorListsEveryPlaceTried) {
             "no such file\n"
             "  jax_plugins/xla_cuda*/xla_cuda_plugin.so in the module path of /nowhere/python3: no "
             "such file\n"
-            "Run 'make deps', or 'pip install jax-cuda13-pjrt', or name the file with --plugin.");
+            "Run 'pip install jax[cuda13]', or name the file with --plugin.");
 }
 
 TEST_F(PluginFiles, TheFlagGoesBeforeTheVariableAndTheVariableBeforeTheEnvironment) {
