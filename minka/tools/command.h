@@ -40,6 +40,7 @@ void AddWhatIfCommand(CLI::App& app, CommandLine& line);
 void AddReportCommand(CLI::App& app, CommandLine& line);
 void AddOperationsCommand(CLI::App& app, CommandLine& line);
 void AddWorkerCommand(CLI::App& app, CommandLine& line);
+void AddDevicesCommand(CLI::App& app, CommandLine& line);
 void AddWorkersCommand(CLI::App& app, CommandLine& line);
 
 }  // namespace minka

@@ -27,6 +27,10 @@ absl::Status AddGpu(const pjrt::Client& client, PlanRequest& request) {
 
 }  // namespace
 
+Platform PlatformOfLocal(std::string_view cluster) {
+  return cluster == kLocalCudaCluster ? Platform::kCuda : Platform::kCpu;
+}
+
 absl::Status CheckRunsLocally(std::string_view command, const PlanningFlags& flags) {
   if (flags.cluster == kLocalCluster || flags.cluster == kLocalCudaCluster) return absl::OkStatus();
   return InvalidArgument(

@@ -14,6 +14,9 @@ namespace minka {
 // Does it take a plugin to plan so? Plugins are loaded in child processes alone.
 bool NeedsLocalDevices(const PlanningFlags& flags);
 
+// Of local or local-cuda.
+Platform PlatformOfLocal(std::string_view cluster);
+
 // InvalidArgument, naming the command, for a cluster that is not this machine.
 absl::Status CheckRunsLocally(std::string_view command, const PlanningFlags& flags);
 

@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
   minka::AddOperationsCommand(app, line);
   minka::AddSolveCommand(app, line.exit_code);
   minka::AddWorkerCommand(app, line);
+  minka::AddDevicesCommand(app, line);
   minka::AddWorkersCommand(app, line);
   if (const std::string error = argc > 1 ? UnknownCommand(app, argv[1]) : ""; !error.empty()) {
     fmt::print(stderr, "minka: {}; minka --help lists what can be given\n", error);

@@ -89,7 +89,7 @@ absl::Status RunProfile(const ProfileFlags& flags) {
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = num_devices,
                                      .plugin_path = flags.plugin,
-                                     .kind = is_cpu ? Platform::kCpu : Platform::kCuda}));
+                                     .kind = PlatformOfLocal(flags.cluster)}));
   const ProfileOptions options{.num_devices = num_devices,
                                .on_progress = [](std::string_view what, int done, int total) {
                                  ReportPart(what);

@@ -58,17 +58,25 @@ def _jax_devices(count: int) -> list:
     return devices[:count]
 
 
-def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str, platform: str):
-    """platform: JAX's name of who compiles the program; empty: the cluster's."""
+def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str, device: jax.Device | None):
+    """device: one of those that run the plan, whose compiler's forms are taken; None: they are not there."""
     from minka import _extension
     request = _extension.ParallelizeRequest()
-    for name, value in (method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": num_devices}).items():
+    fields = method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": num_devices}
+    if device is not None and device.platform == "gpu":
+        fields |= {"gpu": device.device_kind, "gpu_memory_bytes": (device.memory_stats() or {}).get("bytes_limit", 0)}
+    for name, value in fields.items():
         setattr(request, name, value)
-    return _extension.plan_for_jax(request, cluster, platform)
+    return _extension.plan_for_jax(request, cluster, device.platform if device else "")
+
+
+def _device(mesh: Mesh | AbstractMesh) -> jax.Device | None:
+    return None if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0]
 
 
 def _platform(mesh: Mesh | AbstractMesh) -> str:
-    return "" if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0].platform
+    device = _device(mesh)
+    return device.platform if device else ""
 
 
 def _compiler_options(mesh: Mesh | AbstractMesh) -> dict:
@@ -209,7 +217,7 @@ class JaxProgram:
         devices = _jax_devices(num_devices) if mesh is None else None
         check_divides(step, method, num_devices)
         self.step = step
-        self.executable = _plan(step, method, num_devices, cluster, devices[0].platform if mesh is None else _platform(mesh))
+        self.executable = _plan(step, method, num_devices, cluster, devices[0] if mesh is None else _device(mesh))
         self.plan = Plan(self.executable)
         if mesh is None:
             names, sizes = zip(*self.executable.mesh)

@@ -3,7 +3,11 @@
 import atexit
 import importlib.util
 import json
+import os
 import pathlib
+import subprocess
+import sys
+import warnings
 import weakref
 from dataclasses import dataclass, field
 
@@ -16,6 +20,8 @@ class Session:
     num_devices: int
     hosts: str = ""  # path of the hosts file; empty: this machine
     progress: bool = True
+    gpu: str = ""  # what its driver calls the devices; empty: virtual ones
+    gpu_memory_bytes: int = 0
     # By function, then by its static arguments. They end with the session, and the arrays' memory with the arrays.
     compiled: weakref.WeakKeyDictionary = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -30,23 +36,57 @@ def _devices_of(hosts: str) -> int:
         raise invalid_argument(f"minka.init: {hosts} is no hosts file (docs/guides/pipelines.md): {error}") from error
 
 
-def init(num_devices: int | None = None, *, hosts: str | pathlib.Path | None = None, progress: bool = True) -> None:
-    """Takes so many (virtual) devices of this machine, 8 unless told; or those of workers that run already.
+def _gpus() -> list[dict]:
+    """This machine's, as `minka devices --json` lists them: the plugin is loaded in a process of its own."""
+    command = [worker_binary(), "devices", "--json", "--cluster", "local-cuda"]
+    if plugin := plugin_path(is_gpu=True):
+        command += ["--plugin", plugin]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise failed_precondition(f"minka.init: {asked.stderr.rpartition('minka: ')[2].strip()}")
+    return json.loads(asked.stdout)["devices"]
 
+
+def _warn_of_jax() -> None:
+    """JAX takes three quarters of a GPU's memory when it is first used on it."""
+    jax = sys.modules.get("jax")
+    platforms = (jax.config.jax_platforms if jax else os.environ.get("JAX_PLATFORMS")) or "cuda"
+    preallocates = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("false", "0")
+    if preallocates and {"cuda", "gpu"} & set(platforms.split(",")):
+        warnings.warn("JAX may hold most of the GPUs' memory, which minka's workers need: set JAX_PLATFORMS=cpu, or "
+                      "XLA_PYTHON_CLIENT_PREALLOCATE=false, before JAX is used", stacklevel=3)
+
+
+def init(num_devices: int | None = None, *, cluster: str = "local", hosts: str | pathlib.Path | None = None, progress: bool = True) -> None:
+    """Takes so many devices of this machine, virtual ones (8 unless told) or GPUs (all); or those of workers that run already.
+
+    cluster: "local" (this machine's cores) or "local-cuda" (its GPUs, whose plugin comes with jax[cuda13]).
     hosts: a hosts file as `minka run --hosts` takes it; mesh i runs on its worker i, and num_devices is those of all workers
         together unless told.
     progress: says on terminals and in notebooks what minka is at while it plans and compiles.
-    Raises Error FAILED_PRECONDITION if that was done before and minka.shutdown was not called since, INVALID_ARGUMENT for a
-    hosts file that cannot be read.
+    Raises Error FAILED_PRECONDITION if that was done before and minka.shutdown was not called since, or there are no such GPUs;
+    INVALID_ARGUMENT for a hosts file that cannot be read. Warns where JAX may hold the GPUs' memory.
     """
     global _session
     if _session is not None:
         raise failed_precondition("minka.init was called before; call minka.shutdown() first")
+    if cluster not in ("local", "local-cuda"):
+        raise invalid_argument(f'minka.init: cluster is {cluster!r}; there are "local" and "local-cuda" (minka.jit plans for others)')
+    gpus = []
+    if cluster == "local-cuda":
+        if hosts is not None:
+            raise invalid_argument("minka.init: the workers of a hosts file run on cores so far; leave out hosts or local-cuda")
+        gpus = _gpus()
+        _warn_of_jax()
+        if num_devices is not None and num_devices > len(gpus):
+            raise failed_precondition(f"minka.init: num_devices is {num_devices}; this machine has {len(gpus)} GPUs")
     if num_devices is None:
-        num_devices = 8 if hosts is None else _devices_of(str(hosts))
+        num_devices = len(gpus) or (8 if hosts is None else _devices_of(str(hosts)))
     if num_devices < 1:
         raise invalid_argument(f"minka.init: num_devices is {num_devices}; at least 1 is needed")
     _session = Session(num_devices, "" if hosts is None else str(hosts), progress)
+    if gpus:
+        _session.gpu, _session.gpu_memory_bytes = gpus[0]["kind"], gpus[0]["memory_bytes"]
 
 
 def shutdown() -> None:
@@ -74,13 +114,13 @@ def worker_binary() -> str:
     return str(pathlib.Path(__file__).parent / "bin" / "minka")
 
 
-def plugin_path() -> str:
-    """The CPU plugin of this environment's package xla-cpu-pjrt; empty where there is none, and then minka searches."""
-    found = importlib.util.find_spec("xla_plugins")
+def plugin_path(is_gpu: bool = False) -> str:
+    """The plugin of this environment's package xla-cpu-pjrt or jax-cuda13-pjrt; empty where there is none, and then minka searches."""
+    package, pattern = ("jax_plugins", "xla_cuda*/xla_cuda_plugin.so") if is_gpu else ("xla_plugins", "xla_cpu_pjrt/xla_cpu_pjrt.so")
+    found = importlib.util.find_spec(package)
     for folder in (found.submodule_search_locations or ()) if found else ():
-        plugin = pathlib.Path(folder) / "xla_cpu_pjrt" / "xla_cpu_pjrt.so"
-        if plugin.exists():
-            return str(plugin)
+        if plugins := sorted(pathlib.Path(folder).glob(pattern)):
+            return str(plugins[-1])
     return ""
 
 

@@ -28,8 +28,21 @@ LayerChoice LayersOf(const ParallelizeRequest& request) {
 
 }  // namespace
 
+absl::StatusOr<Cluster> LocalClusterOf(const ParallelizeRequest& request) {
+  if (request.gpu.empty()) return Cluster::Local(request.num_devices);
+  Cluster cluster = Cluster::LocalCuda(request.num_devices);
+  if (cluster.SetGpu(request.gpu, request.gpu_memory_bytes)) return cluster;
+  return NotFound(
+      "minka knows no rates of a {}, by which it could plan; minka.jit takes a file with them as "
+      "cluster",
+      request.gpu);
+}
+
 absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
-  const SearchOptions search{.memory_limit_bytes = request.peak_memory_bytes, .pins = request.pins};
+  SearchOptions search{.memory_limit_bytes = request.peak_memory_bytes, .pins = request.pins};
+  if (!search.memory_limit_bytes && request.gpu_memory_bytes > 0) {
+    search.memory_limit_bytes = request.gpu_memory_bytes;
+  }
   ASSIGN_OR_RETURN(std::optional<RematChoice> remat, ParseRemat(request.remat));
   if (request.method == "pipeline") {
     std::vector<Mesh> meshes;
@@ -64,8 +77,8 @@ absl::StatusOr<std::string> ExplainStep(const Step& step, const ParallelizeReque
                                         const Parallelized* run, const ExplainQuestion& question,
                                         const std::stop_token& stop, const OnPhase& on_phase) {
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(asked));
-  ASSIGN_OR_RETURN(PlanRequest request,
-                   RequestFor(Cluster::Local(asked.num_devices), method, CostModelChoice()));
+  ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(asked));
+  ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, CostModelChoice()));
   std::atomic<bool> cancelled = false;
   request.cancelled = &cancelled;
   const std::stop_callback cancel(stop, [&] { cancelled = true; });
@@ -108,9 +121,10 @@ absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const Parallelize
   on_phase("import");
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
+  ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(request));
   ASSIGN_OR_RETURN(
       Parallelized run,
-      Parallelize(step, Cluster::Local(request.num_devices), method,
+      Parallelize(step, cluster, method,
                   {.plan_path = request.plan_path,
                    .workers = WorkerOptions{.hosts_path = request.hosts_path,
                                             .binary = request.worker_binary,
@@ -350,9 +364,9 @@ absl::StatusOr<std::unique_ptr<Follower>> Executable::Follow(
     const ParallelizeRequest& request) const {
   ASSIGN_OR_RETURN(Step step, StepOfJax(request.hlo, request.description));
   const std::lock_guard lock(mutex_);
+  ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(request));
   ASSIGN_OR_RETURN(Evaluation evaluation,
-                   Evaluation::Create({.step = step}, run_, Cluster::Local(request.num_devices),
-                                      CostModelChoice()));
+                   Evaluation::Create({.step = step}, run_, cluster, CostModelChoice()));
   return std::make_unique<Follower>(std::move(step), std::move(evaluation), *this);
 }
 

@@ -25,8 +25,10 @@ struct ParallelizeRequest {
   std::string hlo;          // serialised HloModuleProto
   std::string description;  // see StepOfJax
   int num_devices = 0;
-  std::string method;  // "shard", "data", "zero2", "zero3", "pipeline"
-  std::string mesh;    // see MethodOptions
+  std::string gpu;               // what its driver calls the devices; empty: virtual ones
+  int64_t gpu_memory_bytes = 0;  // 0: not known
+  std::string method;            // "shard", "data", "zero2", "zero3", "pipeline"
+  std::string mesh;              // see MethodOptions
   int64_t num_micro_batches = 1;
   bool per_micro_batch = false;
   std::optional<int64_t> peak_memory_bytes;  // per device
@@ -46,6 +48,8 @@ struct ParallelizeRequest {
 };
 
 absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request);
+// This machine's devices. NotFound for GPUs of which no rates are known.
+absl::StatusOr<Cluster> LocalClusterOf(const ParallelizeRequest& request);
 
 // An array on the devices; empty once a step has consumed it.
 struct ArrayHandle {

@@ -15,12 +15,12 @@
 namespace minka {
 namespace {
 
-absl::StatusOr<Cluster> ClusterOf(const std::string& name, int num_devices) {
-  if (name.empty()) return Cluster::Local(num_devices);
+absl::StatusOr<Cluster> ClusterOf(const std::string& name, const ParallelizeRequest& request) {
+  if (name.empty()) return LocalClusterOf(request);
   ASSIGN_OR_RETURN(Cluster cluster, Cluster::Named(name));
-  if (cluster.num_devices() != num_devices) {
+  if (cluster.num_devices() != request.num_devices) {
     return InvalidArgument("cluster {} has {} devices, the mesh {}", name, cluster.num_devices(),
-                           num_devices);
+                           request.num_devices);
   }
   return cluster;
 }
@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<JaxProgram>> JaxProgram::Create(const Parallelize
                                                                std::optional<Platform> platform) {
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
-  ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(cluster_name, request.num_devices));
+  ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(cluster_name, request));
   ASSIGN_OR_RETURN(PlanRequest planned, RequestFor(cluster, method, /*cost_model=*/{}));
   planned.options = {{"method", request.method}, {"frontend", "jax"}};
   ASSIGN_OR_RETURN(PlanResult found, PlanStep(step, planned));

@@ -1,6 +1,7 @@
 """What a user can do wrong is answered by a message that names the culprit and the way out."""
 
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,38 @@ def test_init_again_after_shutdown():
         minka.shutdown()
         # What is held is still there.
         np.testing.assert_array_equal(np.asarray(state["w"]), STATE["w"] * 0.5)
+
+
+def test_init_with_other_devices():
+    with refused("INVALID_ARGUMENT", "minka.init: cluster is 'tpu'; there are \"local\" and \"local-cuda\" (minka.jit plans for others)"):
+        minka.init(cluster="tpu")
+    with refused("INVALID_ARGUMENT", "minka.init: the workers of a hosts file run on cores so far; leave out hosts or local-cuda"):
+        minka.init(cluster="local-cuda", hosts="hosts.json")
+    # This machine has no GPU, or no plugin for one: what the command says is handed on.
+    with refused("FAILED_PRECONDITION", "minka.init: no *cuda*"):
+        minka.init(cluster="local-cuda")
+    with refused("FAILED_PRECONDITION", "minka has no devices yet; call minka.init(num_devices=...) first"):
+        minka.session.current()
+
+
+@pytest.mark.parametrize("platforms, preallocate, warns", [("cuda,cpu", None, True), ("cpu", None, False), ("cuda", "false", False)])
+def test_a_jax_that_holds_the_gpus_is_warned_of(monkeypatch, recwarn, platforms, preallocate, warns):
+    if preallocate:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", preallocate)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "jax", None)
+        patch.setenv("JAX_PLATFORMS", platforms)
+        minka.session._warn_of_jax()
+    assert bool([w for w in recwarn if "JAX_PLATFORMS=cpu" in str(w.message)]) == warns
+
+
+def test_planning_for_gpus_by_their_name(devices):
+    now = minka.session.current()
+    now.gpu, now.gpu_memory_bytes = "NVIDIA H100 80GB HBM3", 73 << 30
+    assert "step time" in scale.lower(STATE, BATCH).explain()
+    now.gpu = "Tesla T4"
+    with refused("NOT_FOUND", "minka knows no rates of a Tesla T4, by which it could plan; minka.jit takes a file with them as cluster"):
+        scale.lower(STATE, BATCH).explain()
 
 
 def test_arrays_of_an_ended_session_are_taken_up(devices):

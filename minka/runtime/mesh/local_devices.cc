@@ -33,7 +33,9 @@ std::string LocalDevices::version() const {
 }
 
 absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options) {
-  if (options.num_devices < 1 || options.num_devices > kMaxLocalDevices) {
+  const bool opens_all = options.num_devices == kAllDevices;
+  const bool is_possible = options.num_devices >= 1 && options.num_devices <= kMaxLocalDevices;
+  if (!opens_all && !is_possible) {
     return InvalidArgument("{} local devices asked for; 1 to {} can be had", options.num_devices,
                            kMaxLocalDevices);
   }
@@ -50,7 +52,7 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
                            PlatformName(plugin.kind()), PlatformName(options.kind));
   }
   ASSIGN_OR_RETURN(pjrt::Client client,
-                   pjrt::Client::Create(plugin, {.num_devices = options.num_devices,
+                   pjrt::Client::Create(plugin, {.num_devices = opens_all ? 0 : options.num_devices,
                                                  .first_device = options.first_device}));
   if (client.num_devices() < options.num_devices) {
     return InvalidArgument("{} devices asked for; the plugin {} offers {}", options.num_devices,

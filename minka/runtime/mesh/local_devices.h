@@ -12,9 +12,10 @@
 namespace minka {
 
 inline constexpr int kMaxLocalDevices = 64;
+inline constexpr int kAllDevices = -1;  // that a plugin offers by itself: every GPU, one of cores
 
 struct LocalDevicesOptions {
-  int num_devices = 8;
+  int num_devices = 8;      // or kAllDevices
   std::string plugin_path;  // --plugin; empty: searched, see pjrt::PluginSearch
   Platform kind = Platform::kCpu;
   int first_device = 0;  // of the machine's; virtual ones are all alike
