@@ -1,7 +1,10 @@
 #include "minka/planner/inter_op/remat_search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -80,8 +83,8 @@ class Search {
     const auto fits = [&](int n, Limit limit) { return Fits(Try(row(n), limit)); };
     if (options_.is_over()) return;
     if (fits(last, Limit::kNone)) {
-      const int least = Bisect(last, [&](int n) { return fits(n, Limit::kNone); });
-      TryLess(least, row);
+      const auto excess = [&](int n) { return Excess(Try(row(n), Limit::kNone)); };
+      TryLess(LeastThatFits(last, excess), row);
     } else if (!options_.is_over() && fits(last, Limit::kAsked)) {
       Bisect(last, [&](int n) { return fits(n, Limit::kAsked); });
     }
@@ -94,6 +97,52 @@ class Search {
     while (enough - too_little > 1 && !options_.is_over()) {
       const int middle = (too_little + enough) / 2;
       (is_enough(middle) ? enough : too_little) = middle;
+    }
+    return enough;
+  }
+
+  // Bytes above the limit; nullopt where there is no plan.
+  std::optional<double> Excess(const SearchResult<Plan>& plan) const {
+    if (!plan.ok()) return std::nullopt;
+    return static_cast<double>(plan->peak_memory_bytes) -
+           static_cast<double>(options_.memory_limit_bytes.value_or(INT64_MAX));
+  }
+
+  // Of nothing recomputed, at least.
+  std::optional<double> ExcessOfNone() {
+    const SearchResult<Plan>& plan = Try({}, Limit::kAsked);
+    if (plan.ok()) return std::max(0.0, *Excess(plan));
+    const std::optional<int64_t>& least = plan.status().smallest_limit_bytes;
+    if (!least || !options_.memory_limit_bytes) return std::nullopt;
+    return std::max(0.0, static_cast<double>(*least - *options_.memory_limit_bytes));
+  }
+
+  // The same; each layer saves about as much, so that what is tried next is where a line through
+  // both ends says, unless the last try left nearly all that was left. At first, where one end is
+  // hardly known, a little behind the middle: few may be tried, and what fits is an answer.
+  template <typename ExcessOf>
+  int LeastThatFits(int last, ExcessOf excess_of) {
+    int too_little = 0, enough = last;
+    std::optional<double> excess = ExcessOfNone();
+    double room = -*excess_of(last);
+    bool narrows = false;
+    while (enough - too_little > 1 && !options_.is_over()) {
+      const int left = enough - too_little;
+      int next = too_little + left / 2 + left / 16;
+      if (excess && narrows) {
+        const double share = *excess / std::max(1.0, *excess + room);
+        next = std::clamp(too_little + static_cast<int>(std::ceil(share * left)), too_little + 1,
+                          enough - 1);
+      }
+      const std::optional<double> of_next = excess_of(next);
+      if (of_next && *of_next <= 0) {
+        enough = next;
+        room = -*of_next;
+      } else {
+        too_little = next;
+        excess = of_next;
+      }
+      narrows = 4 * (enough - too_little) <= 3 * left + 1;
     }
     return enough;
   }

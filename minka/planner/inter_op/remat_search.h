@@ -27,7 +27,7 @@ struct RematSearchOptions {
 
 // Tries choices by planning them. Nothing is recomputed where that fits and memory costs no time.
 // Else ever more layers are, from the first one on: the first layers' values are kept longest, and
-// a layer's copies are there when everything behind it is gone. Two rows of choices are bisected
+// a layer's copies are there when everything behind it is gone. Two rows of choices are searched
 // for the least recomputation whose fastest plan, planned without a limit (which is quick), fits:
 //
 //   first layers dots, then all:  -  d  dd  ddd  add  aad  aaa

@@ -23,14 +23,15 @@ constexpr RematPolicy kAll = RematPolicy::kAll;
 // 100 bytes are needed, of which sharding saves as many as it must, at most 50, for 1 us per byte.
 class Planner {
  public:
-  explicit Planner(bool shards) : shards_(shards) {}
+  explicit Planner(bool shards, int num_layers = kLayers)
+      : shards_(shards), num_layers_(num_layers) {}
 
   SearchResult<Plan> operator()(const RematChoice& choice, std::optional<int64_t> limit) {
     tried.push_back(choice);
     Plan plan;
     plan.remat = choice;
     plan.objective = 100;
-    plan.peak_memory_bytes = 100 + 10 * kLayers;
+    plan.peak_memory_bytes = 100 + 10 * num_layers_;
     for (const RematPolicy policy : choice) {
       if (policy == kDots) plan.objective += 1;
       if (policy == kAll) plan.objective += 3;
@@ -53,7 +54,8 @@ class Planner {
   std::vector<RematChoice> tried;
 
  private:
-  bool shards_;
+  const bool shards_;
+  const int num_layers_;
 };
 
 SearchResult<Plan> Search(Planner& planner, std::optional<int64_t> limit) {
@@ -69,6 +71,20 @@ TEST(SearchRemat, PlansOnceWhereNothingPresses) {
   EXPECT_TRUE(plan.gap.has_value());
   EXPECT_THAT(planner.tried, ElementsAre(RematChoice()));
   EXPECT_TRUE(Search(planner, std::nullopt)->gap.has_value());
+}
+
+// Bisecting both rows of 128 and 64 choices takes 13 trials behind the first three.
+TEST(SearchRemat, TriesFewChoicesWhereLayersSaveAlike) {
+  constexpr int kMany = 64;
+  for (const int num_dots : {5, 17, 30, 59}) {
+    Planner planner(/*shards=*/false, kMany);
+    const Plan plan =
+        *SearchRemat(std::ref(planner), {.candidates = RematChoice(kMany, kAll),
+                                         .memory_limit_bytes = 100 + 10 * kMany - 6 * num_dots});
+    EXPECT_EQ(std::ranges::count(plan.remat, kDots), num_dots);
+    EXPECT_EQ(std::ranges::count(plan.remat, kAll), 0);
+    EXPECT_LE(planner.tried.size(), 14);
+  }
 }
 
 TEST(SearchRemat, TakesTheCheapestRecomputationThatFits) {
