@@ -125,7 +125,8 @@ int NumKernels(const Computation& computation) {
 absl::StatusOr<Json> RunCase(const Case& one, const std::string& plugin_path) {
   ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(one.mesh));
   const auto num_devices = static_cast<int>(mesh.num_devices());
-  ASSIGN_OR_RETURN(const Cluster cluster, Cluster::Preset(fmt::format("dgx-h100:1x{}", num_devices)));
+  ASSIGN_OR_RETURN(const Cluster cluster,
+                   Cluster::Preset(fmt::format("dgx-h100:1x{}", num_devices)));
   ASSIGN_OR_RETURN(const TracedStep traced, TraceOf(one));
   PlanRequest request{.cluster = cluster};
   request.meshes = {mesh};
@@ -181,7 +182,8 @@ constexpr char kHeader[] =
 
 constexpr char kIntroduction[] =
     "# Programs for GPUs\n\n"
-    "Made by `gpu_programs_benchmark --update`, which needs no GPU: what is estimated of a plan for "
+    "Made by `gpu_programs_benchmark --update`, which needs no GPU: what is estimated of a plan "
+    "for "
     "H100s\n"
     "beside what XLA:GPU compiles for them without one (kernels are not tried: programs that a GPU "
     "compiles differ\n"

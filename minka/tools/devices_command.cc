@@ -49,8 +49,7 @@ absl::Status ListDevices(const DevicesFlags& flags) {
                      .dump() +
                  "\n");
   }
-  const char* const note =
-      is_cpu ? "\nand as many more, virtual ones, as are asked for" : "";
+  const char* const note = is_cpu ? "\nand as many more, virtual ones, as are asked for" : "";
   return Print(fmt::format("{}\n\n{}{}\n", local.version(), table.ToString(), note));
 }
 

@@ -27,19 +27,18 @@ struct Gpu {
 constexpr int64_t kGibi = int64_t{1} << 30, kMebi = int64_t{1} << 20;
 constexpr int64_t kGiga = 1'000'000'000;
 
-constexpr Gpu kGpus[] = {
-    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 8, 0, 108, 167936, 166912, 40 * kMebi, 1.41, 40 * kGibi,
-     1555 * kGiga},
-    {"a100-80gb", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 167936, 166912, 40 * kMebi, 1.41, 80 * kGibi,
-     2039 * kGiga},
-    {"h100-80gb", "NVIDIA H100 80GB HBM3", 9, 0, 132, 233472, 232448, 50 * kMebi, 1.98, 80 * kGibi,
-     3352 * kGiga},
-    {"h200-141gb", "NVIDIA H200", 9, 0, 132, 233472, 232448, 50 * kMebi, 1.98, 140 * kGibi,
-     4800 * kGiga},
-    {"b200-180gb", "NVIDIA B200", 10, 0, 148, 233472, 232448, 126 * kMebi, 1.965, 179 * kGibi,
-     8000 * kGiga},
-    {"rtx4090-24gb", "NVIDIA GeForce RTX 4090", 8, 9, 128, 102400, 101376, 72 * kMebi, 2.52,
-     24 * kGibi, 1008 * kGiga}};
+constexpr Gpu kGpus[] = {{"a100-40gb", "NVIDIA A100-SXM4-40GB", 8, 0, 108, 167936, 166912,
+                          40 * kMebi, 1.41, 40 * kGibi, 1555 * kGiga},
+                         {"a100-80gb", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 167936, 166912,
+                          40 * kMebi, 1.41, 80 * kGibi, 2039 * kGiga},
+                         {"h100-80gb", "NVIDIA H100 80GB HBM3", 9, 0, 132, 233472, 232448,
+                          50 * kMebi, 1.98, 80 * kGibi, 3352 * kGiga},
+                         {"h200-141gb", "NVIDIA H200", 9, 0, 132, 233472, 232448, 50 * kMebi, 1.98,
+                          140 * kGibi, 4800 * kGiga},
+                         {"b200-180gb", "NVIDIA B200", 10, 0, 148, 233472, 232448, 126 * kMebi,
+                          1.965, 179 * kGibi, 8000 * kGiga},
+                         {"rtx4090-24gb", "NVIDIA GeForce RTX 4090", 8, 9, 128, 102400, 101376,
+                          72 * kMebi, 2.52, 24 * kGibi, 1008 * kGiga}};
 
 }  // namespace
 
