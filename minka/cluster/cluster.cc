@@ -84,11 +84,17 @@ DeviceKind Rtx4090() {
           .launch_us = 4};
 }
 
-// By a part of the name that the driver has for it.
+// By a part of the name that the driver has for it, the first that fits.
 std::optional<DeviceKind> GpuCalled(std::string_view name) {
-  const std::pair<std::string_view, DeviceKind> known[] = {
-      {"V100", V100()}, {"A100", A100(80)},  {"H100", H100()},        {"H200", H200()},
-      {"B200", B200()}, {"4090", Rtx4090()}, {"1080 Ti", Gtx1080Ti()}};
+  const std::pair<std::string_view, DeviceKind> known[] = {{"V100", V100()},
+                                                           {"A100-SXM4-40GB", A100(40)},
+                                                           {"A100-PCIE-40GB", A100(40)},
+                                                           {"A100", A100(80)},
+                                                           {"H100", H100()},
+                                                           {"H200", H200()},
+                                                           {"B200", B200()},
+                                                           {"4090", Rtx4090()},
+                                                           {"1080 Ti", Gtx1080Ti()}};
   const auto found = std::ranges::find_if(
       known, [&](const auto& gpu) { return name.find(gpu.first) != std::string_view::npos; });
   if (found == std::end(known)) return std::nullopt;

@@ -73,6 +73,11 @@ TEST(Cluster, GpusOfThisMachineHaveTheRatesOfTheirKind) {
   EXPECT_EQ(cluster.device.memory_bytes, 1000);
   EXPECT_EQ(cluster.device.peak_half_flops_per_us,
             Cluster::Preset("dgx-h100")->device.peak_half_flops_per_us);
+  const auto rate_of = [&](std::string_view name) {
+    EXPECT_TRUE(cluster.SetGpu(name, 1000)) << name;
+    return cluster.device.memory_bytes_per_us;
+  };
+  EXPECT_LT(rate_of("NVIDIA A100-SXM4-40GB"), rate_of("NVIDIA A100-SXM4-80GB"));
   EXPECT_FALSE(cluster.SetGpu("Tesla T4", 1000));
   EXPECT_EQ(cluster.device.name, "Tesla T4");
 }
