@@ -44,10 +44,9 @@ bool TakesProducersIn(const Instruction& reader, int operand) {
     case Opcode::kReduce:
       return operand < static_cast<int>(reader.results.size());
     case Opcode::kDynamicUpdateSlice:
-    case Opcode::kScatter:
-      return operand > 0;  // the array itself is updated in place
     case Opcode::kGather:
-      return operand > 0;  // a table is looked up in memory
+    case Opcode::kScatter:
+      return operand > 0;  // an array is updated in place, a table looked up, in memory
     default:
       return IsProducer(reader);
   }
