@@ -9,9 +9,11 @@
 //     kernel holds a whole row.
 #include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "minka/analysis/fusion_groups.h"
+#include "minka/analysis/fusion_parts.h"
 
 namespace minka {
 namespace {
@@ -20,23 +22,8 @@ namespace {
 constexpr int64_t kMostElementsOfRow = 16384;
 
 bool IsProducer(const Instruction& instruction) {
-  if (instruction.results.size() != 1) return false;
-  switch (instruction.opcode) {
-    case Opcode::kBitcastConvert:
-    case Opcode::kBroadcast:
-    case Opcode::kConcatenate:
-    case Opcode::kDynamicSlice:
-    case Opcode::kGather:
-    case Opcode::kIota:
-    case Opcode::kPad:
-    case Opcode::kReshape:
-    case Opcode::kReverse:
-    case Opcode::kSlice:
-    case Opcode::kTranspose:
-      return true;
-    default:
-      return IsElementwise(instruction.opcode);
-  }
+  return MakesElementByElement(instruction) ||
+         (instruction.opcode == Opcode::kGather && instruction.results.size() == 1);
 }
 
 bool TakesProducersIn(const Instruction& reader, int operand) {
@@ -69,8 +56,16 @@ class CudaPartitioner {
       Place(id);
       elements_[group_[id]] = std::max(elements_[group_[id]], NumElements(id));
     }
-    for (InstructionId id = 0; id < computation_.num_instructions(); ++id) MakeView(id);
-    return Numbered();
+    JoinViews(computation_, repeated_, group_);
+    FusionPartition partition;
+    const std::vector<int> numbers = NumberGroups(group_, partition);
+    for (const Groups& groups : copies_) {
+      std::vector<int>& copies = partition.copies.emplace_back();
+      for (const InstructionId group : groups) copies.push_back(numbers[group]);
+    }
+    partition.repeated = std::move(repeated_);
+    partition.also_repeated.resize(group_.size());
+    return partition;
   }
 
  private:
@@ -199,31 +194,6 @@ class CudaPartitioner {
     const auto num_readers = static_cast<int64_t>(readers.size());
     return num_readers * read_bytes <=
            read_bytes + (num_readers + 1) * instruction.shape().num_bytes();
-  }
-
-  // A reshape of what is in memory is a view of it.
-  void MakeView(InstructionId id) {
-    const Instruction& instruction = computation_.instructions[id];
-    if (instruction.opcode != Opcode::kReshape || group_[id] != id) return;
-    const InstructionId viewed = instruction.operands[0].instruction;
-    if (!repeated_[viewed]) group_[id] = group_[viewed];
-  }
-
-  FusionPartition Numbered() {
-    FusionPartition partition = {.group = std::vector<int>(group_.size(), -1),
-                                 .repeated = std::move(repeated_),
-                                 .also_repeated = std::vector<bool>(group_.size())};
-    std::vector<int> numbers(group_.size(), -1);
-    for (size_t id = 0; id < group_.size(); ++id) {
-      int& number = numbers[group_[id]];
-      if (number < 0) number = partition.num_groups++;
-      partition.group[id] = number;
-    }
-    for (const Groups& groups : copies_) {
-      std::vector<int>& copies = partition.copies.emplace_back();
-      for (const InstructionId group : groups) copies.push_back(numbers[group]);
-    }
-    return partition;
   }
 
   const Computation& computation_;

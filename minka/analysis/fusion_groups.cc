@@ -5,6 +5,7 @@
 #include <set>
 
 #include "minka/analysis/flops.h"
+#include "minka/analysis/fusion_parts.h"
 
 namespace minka {
 namespace {
@@ -24,23 +25,8 @@ bool IsCheap(const Instruction& instruction) {
 
 // May be computed element by element inside its reader's loop.
 bool CanBeProducer(const Instruction& instruction) {
-  if (instruction.results.size() != 1) return false;
-  switch (instruction.opcode) {
-    case Opcode::kBitcastConvert:
-    case Opcode::kBroadcast:
-    case Opcode::kConcatenate:
-    case Opcode::kDynamicSlice:
-    case Opcode::kIota:
-    case Opcode::kPad:
-    case Opcode::kReduce:
-    case Opcode::kReshape:
-    case Opcode::kReverse:
-    case Opcode::kSlice:
-    case Opcode::kTranspose:
-      return true;
-    default:
-      return IsElementwise(instruction.opcode);
-  }
+  return MakesElementByElement(instruction) ||
+         (instruction.opcode == Opcode::kReduce && instruction.results.size() == 1);
 }
 
 // What a reduce takes in.
@@ -91,8 +77,12 @@ class Partitioner {
 
   FusionPartition Run() && {
     for (InstructionId id = computation_.num_instructions() - 1; id >= 0; --id) Place(id);
-    for (InstructionId id = 0; id < computation_.num_instructions(); ++id) MakeView(id);
-    return Numbered();
+    JoinViews(computation_, repeated_, group_);
+    FusionPartition partition;
+    NumberGroups(group_, partition);
+    partition.repeated = std::move(repeated_);
+    partition.also_repeated = std::move(also_repeated_);
+    return partition;
   }
 
  private:
@@ -176,26 +166,6 @@ class Partitioner {
     });
   }
 
-  void MakeView(InstructionId id) {
-    const Instruction& instruction = computation_.instructions[id];
-    if (instruction.opcode != Opcode::kReshape || group_[id] != id) return;
-    const InstructionId viewed = instruction.operands[0].instruction;
-    if (!repeated_[viewed]) group_[id] = group_[viewed];
-  }
-
-  FusionPartition Numbered() {
-    FusionPartition partition = {.group = std::vector<int>(group_.size(), -1),
-                                 .repeated = std::move(repeated_),
-                                 .also_repeated = std::move(also_repeated_)};
-    std::vector<int> numbers(group_.size(), -1);
-    for (size_t id = 0; id < group_.size(); ++id) {
-      int& number = numbers[group_[id]];
-      if (number < 0) number = partition.num_groups++;
-      partition.group[id] = number;
-    }
-    return partition;
-  }
-
   const Computation& computation_;
   const FusionRules rules_;
   UseTable uses_;
@@ -206,6 +176,45 @@ class Partitioner {
 };
 
 }  // namespace
+
+bool MakesElementByElement(const Instruction& instruction) {
+  if (instruction.results.size() != 1) return false;
+  switch (instruction.opcode) {
+    case Opcode::kBitcastConvert:
+    case Opcode::kBroadcast:
+    case Opcode::kConcatenate:
+    case Opcode::kDynamicSlice:
+    case Opcode::kIota:
+    case Opcode::kPad:
+    case Opcode::kReshape:
+    case Opcode::kReverse:
+    case Opcode::kSlice:
+    case Opcode::kTranspose:
+      return true;
+    default:
+      return IsElementwise(instruction.opcode);
+  }
+}
+
+void JoinViews(const Computation& computation, const std::vector<bool>& repeated,
+               std::vector<InstructionId>& group) {
+  for (InstructionId id = 0; id < computation.num_instructions(); ++id) {
+    const Instruction& instruction = computation.instructions[id];
+    if (instruction.opcode != Opcode::kReshape || group[id] != id) continue;
+    const InstructionId viewed = instruction.operands[0].instruction;
+    if (!repeated[viewed]) group[id] = group[viewed];
+  }
+}
+
+std::vector<int> NumberGroups(const std::vector<InstructionId>& group, FusionPartition& partition) {
+  std::vector<int> numbers(group.size(), -1);
+  for (const InstructionId name : group) {
+    int& number = numbers[name];
+    if (number < 0) number = partition.num_groups++;
+    partition.group.push_back(number);
+  }
+  return numbers;
+}
 
 bool FusionPartition::IsMaterialised(const UseTable& uses, Value value) const {
   if (uses.is_result(value)) return true;

@@ -12,7 +12,7 @@
 namespace minka {
 
 inline constexpr int kMaxLocalDevices = 64;
-inline constexpr int kAllDevices = -1;  // that a plugin offers by itself: every GPU, one of cores
+inline constexpr int kAllDevices = -1;  // that a plugin offers by itself: every GPU
 
 struct LocalDevicesOptions {
   int num_devices = 8;      // or kAllDevices
