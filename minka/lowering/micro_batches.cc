@@ -493,11 +493,32 @@ class Arranger {
       if (is_live[id]) order.push_back(id);
     }
     std::ranges::stable_sort(order, {}, part_of);
-    Rearrange(order);
+    Rearrange(WithSumsBehindTerms(order));
     return std::move(written_);
   }
 
  private:
+  // What was added to a sum need not be kept until the end of the micro-batch.
+  std::vector<InstructionId> WithSumsBehindTerms(const std::vector<InstructionId>& order) const {
+    std::map<InstructionId, std::vector<InstructionId>> sums;  // by term
+    std::vector<InstructionId> others;
+    for (const InstructionId id : order) {
+      const Instruction& instruction = entry_.instructions[id];
+      if (instruction.part.loop == LoopRole::kSum) {
+        sums[instruction.operands[0].instruction].push_back(id);
+      } else {
+        others.push_back(id);
+      }
+    }
+    std::vector<InstructionId> out;
+    for (const InstructionId id : others) {
+      out.push_back(id);
+      const auto found = sums.find(id);
+      if (found != sums.end()) out.insert(out.end(), found->second.begin(), found->second.end());
+    }
+    return out;
+  }
+
   void Rearrange(const std::vector<InstructionId>& order) {
     const Computation source = std::move(entry_);
     Rewriter rewriter(source);

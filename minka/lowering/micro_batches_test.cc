@@ -95,6 +95,7 @@ TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
     phases.push_back(part.phase);
     part.loop = LoopRole::kBody;
     EXPECT_EQ(part, entry.instruction(accumulator.term).part);
+    EXPECT_EQ(accumulator.id, accumulator.term.instruction + 1);
   }
   EXPECT_THAT(phases, testing::UnorderedElementsAre(Phase::kForward, Phase::kBackward));
 }
