@@ -63,6 +63,15 @@ NodeId SolverProblem::AddNode(std::span<const int64_t> costs, const std::string&
   return node;
 }
 
+void SolverProblem::AddCosts(NodeId node, std::span<const int64_t> more) {
+  const std::span<const int64_t> before = costs(node);
+  std::vector<int64_t> sums(before.begin(), before.end());
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (sums[i] != kForbidden) sums[i] = more[i] == kForbidden ? kForbidden : sums[i] + more[i];
+  }
+  cost_row_[node] = cost_rows_.Intern(sums);
+}
+
 TableId SolverProblem::AddTable(int32_t num_rows, int32_t num_columns, RowId cells) {
   const auto [first, last] = tables_by_cells_.equal_range(cells);
   for (auto it = first; it != last; ++it) {

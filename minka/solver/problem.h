@@ -93,6 +93,8 @@ class SolverProblem {
  public:
   // A node with one choice per entry of `costs`.
   NodeId AddNode(std::span<const int64_t> costs, const std::string& name = {});
+  // To what the choices of a node cost; what is forbidden stays so.
+  void AddCosts(NodeId node, std::span<const int64_t> more);
   void SetMultiplicity(NodeId node, int64_t multiplicity) { multiplicity_[node] = multiplicity; }
 
   TableId AddTable(int32_t num_rows, int32_t num_columns, std::span<const int64_t> cells) {

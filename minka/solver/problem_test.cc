@@ -1,5 +1,6 @@
 #include "minka/solver/problem.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "minka/base/status.h"
@@ -21,6 +22,15 @@ TEST(ProblemTest, EqualContentIsStoredOnce) {
   EXPECT_NE(problem.AddTable(2, 3, cells), problem.AddTable(3, 2, cells));
   EXPECT_EQ(problem.AddUsageRow(cells), problem.AddUsageRow(cells));
   EXPECT_EQ(problem.table(1).at(2, 1), 6);
+}
+
+TEST(ProblemTest, CostsAreAddedToOneNodeAlone) {
+  SolverProblem problem;
+  problem.AddNode(std::vector<int64_t>{1, kForbidden, 3});
+  problem.AddNode(std::vector<int64_t>{1, kForbidden, 3});
+  problem.AddCosts(1, std::vector<int64_t>{10, 10, kForbidden});
+  EXPECT_THAT(problem.costs(0), testing::ElementsAre(1, kForbidden, 3));
+  EXPECT_THAT(problem.costs(1), testing::ElementsAre(11, kForbidden, kForbidden));
 }
 
 TEST(ProblemTest, EveryUnsoundPartIsNamed) {

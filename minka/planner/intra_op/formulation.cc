@@ -49,6 +49,7 @@ class Formulator {
         AddValue({id, result});
       }
     }
+    if (options_.memory_price.us_per_byte > 0) ChargeMemory();
     out_.problem.set_usage_limit(options_.search.memory_limit_bytes);
     return std::move(out_);
   }
@@ -102,8 +103,16 @@ class Formulator {
       AddEdge(producer, producer_port, layout.kept, {kept_port}, shape(value));
     }
     const ViewGroups groups = ViewGroupsOf(users, is_parameter);
-    const TimeInterval kept_time = TimeOfKept(value, users, groups);
-    if (TakesMemory(value)) AddBytes(layout.kept, value, ports_[kept_port], kept_time);
+    TimeInterval kept_time = TimeOfKept(value, users, groups);
+    if (TakesMemory(value)) {
+      const MicroLoop& loop = facts_.loop;
+      if (is_kept && loop.LeavesLoop(value.instruction)) {
+        // What micro-batches come to is as it is made until all of them are there.
+        AddBytes(producer, value, ports_[producer_port], {loop.begin, loop.end});
+        kept_time.begin = loop.end;
+      }
+      AddBytes(layout.kept, value, ports_[kept_port], kept_time);
+    }
     AddViews(value, groups, kept_time, kept_port, layout);
     for (const User& user : users) Connect(value, user, layout, kept_port);
     out_.layouts[value.instruction].push_back(layout);
@@ -332,6 +341,36 @@ class Formulator {
     out_.problem.AddUsage(node, interval, out_.problem.AddUsageRow(bytes));
   }
 
+  void ChargeMemory() {
+    const SolverProblem& problem = out_.problem;
+    std::vector<int64_t> costs;
+    for (size_t usage = 0; usage < problem.usages().size(); ++usage) {
+      const NodeUsage& used = problem.usages()[usage];
+      const double us_per_byte = options_.memory_price.us_per_byte * CopiesHeld(used.interval);
+      out_.us_per_byte.push_back(us_per_byte);
+      if (us_per_byte == 0) continue;
+      costs.clear();
+      for (const int64_t bytes : problem.usage_row(used.row))
+        costs.push_back(ToUnits(us_per_byte * static_cast<double>(bytes)));
+      out_.problem.AddCosts(problem.usage_node(usage), costs);
+    }
+  }
+
+  // Of what is there at these times, how many are there at once while micro-batches are computed,
+  // temporaries left out.
+  double CopiesHeld(TimeInterval time) const {
+    const MicroLoop& loop = facts_.loop;
+    const int64_t num_instructions = facts_.entry.num_instructions();
+    const bool is_static = loop.exists() ? time.begin <= loop.begin && time.end >= loop.end
+                                         : time.begin == 0 && time.end > num_instructions;
+    if (is_static) return 1;
+    const int64_t last = std::min(time.end, num_instructions) - 1;
+    if (last < time.begin) return 0;
+    const bool is_kept =
+        facts_.phases[time.begin] == Phase::kForward && facts_.phases[last] == Phase::kBackward;
+    return is_kept ? options_.memory_price.in_flight : 0;
+  }
+
   struct EdgeTable {
     TableId table = -1;
     int32_t reshards = -1;
@@ -437,7 +476,7 @@ StepFacts::StepFacts(const Step& step_in, Platform platform)
       entry(step_in.module.entry_computation()),
       uses(entry),
       phases(PhasesOf(step_in)),
-      fusions(PartitionIntoFusions(entry, {.platform = platform})),
+      fusions(PartitionIntoFusions(entry, {.platform = platform, .keeps_programs = true})),
       last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),
       loop(FindMicroLoop(step_in.module)),
@@ -520,6 +559,17 @@ std::vector<User> UsersOf(const StepFacts& facts, Value value) {
 Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards,
                       const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options) {
   return Formulator(facts, tables, reshards, mesh, cost, options).Run();
+}
+
+double HeldCost(const Formulation& formulation, std::span<const int32_t> choice) {
+  const SolverProblem& problem = formulation.problem;
+  double cost = 0;
+  for (size_t usage = 0; usage < formulation.us_per_byte.size(); ++usage) {
+    const int64_t bytes =
+        problem.usage_row(problem.usages()[usage].row)[choice[problem.usage_node(usage)]];
+    cost += formulation.us_per_byte[usage] * static_cast<double>(bytes);
+  }
+  return cost;
 }
 
 namespace {

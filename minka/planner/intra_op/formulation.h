@@ -107,7 +107,12 @@ struct Formulation {
   // Are versions that the loop over micro-batches reads made once, in front of it?
   bool hoists_reshards = true;
   double units_per_cost = 1;  // solver cost = cost * units_per_cost, rounded down
+  // By usage of the problem, what a byte of it costs the search; empty: nothing.
+  std::vector<double> us_per_byte;
 };
+
+// What the search is charged for the memory of the choices (IntraOpOptions::memory_price).
+double HeldCost(const Formulation& formulation, std::span<const int32_t> choice);
 
 // Adds the ports of kept and view nodes to `tables`.
 Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards,

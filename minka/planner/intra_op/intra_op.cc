@@ -234,7 +234,8 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
     // The bound holds for the limit that was asked for: a lowered limit only raises the optimum.
     if (round == 0)
       search_bound = static_cast<double>(solved.lower_bound) / formulation.units_per_cost;
-    result.lower_bound = std::max(0.0, search_bound - penalties);
+    const double held = HeldCost(formulation, solved.choice);
+    result.lower_bound = std::max(0.0, search_bound - penalties - held);
     result.memory_price = solved.memory_price / formulation.units_per_cost;
     result.stop_reason = is_least ? "least_memory" : std::string(SolveStatusName(solved.status));
     result.choice = solved.choice;

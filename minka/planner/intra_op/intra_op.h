@@ -80,6 +80,15 @@ class WorkBudget {
   int64_t work_ = 0, spent_ = 0;
 };
 
+// What it costs to hold a byte on every device: where plans take about as long, the search prefers
+// those that hold less. Without a limit that it would have to keep, it ends sooner and its bound is
+// near.
+struct MemoryPrice {
+  double us_per_byte = 0;  // of what is there throughout the loop over micro-batches
+  double in_flight = 1;    // so many times of what a micro-batch keeps for its backward pass
+  bool operator==(const MemoryPrice&) const = default;
+};
+
 class ReshardCostTables;  // reshard_prices.h
 
 struct IntraOpOptions {
@@ -97,6 +106,7 @@ struct IntraOpOptions {
   // Where no plan is found that fits, the result is the one found that needs least, without a lower
   // bound, instead of an error.
   bool takes_least = false;
+  MemoryPrice memory_price;
   // Sums over micro-batches are split over as many devices as divide them.
   bool scatters_accumulators = false;
   // What a device holds when the plan's program is compiled, where the compiler's work can be
@@ -111,9 +121,9 @@ struct IntraOpOptions {
 
 struct IntraOpResult {
   StagePlan stage;
-  double objective = 0;  // us, or unitless for alpa; without penalties
-  // No plan over the enumerated choices costs less, nor, where the search has penalties, less with
-  // no more of them.
+  double objective = 0;  // us, or unitless for alpa; without penalties and what memory costs
+  // No plan over the enumerated choices costs less, nor, where the search has penalties or a price
+  // of memory, less with no more of them and holding no more of it.
   double lower_bound = 0;
   double gap = 0;
   double memory_price = 0;  // objective per byte

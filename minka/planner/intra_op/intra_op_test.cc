@@ -513,6 +513,27 @@ TEST(PlanMesh, AMemoryLimitMovesStateApartAndIsKept) {
   EXPECT_GE(tight.objective, tight.lower_bound);
 }
 
+// The bound is one of plans that hold no more, so the free one need not keep it.
+TEST(PlanMesh, APriceOfMemoryMovesStateApart) {
+  const Mesh mesh = *Mesh::Parse("data=4");
+  const Step step = TwoLayerStep(1024, 64);
+  const IntraOpResult free = *PlanOn(step, mesh);
+  IntraOpOptions options{.search = {.memory_limit_bytes = int64_t{1} << 40}};
+  int64_t held = free.stage.peak_memory_bytes;
+  for (const double price : {1e-6, 1e3}) {
+    options.memory_price = {.us_per_byte = price};
+    const auto priced = PlanOn(step, mesh, options);
+    ASSERT_TRUE(priced.ok()) << Message(priced.status());
+    EXPECT_LE(priced->stage.peak_memory_bytes, held);
+    held = priced->stage.peak_memory_bytes;
+    EXPECT_GE(priced->objective, free.objective * (1 - 1e-9));
+    EXPECT_GE(priced->objective, priced->lower_bound);
+    EXPECT_NEAR(priced->gap, 0, 0.01) << price;
+    if (price < 1) EXPECT_NEAR(priced->objective, free.objective, 1e-3 * free.objective);
+  }
+  EXPECT_LT(held, 0.6 * static_cast<double>(free.stage.peak_memory_bytes));
+}
+
 TEST(PlanMesh, AnImpossibleLimitNamesOneThatWorks) {
   const std::string message = Message(PlanOn(TwoLayerStep(1024, 64), *Mesh::Parse("data=4"),
                                              {.search = {.memory_limit_bytes = 100}})
