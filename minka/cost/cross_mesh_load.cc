@@ -90,4 +90,17 @@ double CrossMeshLoad::Us() const {
   return slowest + (left_.empty() ? cluster_.intra_host : cluster_.inter_host).latency_us;
 }
 
+double LeastSendUs(const Cluster& cluster, int64_t bytes, int64_t num_devices_before,
+                   int64_t num_devices_behind, bool crosses_hosts) {
+  if (bytes <= 0) return 0;
+  const int64_t num_sharing = std::min(num_devices_before, num_devices_behind);
+  const Link& link = crosses_hosts ? cluster.inter_host : cluster.intra_host;
+  double rate = static_cast<double>(num_sharing) * link.bytes_per_us;
+  if (crosses_hosts && cluster.host_network_bytes_per_us > 0) {
+    const int64_t num_hosts = std::max<int64_t>(1, num_sharing / cluster.devices_per_host);
+    rate = std::min(rate, static_cast<double>(num_hosts) * cluster.host_network_bytes_per_us);
+  }
+  return link.latency_us + static_cast<double>(bytes) / rate;
+}
+
 }  // namespace minka

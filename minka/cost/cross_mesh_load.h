@@ -48,4 +48,9 @@ class CrossMeshLoad {
   bool is_used_ = false;
 };
 
+// At least, for an array of so many bytes: every device of the smaller mesh sends or receives its
+// even part, from one mesh to the one behind it.
+double LeastSendUs(const Cluster& cluster, int64_t bytes, int64_t num_devices_before,
+                   int64_t num_devices_behind, bool crosses_hosts);
+
 }  // namespace minka

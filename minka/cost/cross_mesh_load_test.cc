@@ -45,6 +45,18 @@ TEST(CrossMeshLoad, EveryDeviceSendsItsPart) {
                    10 + kBytes / 2 / 1000);
 }
 
+TEST(LeastSendUs, IsWhatEvenPartsTake) {
+  const Cluster cluster = TwoHosts();
+  const auto bytes = static_cast<int64_t>(kBytes);
+  EXPECT_EQ(LeastSendUs(cluster, 0, 4, 4, true), 0);
+  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 2, 1, false), 10 + kBytes / 1000);
+  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 2, 2, false),
+                   UsOf(cluster, kShape, {"2", "[x]", 0}, {"2", "[x]", 2}));
+  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 4, 4, true),
+                   UsOf(cluster, kShape, {"4", "[x]", 0}, {"4", "[x]", 4}));
+  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 8, 1, true), 50 + kBytes / 100);
+}
+
 TEST(CrossMeshLoad, HostsShareTheirNetwork) {
   EXPECT_DOUBLE_EQ(UsOf(TwoHosts(), kShape, {"4", "[x]", 0}, {"4", "[x]", 4}), 50 + kBytes / 200);
   Cluster cluster = TwoHosts();

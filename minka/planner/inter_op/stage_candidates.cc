@@ -13,13 +13,8 @@ class CandidateLister {
       : ways_(ways),
         input_(input),
         estimates_(ways),
-        num_layers_(static_cast<int>(ways.front().kept.size())) {
-    for (int layer = 0; layer < num_layers_; ++layer) {
-      int first = 0;
-      while (!AreEqual(first, layer)) ++first;
-      first_equal_.push_back(first);
-    }
-  }
+        num_layers_(static_cast<int>(ways.front().kept.size())),
+        first_equal_(FirstEqualLayers(ways)) {}
 
   std::vector<CandidateRun> Run() && {
     std::vector<CandidateRun> out;
@@ -34,13 +29,6 @@ class CandidateLister {
   }
 
  private:
-  bool AreEqual(int one, int other) const {
-    return std::ranges::all_of(ways_, [&](const StageWay& way) {
-      return way.kept[one] == way.kept[other] &&
-             (way.recomputed.empty() || way.recomputed[one] == way.recomputed[other]);
-    });
-  }
-
   bool MayBound(int layer) const { return layer == num_layers_ || input_.MayBegin(layer); }
 
   CandidateRun Of(LayerRun layers) {
@@ -95,7 +83,7 @@ class CandidateLister {
   const StageSearchInput& input_;
   const StageEstimates estimates_;
   const int num_layers_;
-  std::vector<int> first_equal_;                // by layer: the first that is equal to it
+  const std::vector<int> first_equal_;          // by layer
   std::map<std::vector<int>, LayerRun> known_;  // by what the layers are equal to
 };
 

@@ -17,6 +17,22 @@ LayerCost Together(const LayerCost& one, const LayerCost& other) {
 
 }  // namespace
 
+std::vector<int> FirstEqualLayers(const std::vector<StageWay>& ways) {
+  const auto are_equal = [&](size_t one, size_t other) {
+    return std::ranges::all_of(ways, [&](const StageWay& way) {
+      return way.kept[one] == way.kept[other] &&
+             (way.recomputed.empty() || way.recomputed[one] == way.recomputed[other]);
+    });
+  };
+  std::vector<int> first_equal;
+  for (size_t layer = 0; !ways.empty() && layer < ways.front().kept.size(); ++layer) {
+    size_t first = 0;
+    while (!are_equal(first, layer)) ++first;
+    first_equal.push_back(static_cast<int>(first));
+  }
+  return first_equal;
+}
+
 StageEstimates::Prefixes::Prefixes(const std::vector<LayerCost>& layers)
     : sums_(1), most_transient_(layers.size()) {
   for (const LayerCost& layer : layers) sums_.push_back(Together(sums_.back(), layer));

@@ -34,6 +34,10 @@ struct FoundStage {
   int64_t bytes = 0;       // per device, with all micro-batches that it holds
 };
 
+// By layer: the first one that is equal to it on every way. Precondition: ways of equal numbers of
+// layers.
+std::vector<int> FirstEqualLayers(const std::vector<StageWay>& ways);
+
 class StageEstimates {
  public:
   explicit StageEstimates(const std::vector<StageWay>& ways);

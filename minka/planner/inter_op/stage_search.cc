@@ -24,10 +24,13 @@ class StageSearch {
         block_(std::max(1, options.num_devices / kMostBlocks)),
         num_blocks_(options.num_devices / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
-                                            : std::min(num_layers_, num_blocks_)) {
+                                            : std::min(num_layers_, num_blocks_)),
+        first_equal_(options.corrections.times.empty() ? std::vector<int>()
+                                                       : FirstEqualLayers(ways)) {
     for (int layer = 0; layer < num_layers_; ++layer) may_begin_.push_back(options.MayBegin(layer));
     may_begin_.push_back(true);  // behind the last one
     GroupWays();
+    FindSendTimes();
     found_.resize(most_stages_ + 1);
   }
 
@@ -60,6 +63,7 @@ class StageSearch {
     bool is_known = false;
     int16_t way = -1;  // none fits
     int32_t num_recomputed = 0;
+    double micro_batch_us = kUnreached, step_us = 0;
   };
 
   int FewestStages() const { return options_.num_stages > 0 ? options_.num_stages : 2; }
@@ -85,31 +89,66 @@ class StageSearch {
     return device % host == 0 && size % host == 0;
   }
 
-  double Work(const FoundStage& stage) const {
-    return (options_.num_micro_batches - 1) * stage.cost.micro_batch_us + stage.cost.step_us;
+  // With what it waits for each micro-batch.
+  double Work(double micro_batch_us, double step_us, double send_us = 0) const {
+    return (options_.num_micro_batches - 1) * (micro_batch_us + send_us) + step_us;
+  }
+
+  void FindSendTimes() {
+    if (!options_.send_us) return;
+    for (int layer = 1; layer < num_layers_; ++layer) {
+      for (const int before : sizes_) {
+        for (const int behind : sizes_) {
+          for (const bool crosses : {false, true})
+            send_us_.push_back(options_.send_us({layer, before, behind, crosses}));
+        }
+      }
+    }
+  }
+
+  // Between a stage that ends there and the one behind it.
+  double SendUs(int end_layer, int end_block, int size, int size_behind) const {
+    if (send_us_.empty() || end_layer == num_layers_) return 0;
+    const bool crosses = end_block * block_ % options_.devices_per_host == 0;
+    const size_t num_sizes = sizes_.size();
+    const size_t row = ((end_layer - 1) * num_sizes + size) * num_sizes + size_behind;
+    return send_us_[2 * row + (crosses ? 1 : 0)];
   }
 
   bool Fits(const FoundStage& stage) const {
     return !options_.limit_bytes || stage.bytes <= *options_.limit_bytes;
   }
 
+  // As estimated, corrected by what was planned.
+  FoundStage StageOf(int way, int begin, int end, int num_recomputed, int in_flight) const {
+    const StageCorrections& corrections = options_.corrections;
+    FoundStage stage = estimates_.StageOf(way, begin, end, num_recomputed, in_flight);
+    if (!corrections.more_bytes.empty()) stage.bytes += corrections.more_bytes[way];
+    if (corrections.times.empty()) return stage;
+    const auto planned = corrections.times.find(
+        {way, {first_equal_.begin() + begin, first_equal_.begin() + end}, num_recomputed});
+    if (planned == corrections.times.end()) return stage;
+    stage.cost.micro_batch_us = planned->second.micro_batch_us;
+    stage.cost.step_us = planned->second.step_us;
+    return stage;
+  }
+
   // With as little recomputed as fits; nothing where that is too much.
   std::optional<FoundStage> LeastRecomputed(int way, int begin, int end, int in_flight) const {
-    const FoundStage plain = estimates_.StageOf(way, begin, end, 0, in_flight);
+    const FoundStage plain = StageOf(way, begin, end, 0, in_flight);
     if (Fits(plain)) return plain;
     int too_few = 0, enough = end - begin;
-    if (!estimates_.MayRecompute(way) ||
-        !Fits(estimates_.StageOf(way, begin, end, enough, in_flight))) {
+    if (!estimates_.MayRecompute(way) || !Fits(StageOf(way, begin, end, enough, in_flight))) {
       return std::nullopt;
     }
     while (enough - too_few > 1) {
       const int middle = (too_few + enough) / 2;
-      (Fits(estimates_.StageOf(way, begin, end, middle, in_flight)) ? enough : too_few) = middle;
+      (Fits(StageOf(way, begin, end, middle, in_flight)) ? enough : too_few) = middle;
     }
-    return estimates_.StageOf(way, begin, end, enough, in_flight);
+    return StageOf(way, begin, end, enough, in_flight);
   }
 
-  std::optional<FoundStage> Fastest(int size, int begin, int end, int from_end) {
+  const Choice& Fastest(int size, int begin, int end, int from_end) {
     const int in_flight = options_.InFlight(from_end);
     // Without a limit it does not matter how many are in flight.
     const int row = options_.limit_bytes ? in_flight : 0;
@@ -117,24 +156,20 @@ class StageSearch {
     if (static_cast<int>(rows.size()) <= row) rows.resize(row + 1);
     if (rows[row].empty()) rows[row].resize(num_layers_ * (num_layers_ + 1));
     Choice& choice = rows[row][begin * (num_layers_ + 1) + end];
-    if (choice.is_known) {
-      if (choice.way < 0) return std::nullopt;
-      return estimates_.StageOf(choice.way, begin, end, choice.num_recomputed, in_flight);
-    }
+    if (choice.is_known) return choice;
     choice.is_known = true;
-    std::optional<FoundStage> best;
+    double least = kUnreached;
     for (const int way : of_size_[size]) {
-      std::optional<FoundStage> stage = LeastRecomputed(way, begin, end, in_flight);
-      if (!stage || (best && !Less(*stage, *best))) continue;
-      best = stage;
-      choice.way = static_cast<int16_t>(way);
-      choice.num_recomputed = stage->num_recomputed;
+      const std::optional<FoundStage> stage = LeastRecomputed(way, begin, end, in_flight);
+      if (!stage || options_.BusyUs(*stage) >= least) continue;
+      least = options_.BusyUs(*stage);
+      choice = {.is_known = true,
+                .way = static_cast<int16_t>(way),
+                .num_recomputed = stage->num_recomputed,
+                .micro_batch_us = stage->cost.micro_batch_us,
+                .step_us = stage->cost.step_us};
     }
-    return best;
-  }
-
-  bool Less(const FoundStage& one, const FoundStage& other) const {
-    return options_.BusyUs(one) < options_.BusyUs(other);
+    return choice;
   }
 
   // No pipeline has less work in its largest stage: not its dearest layer, nor the mean over
@@ -144,7 +179,8 @@ class StageSearch {
     for (int layer = 0; layer < num_layers_; ++layer) {
       double least = kUnreached, least_share = kUnreached;
       for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
-        const double work = Work(estimates_.StageOf(way, layer, layer + 1, 0, 0));
+        const LayerCost& cost = ways_[way].kept[layer];
+        const double work = Work(cost.micro_batch_us, cost.step_us);
         least = std::min(least, work);
         least_share = std::min(least_share, work * ways_[way].num_devices);
       }
@@ -178,17 +214,18 @@ class StageSearch {
   }
 
   void Extend(int from_end, int end, int end_block, double bound) {
-    const double behind = At(from_end - 1, end, end_block).sum_us;
+    const Entry behind = At(from_end - 1, end, end_block);
     for (int size = 0; size < static_cast<int>(sizes_.size()); ++size) {
       const int block = end_block - sizes_[size] / block_;
       if (block < 0 || !MayBegin(block * block_, sizes_[size])) continue;
+      const double send_us = SendUs(end, end_block, size, behind.size);
       for (int begin = end - 1; begin >= 0; --begin) {
         if (!may_begin_[begin]) continue;
-        const std::optional<FoundStage> stage = Fastest(size, begin, end, from_end);
+        const Choice& stage = Fastest(size, begin, end, from_end);
         // More layers neither take less nor fit better.
-        if (!stage || Work(*stage) > bound) break;
+        if (stage.way < 0 || Work(stage.micro_batch_us, stage.step_us, send_us) > bound) break;
         Entry& entry = At(from_end, begin, block);
-        const double sum = behind + stage->cost.micro_batch_us;
+        const double sum = behind.sum_us + stage.micro_batch_us + send_us;
         if (sum < entry.sum_us) entry = {.sum_us = sum, .end_layer = end, .size = size};
       }
     }
@@ -211,17 +248,22 @@ class StageSearch {
 
   FoundPipeline Read(int num_stages) {
     FoundPipeline out;
-    double most_work = 0, sum = 0;
+    double most_work = 0, sum = 0, slowest_us = 0;
     int begin = 0, block = 0;
     for (int from_end = num_stages; from_end > 0; --from_end) {
       const Entry entry = At(from_end, begin, block);
-      out.stages.push_back(*Fastest(entry.size, begin, entry.end_layer, from_end));
-      most_work = std::max(most_work, Work(out.stages.back()));
-      sum += out.stages.back().cost.micro_batch_us;
+      const int first_layer = begin;
       begin = entry.end_layer;
       block += sizes_[entry.size] / block_;
+      const double send_us = SendUs(begin, block, entry.size, At(from_end - 1, begin, block).size);
+      const Choice& stage = Fastest(entry.size, first_layer, begin, from_end);
+      out.stages.push_back(StageOf(stage.way, first_layer, begin, stage.num_recomputed,
+                                   options_.InFlight(from_end)));
+      most_work = std::max(most_work, Work(stage.micro_batch_us, stage.step_us, send_us));
+      sum += stage.micro_batch_us + send_us;
+      slowest_us = std::max(slowest_us, stage.micro_batch_us + send_us);
     }
-    out.step_time_us = sum + most_work;
+    out.step_time_us = most_work + slowest_us + options_.waits * (sum - slowest_us);
     return out;
   }
 
@@ -229,13 +271,15 @@ class StageSearch {
   const StageSearchInput& options_;
   const StageEstimates estimates_;
   const int num_layers_, block_, num_blocks_, most_stages_;
+  const std::vector<int> first_equal_;                     // by layer; empty: not asked for
   std::vector<char> may_begin_;                            // by layer
   std::vector<int> sizes_;                                 // of meshes, in devices
   std::vector<std::vector<int>> of_size_;                  // ways
   std::vector<std::vector<std::vector<Choice>>> choices_;  // by size, in flight, layers
-  std::vector<std::vector<Entry>> best_;                   // by number from the end; see At
-  std::vector<FoundPipeline> found_;                       // by number of stages
-  double step_time_us_ = kUnreached;                       // of the fastest
+  std::vector<double> send_us_;  // by layer behind, sizes before and behind, whether hosts differ
+  std::vector<std::vector<Entry>> best_;  // by number from the end; see At
+  std::vector<FoundPipeline> found_;      // by number of stages
+  double step_time_us_ = kUnreached;      // of the fastest
 };
 
 }  // namespace

@@ -8,12 +8,40 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include "minka/planner/inter_op/stage_estimate.h"
 
 namespace minka {
+
+// A stage as plans are made of it: equal for stages of equal layers.
+struct StageKey {
+  int way = 0;
+  std::vector<int> layers;  // see FirstEqualLayers
+  int num_recomputed = 0;   // of its layers, the first ones
+  auto operator<=>(const StageKey&) const = default;
+};
+
+// What a plan of a stage takes.
+struct PlannedTimes {
+  double micro_batch_us = 0, step_us = 0;
+};
+
+// What plans say against the estimates.
+struct StageCorrections {
+  std::map<StageKey, PlannedTimes> times;
+  std::vector<int64_t> more_bytes;  // by way, that a stage needs; or empty
+};
+
+// What is sent between two stages.
+struct StageBorder {
+  int layer = 0;  // the first behind it
+  int num_devices_before = 0, num_devices_behind = 0;
+  bool crosses_hosts = false;
+};
 
 struct StageSearchInput {
   int num_devices = 1, devices_per_host = 1;
@@ -25,6 +53,14 @@ struct StageSearchInput {
   // How many micro-batches the n-th stage from the end holds at once, from n = 1 on; the last one
   // holds for all before it.
   std::vector<int> in_flight = {0, 1};
+  // How long a micro-batch and its gradient are on their way, by a schedule whose stages wait for
+  // that: by 1f1b a stage begins another one when the one behind it is done with an earlier one.
+  // Empty: nobody waits.
+  std::function<double(const StageBorder& border)> send_us;
+  // While the pipeline fills and drains, its busiest stage waits for so much of what a micro-batch
+  // takes on each of the others: a third by zero-bubble-h1.
+  double waits = 1;
+  StageCorrections corrections;
 
   int InFlight(int from_end) const {
     return in_flight[std::min(from_end, static_cast<int>(in_flight.size()) - 1)];

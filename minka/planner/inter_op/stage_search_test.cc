@@ -84,6 +84,49 @@ TEST(FindStages, BeginsWhereStagesMayBegin) {
   EXPECT_EQ(found[0].stages[1].begin_layer, 2);
 }
 
+// Whoever sends to the next host has fewer layers.
+TEST(FindStages, WhatIsSentTakesTime) {
+  const std::vector<StageWay> ways = {Evenly({1, 1, 1, 1}, 2)};
+  StageSearchInput input{.num_devices = 4, .devices_per_host = 2, .num_micro_batches = 64};
+  input.send_us = [](const StageBorder& border) {
+    EXPECT_EQ(border.num_devices_before + border.num_devices_behind, 4);
+    return border.crosses_hosts ? 1.0 : 0.25;
+  };
+  const FoundPipeline apart = FindStages(ways, input).front();
+  EXPECT_EQ(apart.stages[0].end_layer, 1);
+  EXPECT_DOUBLE_EQ(apart.step_time_us, 0.5 + 1 + 1.5 + 63 * 1.5);
+  input.devices_per_host = 4;
+  const FoundPipeline together = FindStages(ways, input).front();
+  EXPECT_EQ(together.stages[0].end_layer, 2);
+  EXPECT_DOUBLE_EQ(together.step_time_us, 1 + 0.25 + 1 + 63 * 1.25);
+}
+
+TEST(FindStages, WhatWasPlannedStandsInsteadOfEstimates) {
+  std::vector<StageWay> ways = {Evenly({2, 2, 2}, 1), Evenly({2, 2, 2}, 1)};
+  for (LayerCost& layer : ways[1].kept) layer.micro_batch_us *= 1.01;
+  StageSearchInput input{.num_devices = 2, .devices_per_host = 2, .num_micro_batches = 8};
+  EXPECT_EQ(FindStages(ways, input).front().stages[0].way, 0);
+  // Of one layer and of two, wherever they stand.
+  input.corrections.times[{.way = 0, .layers = {0}}] = {.micro_batch_us = 3};
+  input.corrections.times[{.way = 0, .layers = {0, 0}}] = {.micro_batch_us = 6};
+  const FoundPipeline found = FindStages(ways, input).front();
+  for (const FoundStage& stage : found.stages) EXPECT_EQ(stage.way, 1);
+  input.limit_bytes = 50;
+  input.corrections.more_bytes = {0, 51};
+  const FoundPipeline smaller = FindStages(ways, input).front();
+  for (const FoundStage& stage : smaller.stages) EXPECT_EQ(stage.way, 0);
+}
+
+TEST(FindStages, AThirdOfTheOthersIsWaitedFor) {
+  const std::vector<StageWay> ways = {Evenly({3, 3, 3}, 1)};
+  EXPECT_DOUBLE_EQ(
+      FindStages(
+          ways, {.num_devices = 3, .devices_per_host = 3, .num_micro_batches = 8, .waits = 1.0 / 3})
+          .front()
+          .step_time_us,
+      8 * 3 + 2);
+}
+
 TEST(FindStages, NothingFitsWhereNothingDoes) {
   StageWay way{.num_devices = 1, .kept = Layers({1, 1})};
   for (LayerCost& layer : way.kept) layer.static_bytes = 100;
