@@ -22,7 +22,7 @@ constexpr std::string_view kColumns[] = {"first_layer",
                                          "equal_to",
                                          "devices",
                                          "mesh",
-                                         "state",
+                                         "memory_price",
                                          "recomputed",
                                          "forward_us",
                                          "backward_us",
@@ -77,7 +77,7 @@ class CandidateRows {
     Json row = RowOf(run.layers);
     row["devices"] = where.mesh.num_devices();
     row["mesh"] = where.mesh.ToString();
-    row["state"] = where.splits_state ? "split" : "whole";
+    row["memory_price"] = where.memory_price;
     row["recomputed"] = stage.num_recomputed > 0 ? "all" : "none";
     row["forward_us"] = cost.forward_us;
     row["backward_us"] = cost.micro_batch_us - cost.forward_us;
@@ -178,7 +178,7 @@ absl::StatusOr<std::string> CandidatesJson(const PlannedPipeline& planned) {
   out["refused"] = Json::array();
   for (const RefusedWay& refused : planned.searched->ways.refused) {
     out["refused"].push_back({{"mesh", refused.where.mesh.ToString()},
-                              {"state", refused.where.splits_state ? "split" : "whole"},
+                              {"memory_price", refused.where.memory_price},
                               {"why", Message(refused.why)}});
   }
   return out.dump(1) + "\n";

@@ -93,9 +93,10 @@ class ExplainPipelineTest : public testing::Test {
 TEST_F(ExplainPipelineTest, SaysWhereTheStepsTimeGoesAndWhatIsNextToIt) {
   const std::string whole = Explained({});
   EXPECT_THAT(whole, HasSubstr("\nThe longest is stage "));
-  // Nothing that is left out makes a step longer.
+  // Nothing that is left out makes a step longer; the stages may be such that what the first one
+  // sends is hidden best.
   EXPECT_THAT(whole, testing::ContainsRegex("\nmeshes sent in no time  [^\n]*  -[0-9]"));
-  EXPECT_THAT(whole, testing::ContainsRegex("\nall stages took equally long  [^\n]*  -[0-9]"));
+  EXPECT_THAT(whole, testing::ContainsRegex("\nall stages took equally long  [^\n]*  [-+][0-9]"));
   EXPECT_THAT(whole, testing::ContainsRegex("\nno mesh waited for another  [^\n]*  -[0-9]"));
   EXPECT_THAT(whole, HasSubstr("\nthere were 4 micro-batches "));
   EXPECT_THAT(whole, HasSubstr("\n*  as planned "));

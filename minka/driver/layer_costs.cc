@@ -113,7 +113,7 @@ class ProgressByWay {
     const LayersOn& done = asked_[way];
     planning_.on_progress(
         fmt::format("layers on {}{}{} ({} of {})", done.mesh.ToString(),
-                    done.splits_state ? ", state split" : "",
+                    done.memory_price > 0 ? fmt::format(", memory at {}", done.memory_price) : "",
                     done.remat == planning_.remat.value_or(RematChoice()) ? "" : ", recomputed",
                     num_done_, asked_.size()),
         elapsed.count(), 1);
@@ -177,11 +177,31 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
   return costs;
 }
 
+absl::StatusOr<std::vector<BytesBetween>> LayerCosts::BytesInFrontOf(const RematChoice& remat) {
+  ASSIGN_OR_RETURN(const CutStep* cut, CutBehindLayers(remat));
+  std::vector<BytesBetween> out(cut->staged.stages.size());
+  for (const Border& border : cut->staged.borders) {
+    // A step of one micro-batch sends all once.
+    if (!border.per_micro_batch && planning_.micro_batches.num_micro_batches > 1) continue;
+    const int from = border.from.stage;
+    int first = from, last = from;
+    for (const StagePort& port : border.to) {
+      first = std::min(first, port.stage);
+      last = std::max(last, port.stage);
+    }
+    for (int layer = first + 1; layer <= last; ++layer) {
+      int64_t& bytes = layer > from ? out[layer].forward : out[layer].backward;
+      bytes += border.shape.num_bytes();
+    }
+  }
+  return out;
+}
+
 absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const LayersOn& where) {
   RETURN_IF_ERROR(CheckNotCancelled(planning_));
   StageRequest request{.meshes = {where.mesh},
                        .search = planning_.search,
-                       .splits_state = where.splits_state,
+                       .memory_price = where.memory_price,
                        .tries_unusual = false};
   request.search.gap = std::max(request.search.gap, kGap);
   request.search.memory_limit_bytes.reset();

@@ -16,8 +16,13 @@ namespace minka {
 // Where all layers run, each as a stage of its own, and what of them is computed again.
 struct LayersOn {
   Mesh mesh;
-  bool splits_state = false;  // see StageRequest
+  double memory_price = 0;  // see StageRequest
   RematChoice remat;
+};
+
+// What crosses from a layer to the next one, of a micro-batch.
+struct BytesBetween {
+  int64_t forward = 0, backward = 0;
 };
 
 // Not thread-safe. What it is made of must outlive it.
@@ -30,6 +35,10 @@ class LayerCosts {
   // where the step cannot be cut behind every layer, or a layer has no plan there. Pins and the
   // memory limit of the request are left out.
   std::vector<absl::StatusOr<std::vector<LayerCost>>> Of(const std::vector<LayersOn>& asked);
+
+  // By layer, what crosses in front of it. An error where the step cannot be cut behind every
+  // layer.
+  absl::StatusOr<std::vector<BytesBetween>> BytesInFrontOf(const RematChoice& remat);
 
  private:
   struct CutStep {

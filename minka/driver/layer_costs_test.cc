@@ -60,7 +60,7 @@ auto IsCost(const LayerCost& cost) {
 TEST_F(LayerCostsTest, ThreadsAndWhatElseIsAskedChangeNothing) {
   const std::vector<LayersOn> asked = {{.mesh = MeshOf("x=1")},
                                        {.mesh = MeshOf("x=4")},
-                                       {.mesh = MeshOf("x=2,y=2"), .splits_state = true}};
+                                       {.mesh = MeshOf("x=2,y=2"), .memory_price = 1}};
   const CostsOfLayers in_parallel = Of(asked);
   request_.search.num_threads = 1;
   for (size_t i = 0; i < asked.size(); ++i) {

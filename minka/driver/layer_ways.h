@@ -12,7 +12,7 @@ namespace minka {
 // Where a way of the search over stages runs.
 struct MeshOfWay {
   Mesh mesh;
-  bool splits_state = false;  // see StageRequest
+  double memory_price = 0;  // see StageRequest
 };
 
 // A way in which layers cannot be planned.

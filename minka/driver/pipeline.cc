@@ -32,6 +32,13 @@ PipelineRow RowOf(const TriedMicroBatches& tried) {
           .remark = tried.why_not};
 }
 
+PipelineRow RowOf(const TriedSchedule& tried) {
+  return {.chosen = tried.chosen,
+          .what = "schedule " + tried.name,
+          .figures = tried.figures,
+          .remark = tried.why_not};
+}
+
 std::vector<const Module*> PlannedPipeline::modules() const {
   std::vector<const Module*> modules;
   for (const StageStep& stage : staged.stages) modules.push_back(&stage.step.module);
@@ -52,6 +59,12 @@ std::vector<int> PlannedPipeline::num_devices() const {
   return num_devices;
 }
 
+bool HasBackwardPass(const Step& prepared) {
+  return std::ranges::any_of(
+      prepared.module.entry_computation().instructions,
+      [](const Instruction& instruction) { return instruction.part.phase == Phase::kBackward; });
+}
+
 absl::StatusOr<Schedule> ScheduleFor(const Step& prepared, std::string_view name,
                                      const PipelineShape& shape) {
   ASSIGN_OR_RETURN(Schedule schedule, MakeSchedule(name, shape));
@@ -60,10 +73,7 @@ absl::StatusOr<Schedule> ScheduleFor(const Step& prepared, std::string_view name
         "{} micro-batches of what? No operation of {} works on slices of its batch inputs",
         shape.num_micro_batches, prepared.module.name);
   }
-  const bool has_backward = std::ranges::any_of(
-      prepared.module.entry_computation().instructions,
-      [](const Instruction& instruction) { return instruction.part.phase == Phase::kBackward; });
-  if (schedule.trains || !has_backward) return schedule;
+  if (schedule.trains || !HasBackwardPass(prepared)) return schedule;
   return InvalidArgument("schedule {} runs forward passes only, and {} has a backward pass",
                          schedule.name, prepared.module.name);
 }

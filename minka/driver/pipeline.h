@@ -50,6 +50,16 @@ struct TriedMicroBatches {
 
 PipelineRow RowOf(const TriedMicroBatches& tried);
 
+// A schedule that was looked at.
+struct TriedSchedule {
+  std::string name;
+  std::optional<PipelineFigures> figures;  // nullopt: it was not planned, or there is no plan
+  bool chosen = false;
+  std::string why_not;
+};
+
+PipelineRow RowOf(const TriedSchedule& tried);
+
 // A plan with what it says of the step, taken apart.
 struct PlannedPipeline {
   SplitStep split;  // the step, in which each layer has its row of what is stacked for them
@@ -60,6 +70,9 @@ struct PlannedPipeline {
   // Where the submeshes were searched for: all that were, once each, the best ones first.
   std::vector<TriedSubmeshes> tried;
   std::optional<SearchedLayers> searched;  // then, too: what they were chosen from
+  // Where the schedule was searched for: all that were looked at, first the one by which stages and
+  // meshes were found.
+  std::vector<TriedSchedule> tried_schedules;
   // Where their number was searched for: all that divide the batch, ascending.
   std::vector<TriedMicroBatches> tried_micro_batches;
 
@@ -86,12 +99,16 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanR
 // A plan.json of a pipeline, checked against the step, whose stacks are split as PlanPipeline does.
 absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view plan_json);
 
+bool HasBackwardPass(const Step& prepared);
+
 // A schedule of the shape for the step; InvalidArgument where it leaves out what the step does.
 absl::StatusOr<Schedule> ScheduleFor(const Step& prepared, std::string_view name,
                                      const PipelineShape& shape);
 
 // When every task runs, as far as the stages' plans say.
 absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned);
+// The same of a schedule of as many stages.
+absl::StatusOr<Timeline> PredictTimeline(const Schedule& schedule, const PipelinePlan& plan);
 
 MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan);
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "minka/ir/layer_choice.h"
@@ -13,6 +14,8 @@ namespace minka {
 
 // Enough for stages of about equal times where layers are not.
 inline constexpr int kLayersPerStage = 4;
+// Instead of a schedule's name: the one that is predicted to be fastest.
+inline constexpr std::string_view kChooseSchedule = "auto";
 
 // What is asked of a stage's search besides.
 struct StageSearchOptions {
@@ -40,7 +43,7 @@ struct PipelineOptions {
   // With neither: the numbers of devices that a mesh may have. Empty: powers of two, and equal
   // parts of the cluster.
   std::vector<int> submesh_choices;
-  std::string schedule = "1f1b";                 // see ScheduleKinds
+  std::string schedule{kChooseSchedule};         // or one of ScheduleKinds
   std::vector<StageSearchOptions> stage_search;  // by stage; or empty
   bool operator==(const PipelineOptions&) const = default;
 };

@@ -11,6 +11,7 @@
 #include "minka/base/hash.h"
 #include "minka/base/parallel.h"
 #include "minka/base/status.h"
+#include "minka/cost/cross_mesh_load.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/planner/inter_op/balance_stages.h"
 
@@ -21,6 +22,13 @@ namespace {
 constexpr int64_t kLimitedSearches = 12;
 // Where other pipelines may fit instead; what fits by limits at all mostly does by the first one.
 constexpr int kTighteningsOfMany = 2;
+
+// Without a limit, and with one: hardly more than settles ties, as much as a little time, as much
+// as what splitting all state takes.
+constexpr double kMemoryPrices[] = {0, 0.03, 8, 128};
+
+// Where any schedule may be chosen.
+constexpr std::string_view kFirstSchedule = "1f1b", kForwardSchedule = "inference";
 
 // By what pins name things (SearchOptions::pins).
 bool NamesParameterOrResult(const Step& step, std::string_view glob) {
@@ -89,7 +97,7 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
   Assignment out{.shapes = std::move(shapes)};
   ASSIGN_OR_RETURN(
       out.schedule,
-      ScheduleFor(*prepared, planning_.pipeline->schedule,
+      ScheduleFor(*prepared, FirstSchedule(*prepared),
                   {.num_meshes = num_meshes,
                    .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches),
                    .stages_per_mesh = num_stages / num_meshes}));
@@ -106,16 +114,29 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
   return out;
 }
 
+absl::StatusOr<Assignment> PipelinePlanner::BySchedule(const Assignment& assignment,
+                                                       std::string_view schedule) {
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  Assignment out = assignment;
+  ASSIGN_OR_RETURN(out.schedule, ScheduleFor(*prepared, schedule, assignment.schedule.shape));
+  return out;
+}
+
+std::string_view PipelinePlanner::FirstSchedule(const Step& prepared) const {
+  const std::string& asked = planning_.pipeline->schedule;
+  if (asked != kChooseSchedule) return asked;
+  return HasBackwardPass(prepared) ? kFirstSchedule : kForwardSchedule;
+}
+
 absl::StatusOr<FittedPipeline> PipelinePlanner::PlanWithin(const Assignment& assignment,
                                                            const StageDemands& first,
                                                            Reshaping reshaping) {
   ASSIGN_OR_RETURN(Searched latest, PlanAs(assignment, first));
   const DemandedPipeline unlimited = Summary(latest);
-  FittedPipeline out{.unlimited_us = unlimited.step_time_us};
+  FittedPipeline out{.assignment = assignment, .unlimited_us = unlimited.step_time_us};
   const std::optional<int64_t> limit = planning_.search.memory_limit_bytes;
-  const bool is_hopeless =
-      reshaping == Reshaping::kLimits && NeedsTooMuchSplit(latest.pipeline.plan, assignment);
-  if (!limit || latest.pipeline.plan.peak_memory_bytes <= *limit || is_hopeless) {
+  if (!limit || latest.pipeline.plan.peak_memory_bytes <= *limit ||
+      reshaping == Reshaping::kNothing) {
     out.pipeline = std::move(latest.pipeline);
     return out;
   }
@@ -143,15 +164,23 @@ absl::StatusOr<FittedPipeline> PipelinePlanner::PlanWithin(const Assignment& ass
   return out;
 }
 
+std::span<const double> PipelinePlanner::MemoryPrices(const Mesh& mesh, bool saves_memory) const {
+  const std::span<const double> all = kMemoryPrices;
+  const bool has_times = planning_.cost_model.kind != CostModelKind::kAlpa;  // prices are such
+  if (!planning_.search.memory_limit_bytes || !has_times) return all.first(1);
+  // One device has nothing to split.
+  const bool is_one = !saves_memory || mesh.num_devices() == 1;
+  return all.subspan(1, is_one ? 1 : all.size() - 1);
+}
+
 LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes, bool saves_memory) {
   const RematChoice all =
       saves_memory && !planning_.remat ? steps_.RematCandidates() : RematChoice();
   std::vector<LayersOn> kept, recomputed;
   for (const Mesh& mesh : meshes) {
-    for (const bool splits_state : {false, true}) {
-      if (splits_state && (!saves_memory || mesh.num_devices() == 1)) continue;
-      kept.push_back({mesh, splits_state, FirstRemat()});
-      if (!all.empty()) recomputed.push_back({mesh, splits_state, all});
+    for (const double price : MemoryPrices(mesh, saves_memory)) {
+      kept.push_back({mesh, price, FirstRemat()});
+      if (!all.empty()) recomputed.push_back({mesh, price, all});
     }
   }
   std::vector<LayersOn> asked = kept;
@@ -160,7 +189,7 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes, bool saves_me
   LayerWays out;
   for (size_t i = 0; i < kept.size(); ++i) {
     if (!costs[i].ok()) {
-      out.refused.push_back({{kept[i].mesh, kept[i].splits_state}, costs[i].status()});
+      out.refused.push_back({{kept[i].mesh, kept[i].memory_price}, costs[i].status()});
       continue;
     }
     StageWay way{.num_devices = static_cast<int>(kept[i].mesh.num_devices()),
@@ -168,7 +197,7 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes, bool saves_me
     if (!recomputed.empty() && costs[kept.size() + i].ok())
       way.recomputed = *std::move(costs[kept.size() + i]);
     out.ways.push_back(std::move(way));
-    out.meshes.push_back({kept[i].mesh, kept[i].splits_state});
+    out.meshes.push_back({kept[i].mesh, kept[i].memory_price});
   }
   return out;
 }
@@ -188,17 +217,39 @@ StageDemands PipelinePlanner::DemandsOf(const FoundPipeline& found) {
 
 absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages) {
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  return InFlight(most_stages, FirstSchedule(*prepared), /*num_stages=*/1);
+}
+
+absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages,
+                                                           std::string_view schedule,
+                                                           int num_stages) {
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
   std::vector<int> out = {0};
-  for (int num_stages = 1; num_stages <= most_stages; ++num_stages) {
-    const auto schedule = ScheduleFor(
-        *prepared, planning_.pipeline->schedule,
-        {.num_meshes = num_stages,
+  for (int from_end = 1; from_end <= most_stages; ++from_end) {
+    const int all = std::max(from_end, std::min(num_stages, most_stages));
+    const auto made = ScheduleFor(
+        *prepared, schedule,
+        {.num_meshes = all,
          .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches)});
-    if (!schedule.ok() && num_stages == 1) return schedule.status();
+    if (!made.ok() && from_end == 1) return made.status();
     // Some schedules cannot have every number of stages.
-    out.push_back(schedule.ok() ? PeakInFlight(*schedule).front() : out.back());
+    out.push_back(made.ok() ? PeakInFlight(*made)[all - from_end] : out.back());
   }
   return out;
+}
+
+std::function<double(const StageBorder& border)> PipelinePlanner::SendUs() {
+  const absl::StatusOr<const Step*> prepared = PreparedWith(FirstRemat());
+  if (!prepared.ok() || FirstSchedule(**prepared) != kFirstSchedule) return {};
+  absl::StatusOr<std::vector<BytesBetween>> bytes = layer_costs_.BytesInFrontOf(FirstRemat());
+  if (!bytes.ok()) return {};
+  return [bytes = *std::move(bytes), cluster = planning_.cluster](const StageBorder& border) {
+    const auto us = [&](int64_t of_way) {
+      return LeastSendUs(cluster, of_way, border.num_devices_before, border.num_devices_behind,
+                         border.crosses_hosts);
+    };
+    return us(bytes[border.layer].forward) + us(bytes[border.layer].backward);
+  };
 }
 
 absl::StatusOr<std::vector<double>> PipelinePlanner::LoadOfLayers() {
@@ -236,18 +287,6 @@ DemandedPipeline PipelinePlanner::Summary(const Searched& searched) {
                           .busy_us = plan.num_micro_batches * micro_batch_us + stage.apply_us});
   }
   return out;
-}
-
-// Does a stage need too much although its state is split? Its search has hardly less to offer.
-bool PipelinePlanner::NeedsTooMuchSplit(const PipelinePlan& plan,
-                                        const Assignment& assignment) const {
-  const std::optional<int64_t>& limit = planning_.search.memory_limit_bytes;
-  if (!limit) return false;
-  for (size_t stage = 0; stage < assignment.splits_state.size(); ++stage) {
-    const int64_t bytes = plan.stages[stage].plan.peak_memory_bytes;
-    if (assignment.splits_state[stage] && bytes > *limit) return true;
-  }
-  return false;
 }
 
 absl::Status PipelinePlanner::FindLoadOfLayers() {
@@ -294,7 +333,7 @@ absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
           out.staged.stages[stage].step,
           {.meshes = shapes,
            .search = SearchOf(stage, limit, out),
-           .splits_state = !assignment.splits_state.empty() && assignment.splits_state[stage]});
+           .memory_price = assignment.memory_prices.empty() ? 0 : assignment.memory_prices[stage]});
       if (!plans[stage].ok()) return;
       shapes = {plans[stage]->stage.mesh};  // the next stages have it, too
       const std::lock_guard lock(mutex);

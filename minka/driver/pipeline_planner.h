@@ -3,8 +3,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,18 +27,20 @@ struct Assignment {
   Schedule schedule;
   std::vector<int> stage_of_layer;
   std::vector<std::vector<Mesh>> shapes;  // that each mesh may have
-  std::vector<bool> splits_state;         // by stage, see StageRequest; empty: nowhere
+  std::vector<double> memory_prices;      // by stage, see StageRequest; empty: none
 };
 
 // A pipeline shaped to fit, see PipelinePlanner::PlanWithin.
 struct FittedPipeline {
   PlannedPipeline pipeline;
+  Assignment assignment;
   double unlimited_us = 0;  // what a step takes as first demanded, whatever memory that needs
 };
 
 // What is done to a pipeline that does not fit.
 enum class Reshaping {
-  kLimits,      // its stages are searched under limits, unless their state is split already
+  kNothing,     // it stays as it is
+  kLimits,      // its stages are searched under limits
   kEverything,  // as FitStages does
 };
 
@@ -52,8 +57,9 @@ class PipelinePlanner {
   // InvalidArgument where there are not so many layers.
   absl::Status CheckStages(int num_stages) const;
 
-  // Of so many stages on meshes of the shapes given by mesh. Without stage_of_layer, layers are
-  // spread evenly.
+  // Of so many stages on meshes of the shapes given by mesh, by the schedule that is asked for; if
+  // any may be chosen, by 1f1b, or that of inference where nothing is trained. Without
+  // stage_of_layer, layers are spread evenly.
   absl::StatusOr<Assignment> Assign(std::vector<int> stage_of_layer, int num_stages,
                                     std::vector<std::vector<Mesh>> shapes);
 
@@ -62,6 +68,9 @@ class PipelinePlanner {
   absl::StatusOr<FittedPipeline> PlanWithin(const Assignment& assignment, const StageDemands& first,
                                             Reshaping reshaping);
   StageDemands FirstDemands() const { return {.remat = FirstRemat()}; }
+
+  // The same by another schedule; InvalidArgument where it cannot do that.
+  absl::StatusOr<Assignment> BySchedule(const Assignment& assignment, std::string_view schedule);
 
   // Ways to run each layer on one of the meshes, as far as they can be planned; none where the step
   // cannot be cut behind every layer. `saves_memory`: those that take less of it, too.
@@ -73,6 +82,14 @@ class PipelinePlanner {
   // By number of stages from a stage to the end: how many micro-batches it holds. Of as many
   // stages as there are at most.
   absl::StatusOr<std::vector<int>> InFlight(int most_stages);
+  // The same by another schedule, where stages from the end hold as many as those of a pipeline of
+  // so many stages.
+  absl::StatusOr<std::vector<int>> InFlight(int most_stages, std::string_view schedule,
+                                            int num_stages);
+
+  // How long a micro-batch and its gradient are on their way between stages, where the schedule
+  // that stages are searched with lets them wait for that; else, or where it is not known, empty.
+  std::function<double(const StageBorder& border)> SendUs();
 
   // What the forward and backward pass of each layer take on one device.
   absl::StatusOr<std::vector<double>> LoadOfLayers();
@@ -88,9 +105,11 @@ class PipelinePlanner {
     return steps_.With(remat, planning_.micro_batches);
   }
 
+  std::string_view FirstSchedule(const Step& prepared) const;
+  // At which layers are searched on the mesh (StageRequest::memory_price).
+  std::span<const double> MemoryPrices(const Mesh& mesh, bool saves_memory) const;
   absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands);
   static DemandedPipeline Summary(const Searched& searched);
-  bool NeedsTooMuchSplit(const PipelinePlan& plan, const Assignment& assignment) const;
   absl::Status FindLoadOfLayers();
   void ReportProgress(int num_planned, int num_stages) const;
   absl::Status PlanStages(const Assignment& assignment,

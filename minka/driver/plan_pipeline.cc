@@ -17,6 +17,7 @@
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/prepare.h"
 #include "minka/driver/request_in_rows.h"
+#include "minka/driver/schedule_search.h"
 #include "minka/driver/submesh_search.h"
 #include "minka/planner/inter_op/micro_batch_search.h"
 #include "minka/report/format.h"
@@ -75,7 +76,9 @@ class PipelineSearch {
     ASSIGN_OR_RETURN(std::vector<std::vector<Mesh>> shapes, GivenShapes(request_));
     if (shapes.empty()) {
       RETURN_IF_ERROR(FindLayers());
-      return SearchSubmeshes(planner_, request_, *std::move(layers_));
+      ASSIGN_OR_RETURN(FittedPipeline found,
+                       SearchSubmeshes(planner_, request_, *std::move(layers_)));
+      return std::move(found.pipeline);
     }
     const int num_stages = NumStagesOn(shapes);
     RETURN_IF_ERROR(planner_.CheckStages(num_stages));
@@ -83,7 +86,7 @@ class PipelineSearch {
                                                                   num_stages, std::move(shapes)));
     ASSIGN_OR_RETURN(FittedPipeline fitted, planner_.PlanWithin(assignment, planner_.FirstDemands(),
                                                                 Reshaping::kEverything));
-    return std::move(fitted.pipeline);
+    return SearchSchedules(planner_, request_, std::move(fitted));
   }
 
  private:

@@ -1,5 +1,6 @@
 #include "minka/driver/plan_stage.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,12 +9,16 @@
 #include "minka/base/hash.h"
 #include "minka/base/parallel.h"
 #include "minka/base/status.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/planner/intra_op/describe.h"
 
 namespace minka {
 namespace {
 
 constexpr int64_t kNoLimit = int64_t{1} << 60;
+// Prices of memory do not depend on where in its pipeline a stage is, so that equal stages have
+// equal plans: as if so many micro-batches were held at once.
+constexpr double kUsualInFlight = 4;
 // Of an operation, and of a dot or convolution, where no unusual ones are tried: half of what else
 // is.
 constexpr int kUsualChoices = 64, kUsualContractionChoices = 80;
@@ -27,7 +32,7 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   for (const std::string& pin : search.pins) text += " " + pin;
   if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
   for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
-  text += fmt::format(" {} {} {} {}", request.splits_state, request.tries_unusual, search.gap,
+  text += fmt::format(" {} {} {} {}", request.memory_price, request.tries_unusual, search.gap,
                       search.num_threads);
   const SearchLimits& limits = search.limits;
   text += fmt::format(" {}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
@@ -48,10 +53,14 @@ bool IsBetter(const SearchedStage& one, const SearchedStage& other, const Search
   return plan.peak_memory_bytes < than.peak_memory_bytes;
 }
 
-void SplitState(SearchOptions& search) {
-  search.limits.no_replicated_parameters = true;
-  // With a limit, be it one that nothing reaches, no copies are made in front of the loop.
-  if (!search.memory_limit_bytes) search.memory_limit_bytes = kNoLimit;
+void ChargeMemory(const Step& step, double price, const Cluster& cluster, IntraOpOptions& options) {
+  const MicroLoop loop = FindMicroLoop(step.module);
+  const auto num_micro_batches = static_cast<double>(loop.num_micro_batches);
+  options.memory_price = {
+      .us_per_byte = price * num_micro_batches / cluster.device.memory_bytes_per_us,
+      .in_flight = std::min(num_micro_batches, kUsualInFlight)};
+  // With a limit, be it one that nothing reaches, the search knows how long copies are held.
+  if (!options.search.memory_limit_bytes) options.search.memory_limit_bytes = kNoLimit;
 }
 
 }  // namespace
@@ -106,15 +115,15 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
                            .reshard_costs = &costs->reshards,
                            .tries_rules = false,  // half the time
                            .takes_least = true,
-                           .scatters_accumulators = request.splits_state,
                            .cancelled = request_.cancelled};
     if (!request.tries_unusual) {
       options.max_choices = kUsualChoices;
       options.max_contraction_choices = kUsualContractionChoices;
     }
-    if (request.splits_state) SplitState(options.search);
+    const bool is_charged = request.memory_price > 0;
+    if (is_charged) ChargeMemory(step, request.memory_price, request_.cluster, options);
     const bool has_best = best && FitsIn(request.search, *best);
-    if (has_best && request_.methods.front() == Method::kShard)
+    if (has_best && !is_charged && request_.methods.front() == Method::kShard)
       options.cutoff = best->result.objective;
     SearchResult<IntraOpResult> planned = PlanMesh(step, mesh, *costs->model, options);
     if (!planned.ok()) {

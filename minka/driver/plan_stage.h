@@ -26,9 +26,9 @@ struct StageRequest {
   // work_limit of this stage alone; where nothing fits into the memory limit, the answer is what
   // needs least of what was found.
   SearchOptions search;
-  // No state and no sum over micro-batches is whole on every device where it can be split, and no
-  // copy of it outlives a micro-batch.
-  bool splits_state = false;
+  // What its search takes for holding a byte on every device (MemoryPrice), in parts of what it
+  // takes to read it once per micro-batch. 0: memory costs nothing below the limit.
+  double memory_price = 0;
   // Choices that split an operation in unusual ways, too: they are most of those on meshes of three
   // axes, and hardly ever taken.
   bool tries_unusual = true;

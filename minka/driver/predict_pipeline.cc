@@ -201,12 +201,16 @@ void SetMemory(const PipelineProgram& program,
 }
 
 absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned) {
-  const auto send = [&planned](const Task& from, const Task&) {
-    const PipelineStagePlan& stage = planned.plan.stages[from.stage];
+  return PredictTimeline(planned.schedule, planned.plan);
+}
+
+absl::StatusOr<Timeline> PredictTimeline(const Schedule& schedule, const PipelinePlan& plan) {
+  const auto send = [&plan](const Task& from, const Task&) {
+    const PipelineStagePlan& stage = plan.stages[from.stage];
     return from.kind == TaskKind::kForward ? stage.send_forward_us : stage.send_backward_us;
   };
-  const auto time = [&planned](const Task& task) {
-    const PipelineStagePlan& stage = planned.plan.stages[task.stage];
+  const auto time = [&plan](const Task& task) {
+    const PipelineStagePlan& stage = plan.stages[task.stage];
     switch (task.kind) {
       case TaskKind::kForward:
         return stage.forward_us;
@@ -219,9 +223,8 @@ absl::StatusOr<Timeline> PredictTimeline(const PlannedPipeline& planned) {
     }
     return stage.apply_us;
   };
-  return Simulate(
-      planned.schedule,
-      {.task = time, .transfer = send, .meshes_share_cores = planned.plan.meshes_share_cores});
+  return Simulate(schedule,
+                  {.task = time, .transfer = send, .meshes_share_cores = plan.meshes_share_cores});
 }
 
 absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {

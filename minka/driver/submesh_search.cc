@@ -1,16 +1,20 @@
 #include "minka/driver/submesh_search.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
+#include "minka/driver/schedule_search.h"
 #include "minka/planner/inter_op/stage_search.h"
 
 namespace minka {
@@ -93,6 +97,7 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
   }
   ASSIGN_OR_RETURN(out.input.in_flight,
                    planner.InFlight(std::min(planner.num_layers(), num_devices)));
+  out.input.send_us = planner.SendUs();
   out.ways = planner.WaysOn(out.meshes, /*saves_memory=*/false);
   RETURN_IF_ERROR(CheckNotCancelled(request));
   if (out.ways.ways.empty()) {
@@ -113,9 +118,10 @@ class SubmeshSearch {
         meshes_(std::move(layers.meshes)),
         found_(std::move(layers.ways)),
         input_(std::move(layers.input)),
-        free_(std::move(layers.free)) {}
+        free_(std::move(layers.free)),
+        first_equal_(FirstEqualLayers(found_.ways)) {}
 
-  absl::StatusOr<PlannedPipeline> Run() && {
+  absl::StatusOr<FittedPipeline> Run() && {
     fastest_us_ = free_.front().step_time_us;
     const std::optional<int64_t> limit = request_.search.memory_limit_bytes;
     const bool may_fit =
@@ -124,19 +130,20 @@ class SubmeshSearch {
       RETURN_IF_ERROR(PlanFastest(free_));
       fastest_us_ = std::max(fastest_us_, unlimited_us_);
     }
-    if (!limit || IsNearFastest()) return Best();
-    return FastestThatFits();
+    if (limit && !IsNearFastest()) RETURN_IF_ERROR(FindFastestThatFits());
+    if (request_.pipeline->schedule == kChooseSchedule) RETURN_IF_ERROR(TryOtherSchedules());
+    return Best();
   }
 
  private:
   // So many of what the search finds are planned, one of a number of stages.
   static constexpr int kMostPlanned = 3;
+  // Under a limit, where each one planned corrects what the next is searched by.
+  static constexpr int kMostCorrected = 6;
   // What is estimated to need so many times the limit is not planned.
   static constexpr double kHopeless = 1.1;
   // Estimates need not be nearer.
   static constexpr double kRoomiestStep = 1.02;
-  // Estimates that were too low are corrected so often.
-  static constexpr int kMostCorrections = 3;
 
   absl::Status PlanFastest(const std::vector<FoundPipeline>& found) {
     int num_planned = 0;
@@ -146,21 +153,57 @@ class SubmeshSearch {
         NoteNotPlanned(pipeline);
         continue;
       }
-      ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(pipeline));
-      absl::StatusOr<FittedPipeline> planned =
-          planner_.PlanWithin(assignment, planner_.DemandsOf(pipeline), Reshaping::kLimits);
+      const absl::Status planned = Plan(pipeline, Reshaping::kLimits);
       RETURN_IF_ERROR(CheckNotCancelled(request_));
       if (!planned.ok()) {
-        if (refusal.ok()) refusal = planned.status();
-        tried_.push_back({.num_devices = SizesOf(pipeline), .why_not = Message(planned.status())});
+        if (refusal.ok()) refusal = planned;
         continue;
       }
       ++num_planned;
-      unlimited_us_ = std::min(unlimited_us_, planned->unlimited_us);
-      if (num_planned == 1) CorrectEstimates(pipeline, planned->pipeline.plan);
-      Take(std::move(planned->pipeline));
     }
     return num_planned > 0 || best_ ? absl::OkStatus() : refusal;
+  }
+
+  // Plans what is estimated to be the fastest that fits, and searches again with what its plan
+  // says, until nothing is estimated to be faster than what was planned. A refusal where nothing
+  // could be.
+  absl::Status PlanFastestThatFit() {
+    absl::Status refusal;
+    std::vector<FoundPipeline> found;
+    for (int i = 0; i < kMostCorrected; ++i) {
+      found = Find();
+      const auto next = std::ranges::find_if(found, [&](const FoundPipeline& pipeline) {
+        return !planned_.contains(StagesOf(pipeline));
+      });
+      if (next == found.end() || IsSlower(*next)) break;
+      const absl::Status planned = Plan(*next, Reshaping::kNothing);
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      if (!planned.ok() && refusal.ok()) refusal = planned;
+    }
+    for (const FoundPipeline& pipeline : found) NoteNotPlanned(pipeline);
+    return best_ ? absl::OkStatus() : refusal;
+  }
+
+  absl::Status Plan(const FoundPipeline& found, Reshaping reshaping) {
+    planned_.insert(StagesOf(found));
+    ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(found));
+    absl::StatusOr<FittedPipeline> planned =
+        planner_.PlanWithin(assignment, planner_.DemandsOf(found), reshaping);
+    if (!planned.ok()) {
+      tried_.push_back({.num_devices = SizesOf(found), .why_not = Message(planned.status())});
+      return planned.status();
+    }
+    unlimited_us_ = std::min(unlimited_us_, planned->unlimited_us);
+    CorrectEstimates(found, planned->pipeline.plan);
+    Take(*std::move(planned));
+    return absl::OkStatus();
+  }
+
+  static std::vector<std::array<int, 4>> StagesOf(const FoundPipeline& found) {
+    std::vector<std::array<int, 4>> out;
+    for (const FoundStage& stage : found.stages)
+      out.push_back({stage.begin_layer, stage.end_layer, stage.way, stage.num_recomputed});
+    return out;
   }
 
   std::vector<int> SizesOf(const FoundPipeline& found) const {
@@ -176,102 +219,203 @@ class SubmeshSearch {
                                              found.step_time_us / 1e3)});
   }
 
-  // By the fastest one: what others need too much may be more than keeps it from fitting.
+  // By what its plan says: times that are others, and bytes that its ways need more.
   void CorrectEstimates(const FoundPipeline& found, const PipelinePlan& planned) {
-    const auto estimated = static_cast<double>(found.peak_bytes());
-    if (FitsIn(planned.peak_memory_bytes) || estimated <= 0) return;
-    underestimate_ =
-        std::max(underestimate_, static_cast<double>(planned.peak_memory_bytes) / estimated);
+    needed_more_.resize(found_.ways.size());
+    for (size_t i = 0; i < found.stages.size(); ++i) {
+      const FoundStage& stage = found.stages[i];
+      const PipelineStagePlan& plan = planned.stages[i];
+      const double micro_batch_us = plan.forward_us + plan.backward_us + plan.weight_gradient_us;
+      if (std::abs(micro_batch_us / stage.cost.micro_batch_us - 1) > kNear - 1) {
+        StageKey key{.way = stage.way, .num_recomputed = stage.num_recomputed};
+        key.layers.assign(first_equal_.begin() + stage.begin_layer,
+                          first_equal_.begin() + stage.end_layer);
+        corrections_.times[std::move(key)] = {micro_batch_us, plan.apply_us};
+      }
+      const int64_t corrected =
+          corrections_.more_bytes.empty() ? 0 : corrections_.more_bytes[stage.way];
+      const int64_t more = plan.plan.peak_memory_bytes - (stage.bytes - corrected);
+      needed_more_[stage.way] = std::max(needed_more_[stage.way].value_or(0), more);
+    }
+    CorrectBytes();
   }
 
-  void Take(PlannedPipeline planned) {
-    Note(planned);
-    if (!FitsIn(planned.plan.peak_memory_bytes)) return;
-    if (best_ && best_->plan.step_time_us <= planned.plan.step_time_us) return;
+  // Ways of which nothing is planned need as much more as the likest ones.
+  void CorrectBytes() {
+    corrections_.more_bytes.assign(found_.ways.size(), 0);
+    for (size_t way = 0; way < found_.ways.size(); ++way) {
+      int most_alike = 0;
+      for (size_t other = 0; other < found_.ways.size(); ++other) {
+        if (!needed_more_[other]) continue;
+        const int alike = Likeness(way, other);
+        int64_t& more = corrections_.more_bytes[way];
+        if (alike > most_alike) more = 0;
+        if (alike >= most_alike) more = std::max(more, *needed_more_[other]);
+        most_alike = std::max(most_alike, alike);
+      }
+    }
+  }
+
+  int Likeness(size_t way, size_t other) const {
+    if (way == other) return 3;
+    const bool same_price = found_.meshes.empty() ||
+                            found_.meshes[way].memory_price == found_.meshes[other].memory_price;
+    const bool same_size = found_.ways[way].num_devices == found_.ways[other].num_devices;
+    return (same_price ? 1 : 0) + (same_price && same_size ? 1 : 0);
+  }
+
+  void Take(FittedPipeline planned) {
+    Note(planned.pipeline);
+    NoteSchedule(planned.pipeline);
+    const PipelinePlan& plan = planned.pipeline.plan;
+    if (!FitsIn(plan.peak_memory_bytes)) return;
+    if (best_) {
+      const bool is_other = planned.pipeline.schedule.name != best_->pipeline.schedule.name;
+      if (is_other ? !IsWorthwhile(plan.step_time_us, best_plan())
+                   : best_plan().step_time_us <= plan.step_time_us)
+        return;
+    }
     best_ = std::move(planned);
+    input_of_best_ = input_;
   }
 
   // Searches under the limit, first with the ways at hand: often others than the fastest ones fit
-  // and are hardly slower. Where plans of what was found need more than was estimated, searches
-  // under a limit that is lower by as much; where that ends with nothing, stages of what is fastest
+  // and are hardly slower. Where nothing that is estimated to fit does, stages of what is fastest
   // are shaped one by one, then those of what is estimated to need least. What the last says is
   // needed is enough: it is tried under every limit.
-  absl::StatusOr<PlannedPipeline> FastestThatFits() {
+  absl::Status FindFastestThatFits() {
     ASSIGN_OR_RETURN(Assignment nearest, AssignmentOf(free_.front()));
-    std::vector<FoundPipeline> found = FindUnderLimit();
+    std::vector<FoundPipeline> found = Find();
     if (!found.empty() && found.front().step_time_us <= kNear * fastest_us_) {
       // What cannot be planned so may be with ways that save memory.
-      const absl::Status planned = PlanFastest(found);
+      const absl::Status planned = PlanFastestThatFit();
       RETURN_IF_ERROR(CheckNotCancelled(request_));
-      if (planned.ok() && IsNearFastest()) return Best();
+      if (planned.ok() && IsNearFastest()) return absl::OkStatus();
     }
     SaveMemory();
     RETURN_IF_ERROR(CheckNotCancelled(request_));
-    for (int i = 0; i < kMostCorrections; ++i) {
-      const double before = underestimate_;
-      found = FindUnderLimit();
-      if (found.empty() || IsSlower(found.front())) break;
+    RETURN_IF_ERROR(PlanFastestThatFit());
+    if (best_) return absl::OkStatus();
+    found = Find();
+    if (!found.empty()) {
       ASSIGN_OR_RETURN(nearest, AssignmentOf(found.front()));
-      RETURN_IF_ERROR(PlanFastest(found));
-      if (underestimate_ == before) break;
     }
-    if (best_) return Best();
-    ASSIGN_OR_RETURN(const Assignment roomiest, AssignmentOf(Roomiest()));
-    for (const Assignment* const assignment : {&std::as_const(nearest), &roomiest}) {
+    std::vector<Assignment> assignments = {std::move(nearest)};
+    if (const std::optional<FoundPipeline> roomiest = Roomiest()) {
+      ASSIGN_OR_RETURN(assignments.emplace_back(), AssignmentOf(*roomiest));
+    }
+    for (const Assignment& assignment : assignments) {
       ASSIGN_OR_RETURN(
           FittedPipeline shaped,
-          planner_.PlanWithin(*assignment, planner_.FirstDemands(), Reshaping::kEverything));
+          planner_.PlanWithin(assignment, planner_.FirstDemands(), Reshaping::kEverything));
       Note(shaped.pipeline);
-      best_ = std::move(shaped.pipeline);
-      if (FitsIn(best_->plan.peak_memory_bytes)) break;
+      best_ = std::move(shaped);
+      input_of_best_ = input_;
+      if (FitsIn(best_plan().peak_memory_bytes)) break;
     }
-    return Best();
+    return absl::OkStatus();
+  }
+
+  // Stages are searched anew by every schedule that would make the best pipeline faster: it may
+  // hold more micro-batches, and does not wait for transfers.
+  absl::Status TryOtherSchedules() {
+    if (!FitsIn(best_plan().peak_memory_bytes)) return absl::OkStatus();  // others need no less
+    best_by_schedule_.push_back(RowOf(best_->pipeline));
+    ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, *best_));
+    const StageCorrections corrections = corrections_;
+    const std::vector<std::optional<int64_t>> needed_more = needed_more_;
+    for (const SchedulePromise& promise : promises) {
+      schedule_ = promise.name;
+      corrections_ = corrections;
+      needed_more_ = needed_more;
+      best_by_schedule_.push_back({.name = schedule_, .why_not = WhyNotPlanned(promise)});
+      if (!IsWorthwhile(promise.step_time_us, best_plan())) continue;
+      ASSIGN_OR_RETURN(input_.in_flight,
+                       planner_.InFlight(static_cast<int>(input_.in_flight.size()) - 1, schedule_,
+                                         best_->assignment.schedule.num_stages()));
+      input_.send_us = {};
+      input_.waits = promise.waits;
+      planned_.clear();
+      RETURN_IF_ERROR(PlanFastestThatFit());
+    }
+    return absl::OkStatus();
+  }
+
+  TriedSchedule RowOf(const PlannedPipeline& planned) const {
+    const bool fits = FitsIn(planned.plan.peak_memory_bytes);
+    return {.name = planned.schedule.name,
+            .figures = FiguresOf(planned.plan),
+            .why_not = fits ? "slower" : "needs too much memory"};
+  }
+
+  // The best one of the schedule at hand, or that needs least.
+  void NoteSchedule(const PlannedPipeline& planned) {
+    if (schedule_.empty()) return;
+    TriedSchedule& row = best_by_schedule_.back();
+    const auto rank = [&](const PipelineFigures& figures) {
+      const bool fits = FitsIn(figures.peak_memory_bytes);
+      return std::pair(
+          !fits, fits ? figures.step_time_us : static_cast<double>(figures.peak_memory_bytes));
+    };
+    if (row.figures && rank(*row.figures) <= rank(FiguresOf(planned.plan))) return;
+    row = RowOf(planned);
   }
 
   // Has the ways that save memory, too; where there are none, what there was.
   void SaveMemory() {
     LayerWays found = planner_.WaysOn(meshes_, /*saves_memory=*/true);
-    if (!found.ways.empty()) found_ = std::move(found);
+    if (found.ways.empty()) return;
+    found_ = std::move(found);
+    first_equal_ = FirstEqualLayers(found_.ways);
+    corrections_ = {};
+    needed_more_.clear();
+    planned_.clear();
   }
 
-  std::vector<FoundPipeline> FindUnderLimit() const {
-    const auto limit = static_cast<double>(*request_.search.memory_limit_bytes);
-    return FindUnder(static_cast<int64_t>(limit / underestimate_));
-  }
-  std::vector<FoundPipeline> FindUnder(int64_t limit_bytes) const {
+  std::vector<FoundPipeline> Find() const { return FindUnder(request_.search.memory_limit_bytes); }
+  std::vector<FoundPipeline> FindUnder(std::optional<int64_t> limit_bytes) const {
     StageSearchInput search = input_;
     search.limit_bytes = limit_bytes;
+    search.corrections = corrections_;
     return FindStages(found_.ways, search);
   }
 
   // Of the ways at hand, whatever is allowed; within kRoomiestStep of the least.
-  FoundPipeline Roomiest() const {
-    FoundPipeline roomiest = free_.front();
+  std::optional<FoundPipeline> Roomiest() const {
+    std::vector<FoundPipeline> found = FindUnder(std::nullopt);
+    if (found.empty()) return std::nullopt;
+    FoundPipeline roomiest = std::move(found.front());
     int64_t too_little = 0;
     while (static_cast<double>(roomiest.peak_bytes()) >
            kRoomiestStep * static_cast<double>(too_little)) {
       const int64_t middle = (too_little + roomiest.peak_bytes()) / 2;
-      const std::vector<FoundPipeline> found = FindUnder(middle);
+      found = FindUnder(middle);
       if (found.empty()) {
         too_little = middle;
       } else {
-        roomiest = found.front();
+        roomiest = std::move(found.front());
       }
     }
     return roomiest;
   }
 
   bool IsSlower(const FoundPipeline& found) const {
-    return best_ && best_->plan.step_time_us <= found.step_time_us;
+    if (!best_) return false;
+    return schedule_.empty() ? best_plan().step_time_us <= found.step_time_us
+                             : !IsWorthwhile(found.step_time_us, best_plan());
   }
 
-  bool IsNearFastest() const { return best_ && best_->plan.step_time_us <= kNear * fastest_us_; }
+  // Precondition: there is one.
+  const PipelinePlan& best_plan() const { return best_->pipeline.plan; }
+  bool IsNearFastest() const { return best_ && best_plan().step_time_us <= kNear * fastest_us_; }
 
-  absl::StatusOr<PlannedPipeline> Best() {
+  absl::StatusOr<FittedPipeline> Best() {
     Rank();
-    best_->tried = std::move(tried_);
-    best_->searched = {std::move(found_), input_};
-    best_->searched->input.limit_bytes = request_.search.memory_limit_bytes;
+    PlannedPipeline& best = best_->pipeline;
+    best.tried = std::move(tried_);
+    best.tried_schedules = Shown(std::move(best_by_schedule_), best.schedule.name);
+    best.searched = {std::move(found_), std::move(input_of_best_)};
+    best.searched->input.limit_bytes = request_.search.memory_limit_bytes;
     return *std::move(best_);
   }
 
@@ -290,8 +434,8 @@ class SubmeshSearch {
     for (TriedSubmeshes& tried : tried_) {
       if (!tried.figures) continue;
       const bool fits = FitsIn(tried.figures->peak_memory_bytes);
-      tried.chosen = !is_chosen && tried.figures->step_time_us == best_->plan.step_time_us &&
-                     tried.figures->peak_memory_bytes == best_->plan.peak_memory_bytes;
+      tried.chosen = !is_chosen && tried.figures->step_time_us == best_plan().step_time_us &&
+                     tried.figures->peak_memory_bytes == best_plan().peak_memory_bytes;
       is_chosen = is_chosen || tried.chosen;
       tried.why_not = tried.chosen ? "" : fits ? "slower" : "needs too much memory";
     }
@@ -310,7 +454,7 @@ class SubmeshSearch {
   absl::StatusOr<Assignment> AssignmentOf(const FoundPipeline& found) {
     std::vector<int> stage_of_layer;
     std::vector<std::vector<Mesh>> shapes;
-    std::vector<bool> splits_state;
+    std::vector<double> memory_prices;
     for (const FoundStage& stage : found.stages) {
       stage_of_layer.resize(stage.end_layer, static_cast<int>(shapes.size()));
       if (found_.meshes.empty()) {
@@ -318,13 +462,16 @@ class SubmeshSearch {
                          SubmeshShapes(cluster_, found_.ways[stage.way].num_devices));
       } else {
         shapes.push_back({found_.meshes[stage.way].mesh});
-        splits_state.push_back(found_.meshes[stage.way].splits_state);
+        memory_prices.push_back(found_.meshes[stage.way].memory_price);
       }
     }
     const auto num_stages = static_cast<int>(shapes.size());
     ASSIGN_OR_RETURN(Assignment out,
                      planner_.Assign(std::move(stage_of_layer), num_stages, std::move(shapes)));
-    out.splits_state = std::move(splits_state);
+    out.memory_prices = std::move(memory_prices);
+    if (!schedule_.empty()) {
+      ASSIGN_OR_RETURN(out, planner_.BySchedule(out, schedule_));
+    }
     return out;
   }
 
@@ -333,12 +480,19 @@ class SubmeshSearch {
   const Cluster& cluster_;
   const std::vector<Mesh> meshes_;
   LayerWays found_;  // see SearchedLayers
-  const StageSearchInput input_;
+  StageSearchInput input_;
+  std::string schedule_;  // another than the first one; or empty
+  std::vector<TriedSchedule> best_by_schedule_;
   const std::vector<FoundPipeline> free_;
+  std::vector<int> first_equal_;  // by layer
+  // Of plans with the ways at hand:
+  StageCorrections corrections_;
+  std::vector<std::optional<int64_t>> needed_more_;  // by way, beyond its estimates
+  std::set<std::vector<std::array<int, 4>>> planned_;
   std::vector<TriedSubmeshes> tried_;
-  std::optional<PlannedPipeline> best_;
-  double underestimate_ = 1;  // of memory
-  double fastest_us_ = 0;     // a step of the fastest pipeline without a limit, as estimated
+  std::optional<FittedPipeline> best_;
+  StageSearchInput input_of_best_;
+  double fastest_us_ = 0;  // a step of the fastest pipeline without a limit, as estimated
   // The least that a planned one takes before its stages are given limits.
   double unlimited_us_ = std::numeric_limits<double>::infinity();
 };
@@ -403,8 +557,8 @@ std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlan
   return found.front().step_time_us;
 }
 
-absl::StatusOr<PlannedPipeline> SearchSubmeshes(PipelinePlanner& planner,
-                                                const PlanRequest& request, LayersOnMeshes layers) {
+absl::StatusOr<FittedPipeline> SearchSubmeshes(PipelinePlanner& planner, const PlanRequest& request,
+                                               LayersOnMeshes layers) {
   return SubmeshSearch(planner, request, std::move(layers)).Run();
 }
 

@@ -37,7 +37,7 @@ std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlan
 
 // The fastest found that fits into the memory limit, or one hardly slower than what is found
 // without a limit, with what was tried beside it.
-absl::StatusOr<PlannedPipeline> SearchSubmeshes(PipelinePlanner& planner,
-                                                const PlanRequest& request, LayersOnMeshes layers);
+absl::StatusOr<FittedPipeline> SearchSubmeshes(PipelinePlanner& planner, const PlanRequest& request,
+                                               LayersOnMeshes layers);
 
 }  // namespace minka

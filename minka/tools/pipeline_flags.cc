@@ -136,9 +136,11 @@ absl::Status CheckMeshesOnce(const PlanningFlags& flags, const PipelineOptions& 
 }
 
 std::string Schedules() {
-  std::string text;
+  std::string text =
+      fmt::format("{} (1f1b, eager-1f1b or zero-bubble-h1, whichever is predicted to be fastest)",
+                  kChooseSchedule);
   for (const ScheduleKind& kind : ScheduleKinds()) {
-    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", kind.name, kind.summary);
+    text += fmt::format(", {} ({})", kind.name, kind.summary);
   }
   return text;
 }

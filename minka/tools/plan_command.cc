@@ -32,11 +32,12 @@ struct PlanFlags {
   bool json = false;
 };
 
-// The numbers of micro-batches that were tried, where there are several; else "".
-std::string DescribeTried(const std::vector<TriedMicroBatches>& tried) {
+// The numbers of micro-batches, or schedules, that were tried, where there are several; else "".
+template <typename Tried>
+std::string DescribeTried(const std::vector<Tried>& tried) {
   if (tried.size() < 2) return "";
   std::vector<PipelineRow> rows;
-  for (const TriedMicroBatches& number : tried) rows.push_back(RowOf(number));
+  for (const Tried& one : tried) rows.push_back(RowOf(one));
   return PipelineComparison(rows) + "\n";
 }
 
@@ -109,7 +110,7 @@ absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
   if (flags.out == "-") return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string table, DescribePipeline(planned));
   return Print(DescribeTried(planned.tried_micro_batches) + DescribeTried(planned, flags.top) +
-               table);
+               DescribeTried(planned.tried_schedules) + table);
 }
 
 absl::Status RunPlan(const PlanFlags& flags) {

@@ -138,7 +138,8 @@ class Pipeline(Method):
         and of parameters, or numbers of layers between boundaries.
     stages: AutoStages or "auto"; UniformStages, or how many; ManualStages, or the stage of every layer, e.g. [0, 0, 1].
     submeshes: as in ManualStages, for stages that do not say so themselves.
-    schedule: "gpipe", "1f1b" and the others of docs/guides/pipelines.md.
+    schedule: "auto" takes the one of 1f1b, eager-1f1b and zero-bubble-h1 that is predicted to be fastest; or one of
+        docs/guides/pipelines.md.
     """
 
     name: ClassVar[str] = "pipeline"
@@ -146,7 +147,7 @@ class Pipeline(Method):
     layers: str | int | Sequence[str] | AutoLayers = "marked"
     stages: str | int | Sequence[int] | AutoStages | UniformStages | ManualStages = "auto"
     submeshes: Sequence[int] | Sequence[str] = ()
-    schedule: str = "1f1b"
+    schedule: str = "auto"
 
     def __post_init__(self):
         if isinstance(self.layers, str) and self.layers != "marked":

@@ -40,7 +40,7 @@ struct ParallelizeRequest {
   std::vector<int> stage_of_layer;
   std::vector<int> submeshes;
   std::vector<std::string> meshes;
-  std::string schedule = "1f1b";
+  std::string schedule = "auto";
   std::string plan_path;      // a plan already made; empty: searched for
   std::string hosts_path;     // see WorkerOptions
   std::string worker_binary;  // minka

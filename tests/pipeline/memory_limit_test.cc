@@ -39,7 +39,7 @@ absl::StatusOr<PlannedPipeline> PlanUnder(std::optional<int64_t> limit,
                       {.cluster = cluster,
                        .micro_batches = {.num_micro_batches = 8},
                        .remat = remat,
-                       .pipeline = PipelineOptions{.num_stages = 2},
+                       .pipeline = PipelineOptions{.num_stages = 2, .schedule = "1f1b"},
                        .search = {.memory_limit_bytes = limit, .work_limit = 1'000'000'000}});
 }
 

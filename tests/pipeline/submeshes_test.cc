@@ -74,6 +74,34 @@ TEST(Submeshes, GivenStagesKeepTheirLayers) {
   EXPECT_THAT(SizesOf(*planned), testing::UnorderedElementsAre(1, 1, 2));
 }
 
+TEST(ChosenSchedule, IsTheFastestThatFits) {
+  const auto plan = [](const std::string& schedule, std::optional<int64_t> limit,
+                       const std::vector<int>& submeshes) {
+    return PlanPipeline(ThreeLayers(),
+                        {.cluster = Accelerators(4),
+                         .micro_batches = {.num_micro_batches = 4},
+                         .pipeline = PipelineOptions{.submeshes = submeshes, .schedule = schedule},
+                         .search = {.memory_limit_bytes = limit}});
+  };
+  for (const std::vector<int>& submeshes : {std::vector<int>{}, std::vector<int>{2, 2}}) {
+    const auto chosen = plan("auto", std::nullopt, submeshes);
+    ASSERT_TRUE(chosen.ok()) << Message(chosen.status());
+    // Few micro-batches wait for long.
+    EXPECT_NE(chosen->plan.schedule, "1f1b");
+    EXPECT_EQ(chosen->tried_schedules.front().name, "1f1b");
+    for (const TriedSchedule& tried : chosen->tried_schedules) {
+      EXPECT_EQ(tried.chosen, tried.name == chosen->plan.schedule);
+      const auto named = plan(tried.name, std::nullopt, submeshes);
+      ASSERT_TRUE(named.ok()) << Message(named.status());
+      EXPECT_LE(chosen->plan.step_time_us, 1.01 * named->plan.step_time_us) << tried.name;
+    }
+    const int64_t limit = chosen->plan.peak_memory_bytes * 9 / 10;
+    const auto limited = plan("auto", limit, submeshes);
+    ASSERT_TRUE(limited.ok()) << Message(limited.status());
+    EXPECT_LE(limited->plan.peak_memory_bytes, limit);
+  }
+}
+
 // A batch of 24.
 absl::StatusOr<PlannedPipeline> PlanInMicroBatches(int64_t num_micro_batches,
                                                    const PipelineOptions& options,

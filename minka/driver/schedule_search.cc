@@ -1,0 +1,130 @@
+#include "minka/driver/schedule_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "minka/base/status.h"
+#include "minka/report/format.h"
+
+namespace minka {
+namespace {
+
+// Another schedule is taken where a step takes less than this part of what it took: less is within
+// what predictions miss, and 1f1b needs the least memory.
+constexpr double kWorthwhile = 0.99;
+
+// Gpipe takes as long as 1f1b and needs more memory; interleaved schedules need other stages.
+constexpr std::string_view kTried[] = {"eager-1f1b", "zero-bubble-h1"};
+
+// As if half of a backward pass were gradients of weights, as it is of products of matrices.
+void SplitBackward(PipelinePlan& plan) {
+  for (PipelineStagePlan& stage : plan.stages) {
+    stage.weight_gradient_us = stage.backward_us / 2;
+    stage.backward_us -= stage.weight_gradient_us;
+  }
+}
+
+class ScheduleSearch {
+ public:
+  ScheduleSearch(PipelinePlanner& planner, const PlanRequest& request, FittedPipeline found)
+      : planner_(planner), request_(request), first_(found.assignment), best_(std::move(found)) {}
+
+  absl::StatusOr<PlannedPipeline> Run() && {
+    Note(best_.pipeline);
+    ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, best_));
+    for (const SchedulePromise& promise : promises) {
+      if (IsWorthwhile(promise.step_time_us, best_.pipeline.plan)) {
+        RETURN_IF_ERROR(Plan(promise.name));
+      } else {
+        rows_.push_back({.name = promise.name, .why_not = WhyNotPlanned(promise)});
+      }
+    }
+    PlannedPipeline& best = best_.pipeline;
+    best.tried_schedules = Shown(std::move(rows_), best.schedule.name);
+    return std::move(best);
+  }
+
+ private:
+  absl::Status Plan(const std::string& name) {
+    ASSIGN_OR_RETURN(const Assignment assignment, planner_.BySchedule(first_, name));
+    absl::StatusOr<FittedPipeline> planned = planner_.PlanWithin(
+        assignment, {.remat = best_.pipeline.plan.remat}, Reshaping::kEverything);
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
+    if (!planned.ok()) {
+      rows_.push_back({.name = name, .why_not = Message(planned.status())});
+      return absl::OkStatus();
+    }
+    Note(planned->pipeline);
+    const PipelinePlan& plan = planned->pipeline.plan;
+    if (Fits(plan) && IsWorthwhile(plan.step_time_us, best_.pipeline.plan))
+      best_ = *std::move(planned);
+    return absl::OkStatus();
+  }
+
+  bool Fits(const PipelinePlan& plan) const {
+    return CheckMemory(plan, request_.search.memory_limit_bytes).ok();
+  }
+
+  void Note(const PlannedPipeline& planned) {
+    rows_.push_back({.name = planned.schedule.name,
+                     .figures = FiguresOf(planned.plan),
+                     .why_not = Fits(planned.plan) ? "slower" : "needs too much memory"});
+  }
+
+  PipelinePlanner& planner_;
+  const PlanRequest& request_;
+  const Assignment first_;
+  FittedPipeline best_;
+  std::vector<TriedSchedule> rows_;
+};
+
+}  // namespace
+
+bool IsWorthwhile(double step_time_us, const PipelinePlan& plan) {
+  return step_time_us < kWorthwhile * plan.step_time_us;
+}
+
+std::vector<TriedSchedule> Shown(std::vector<TriedSchedule> tried, const std::string& chosen) {
+  const auto is_planned = [](const TriedSchedule& one) { return one.figures.has_value(); };
+  if (std::ranges::count_if(tried, is_planned) < 2) return {};
+  for (TriedSchedule& one : tried) {
+    one.chosen = one.name == chosen;
+    if (one.chosen) one.why_not.clear();
+  }
+  return tried;
+}
+
+std::string WhyNotPlanned(const SchedulePromise& promise) {
+  return fmt::format("not planned: estimated to take {}", FormatTime(promise.step_time_us));
+}
+
+absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& planner,
+                                                            const FittedPipeline& found) {
+  std::vector<SchedulePromise> promises;
+  const Schedule& schedule = found.pipeline.schedule;
+  if (!schedule.trains || schedule.shape.num_meshes < 2) return promises;
+  for (const std::string_view name : kTried) {
+    const absl::StatusOr<Assignment> other = planner.BySchedule(found.assignment, name);
+    if (!other.ok()) continue;  // it cannot be of that shape
+    PipelinePlan plan = found.pipeline.plan;
+    if (other->schedule.splits_backward) SplitBackward(plan);
+    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(other->schedule, plan));
+    promises.push_back({.name = std::string(name),
+                        .step_time_us = timeline.step_time,
+                        .waits = other->schedule.splits_backward ? 1.0 / 3 : 1});
+  }
+  std::ranges::stable_sort(promises, {}, &SchedulePromise::step_time_us);
+  return promises;
+}
+
+absl::StatusOr<PlannedPipeline> SearchSchedules(PipelinePlanner& planner,
+                                                const PlanRequest& request, FittedPipeline found) {
+  const bool fits =
+      CheckMemory(found.pipeline.plan, request.search.memory_limit_bytes).ok();
+  // Others need no less memory.
+  if (request.pipeline->schedule != kChooseSchedule || !fits) return std::move(found.pipeline);
+  return ScheduleSearch(planner, request, std::move(found)).Run();
+}
+
+}  // namespace minka

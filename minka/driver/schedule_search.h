@@ -1,0 +1,39 @@
+// Finds the schedule of a pipeline where none is named.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/pipeline_planner.h"
+
+namespace minka {
+
+// What another schedule would make of the stages of a pipeline, by simulation.
+struct SchedulePromise {
+  std::string name;
+  double step_time_us = 0;
+  double waits = 1;  // see StageSearchInput
+};
+
+// The fastest first; none for a pipeline of one stage, or that trains nothing.
+absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& planner,
+                                                            const FittedPipeline& found);
+
+// Is a step of another schedule so much shorter than the plan's that it is taken instead?
+bool IsWorthwhile(double step_time_us, const PipelinePlan& plan);
+
+// "not planned: estimated to take 3 ms".
+std::string WhyNotPlanned(const SchedulePromise& promise);
+
+// What is shown of the schedules looked at, of which `chosen` was taken: nothing where no other one
+// was worth planning.
+std::vector<TriedSchedule> Shown(std::vector<TriedSchedule> tried, const std::string& chosen);
+
+// Where the meshes are given: the pipeline as it is or, with the same stages on the same meshes, by
+// a schedule that makes it faster and fits into the memory limit. What promises to be faster is
+// planned, and reshaped where it does not fit.
+absl::StatusOr<PlannedPipeline> SearchSchedules(PipelinePlanner& planner,
+                                                const PlanRequest& request, FittedPipeline found);
+
+}  // namespace minka
