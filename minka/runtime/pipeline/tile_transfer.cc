@@ -108,7 +108,7 @@ void TilePlayer::Spread(const PlayedMessage& message, const Incoming& incoming,
         CopyBox(tile.box, element_bytes_, {incoming.parts[receiver].get(), &parts_[receiver]}, to);
       }
     }
-    from += tile.box.num_elements() * element_bytes_;
+    if (packed != nullptr) from += tile.box.num_elements() * element_bytes_;
   }
 }
 
