@@ -67,9 +67,7 @@ class ScheduleSearch {
   }
 
   void Note(const PlannedPipeline& planned) {
-    rows_.push_back({.name = planned.schedule.name,
-                     .figures = FiguresOf(planned.plan),
-                     .why_not = Fits(planned.plan) ? "slower" : "needs too much memory"});
+    rows_.push_back(TriedBy(planned, request_.search.memory_limit_bytes));
   }
 
   PipelinePlanner& planner_;
@@ -83,6 +81,13 @@ class ScheduleSearch {
 
 bool IsWorthwhile(double step_time_us, const PipelinePlan& plan) {
   return step_time_us < kWorthwhile * plan.step_time_us;
+}
+
+TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> memory_limit_bytes) {
+  const bool fits = CheckMemory(planned.plan, memory_limit_bytes).ok();
+  return {.name = planned.schedule.name,
+          .figures = FiguresOf(planned.plan),
+          .why_not = fits ? "slower" : "needs too much memory"};
 }
 
 std::vector<TriedSchedule> Shown(std::vector<TriedSchedule> tried, const std::string& chosen) {
@@ -120,8 +125,7 @@ absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& pla
 
 absl::StatusOr<PlannedPipeline> SearchSchedules(PipelinePlanner& planner,
                                                 const PlanRequest& request, FittedPipeline found) {
-  const bool fits =
-      CheckMemory(found.pipeline.plan, request.search.memory_limit_bytes).ok();
+  const bool fits = CheckMemory(found.pipeline.plan, request.search.memory_limit_bytes).ok();
   // Others need no less memory.
   if (request.pipeline->schedule != kChooseSchedule || !fits) return std::move(found.pipeline);
   return ScheduleSearch(planner, request, std::move(found)).Run();

@@ -1,6 +1,8 @@
 // Finds the schedule of a pipeline where none is named.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,9 @@ bool IsWorthwhile(double step_time_us, const PipelinePlan& plan);
 
 // "not planned: estimated to take 3 ms".
 std::string WhyNotPlanned(const SchedulePromise& promise);
+
+// Not chosen yet: why it is not, if another one is.
+TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> memory_limit_bytes);
 
 // What is shown of the schedules looked at, of which `chosen` was taken: nothing where no other one
 // was worth planning.

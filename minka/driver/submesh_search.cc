@@ -320,7 +320,7 @@ class SubmeshSearch {
   // hold more micro-batches, and does not wait for transfers.
   absl::Status TryOtherSchedules() {
     if (!FitsIn(best_plan().peak_memory_bytes)) return absl::OkStatus();  // others need no less
-    best_by_schedule_.push_back(RowOf(best_->pipeline));
+    best_by_schedule_.push_back(TriedBy(best_->pipeline, request_.search.memory_limit_bytes));
     ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, *best_));
     const StageCorrections corrections = corrections_;
     const std::vector<std::optional<int64_t>> needed_more = needed_more_;
@@ -341,13 +341,6 @@ class SubmeshSearch {
     return absl::OkStatus();
   }
 
-  TriedSchedule RowOf(const PlannedPipeline& planned) const {
-    const bool fits = FitsIn(planned.plan.peak_memory_bytes);
-    return {.name = planned.schedule.name,
-            .figures = FiguresOf(planned.plan),
-            .why_not = fits ? "slower" : "needs too much memory"};
-  }
-
   // The best one of the schedule at hand, or that needs least.
   void NoteSchedule(const PlannedPipeline& planned) {
     if (schedule_.empty()) return;
@@ -358,7 +351,7 @@ class SubmeshSearch {
           !fits, fits ? figures.step_time_us : static_cast<double>(figures.peak_memory_bytes));
     };
     if (row.figures && rank(*row.figures) <= rank(FiguresOf(planned.plan))) return;
-    row = RowOf(planned);
+    row = TriedBy(planned, request_.search.memory_limit_bytes);
   }
 
   // Has the ways that save memory, too; where there are none, what there was.
