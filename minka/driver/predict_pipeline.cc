@@ -171,13 +171,15 @@ std::vector<std::vector<int64_t>> TemporariesOfPrograms(Platform platform,
 }
 
 std::map<ProgramKind, ProgramCost> CostsByProgram(const StageStep& staged, const StagePlan& plan) {
+  const MicroLoop loop = FindMicroLoop(staged.step.module);
   std::map<ProgramKind, ProgramCost> costs;
   for (size_t id = 0; id < plan.ops.size(); ++id) {
     costs[staged.tasks[id].kind].us += plan.ops[id].cost_us;
   }
   for (const Reshard& reshard : plan.reshards) {
     const bool at_end = reshard.before == static_cast<InstructionId>(plan.ops.size());
-    const InstructionId id = at_end ? reshard.value.instruction : reshard.before;
+    const bool with_producer = at_end || PartOf(loop, reshard) == LoopPart::kFront;
+    const InstructionId id = with_producer ? reshard.value.instruction : reshard.before;
     ProgramCost& cost = costs[staged.tasks[id].kind];
     cost.us += reshard.cost_us;
     const bool is_local = std::ranges::none_of(

@@ -184,6 +184,13 @@ class Problem {
   }
   double units_per_cost() const { return formulation_.units_per_cost; }
 
+  // So often per step as it runs where it stands.
+  double TimeWhereItStands(const Reshard& reshard) {
+    const double once = Distance(reshard.value, reshard.from, reshard.to);
+    const MicroLoop& loop = facts_.loop;
+    return PartOf(loop, reshard) == LoopPart::kInside ? once * loop.num_micro_batches : once;
+  }
+
   // What the plan takes by its own steps.
   double PriceOf(const StagePlan& stage) const {
     double price = 0;
@@ -418,6 +425,48 @@ TEST(BruteForce, MemoryInTheSearchIsNeverMoreThanThePlanIsChargedWith) {
     }
   }
   EXPECT_GT(num_checked, 1000);
+}
+
+// The loop reads what is made in front of it, just before it begins; under a limit each of its runs
+// makes versions anew, but not the one that is kept.
+TEST(BruteForce, AVersionCostsWhatItTakesAsOftenAsItRuns) {
+  const Shape shape{kF32, {8, 8}};
+  ModuleBuilder module("kept_in_front");
+  ComputationBuilder b = module.Entry();
+  const Value state = b.Parameter(shape, "state"), x = b.Parameter(shape, "x");
+  const Value kept = b.Unary(Opcode::kExponential, state);
+  const Value index = b.Scalar(ElementType::kS32, 4);
+  const Value loss = b.Binary(Opcode::kMultiply, kept, b.Binary(Opcode::kAdd, kept, x));
+  const Value sum = b.Unary(Opcode::kCopy, loss);
+  b.SetResults({b.Binary(Opcode::kAdd, state, sum), sum});
+  module.AddAlias({.result = 0, .parameter = 0});
+  Step step = WithStructure(
+      {.module = *std::move(module).Finish(),
+       .parameters = {{.role = ParameterRole::kState, .name = "state", .state_result = 0},
+                      {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}},
+       .results = {{ResultRole::kState, "state"}, {ResultRole::kLoss, "loss"}}});
+  step.module.num_micro_batches = 4;
+  std::vector<Instruction>& instructions = step.module.entry_computation().instructions;
+  instructions[index.instruction].part.loop = LoopRole::kIndex;
+  for (InstructionId id = index.instruction + 1; id < sum.instruction; ++id) {
+    instructions[id].part.loop = LoopRole::kBody;
+  }
+  instructions[sum.instruction].part.loop = LoopRole::kSum;
+  const Mesh mesh = *Mesh::Parse("2x2");
+  const auto cost = Roofline(mesh);
+  Problem problem(step, mesh, *cost, {.search = {.memory_limit_bytes = 1 << 30}});
+  Random random(3);
+  int num_kept = 0;
+  for (int draw = 0; draw < 1000; ++draw) {
+    const StagePlan plan = problem.Decode(problem.RandomChoice(random));
+    for (const Reshard& reshard : plan.reshards) {
+      const double time = problem.TimeWhereItStands(reshard);
+      if (reshard.combine_group >= 0 || time == kInfinite) continue;
+      EXPECT_NEAR(reshard.cost_us, time, 1e-9 * time);
+      num_kept += reshard.value == kept && reshard.before == kept.instruction + 1;
+    }
+  }
+  EXPECT_GT(num_kept, 10);
 }
 
 // h is read by two operations of the backward phase with large values in between, from a copy that

@@ -79,7 +79,7 @@ class Decoder {
     Version kept = {0, ChosenAt(choices(value.instruction).results[value.result], producer)};
     if (layout.kept != producer) {
       kept = Make(value, kept, ChosenAt(formulation_.ports[layout.kept], layout.kept),
-                  /*group=*/0, AfterProducer(value), facts_.IsReadLate(value), /*isolated=*/false);
+                  /*group=*/0, BehindProducer(value), facts_.IsReadLate(value), /*isolated=*/false);
     }
     for (const User& user : UsersOf(facts_, value)) {
       if (user.state_parameter < 0) DecodeUse(value, user, layout, kept);
@@ -91,14 +91,15 @@ class Decoder {
     const int group = facts_.ViewGroup(user.instruction);
     Version source = kept;
     if (const NodeId view = layout.views[group]; view >= 0) {
-      source = Make(value, kept, ChosenAt(formulation_.ports[view], view), group, user.instruction,
-                    ViewIsReadLate(value, group), /*isolated=*/true);
+      source = Make(value, kept, ChosenAt(formulation_.ports[view], view), group,
+                    InFrontOf(user.instruction, value), ViewIsReadLate(value, group),
+                    /*isolated=*/true);
     }
     for (int operand : user.operands) {
       const Sharding& wanted = ChosenAt(choices(user.instruction).operands[operand],
                                         formulation_.operations[user.instruction]);
       plan_.ops[user.instruction].operand_versions[operand] =
-          Make(value, source, wanted, group, user.instruction,
+          Make(value, source, wanted, group, InFrontOf(user.instruction, value),
                facts_.leads_to_apply_only[user.instruction], /*isolated=*/false)
               .number;
     }
@@ -111,8 +112,8 @@ class Decoder {
       const int parameter = StateParameter(static_cast<int>(result));
       const Sharding& wanted = parameter < 0 ? kept.sharding : ParameterSharding(parameter);
       plan_.result_versions[result] =
-          Make(value, kept, wanted, StepFacts::kNumViewGroups - 1, entry.num_instructions(),
-               /*is_late=*/true, /*isolated=*/false)
+          Make(value, kept, wanted, StepFacts::kNumViewGroups - 1,
+               InFrontOf(entry.num_instructions(), value), /*is_late=*/true, /*isolated=*/false)
               .number;
     }
   }
@@ -129,9 +130,23 @@ class Decoder {
     return found == parameters.end() ? -1 : static_cast<int>(found - parameters.begin());
   }
 
-  InstructionId AfterProducer(Value value) const {
+  // Where a version is made, and how often per step.
+  struct Place {
+    InstructionId before = 0;
+    int64_t runs = 1;
+  };
+  Place BehindProducer(Value value) const {
+    const MicroLoop& loop = facts_.loop;
     const InstructionId next = value.instruction + 1;
-    return facts_.loop.LeavesLoop(value.instruction) ? std::max(next, facts_.loop.end) : next;
+    return {.before = loop.LeavesLoop(value.instruction) ? std::max(next, loop.end) : next,
+            .runs = loop.IsTransient(value.instruction) ? loop.num_micro_batches : 1};
+  }
+  Place InFrontOf(InstructionId reader, Value value) const {
+    if (reader == facts_.entry.num_instructions()) return {.before = reader};
+    const int64_t runs = facts_.RunsOfReshard(value, reader, formulation_.hoists_reshards);
+    const bool reads_into_loop =
+        !facts_.loop.IsTransient(value.instruction) && facts_.loop.IsInside(reader);
+    return {.before = reads_into_loop && runs == 1 ? facts_.loop.begin : reader, .runs = runs};
   }
 
   // Does another group of readers have a version that begins with the same step?
@@ -146,8 +161,8 @@ class Decoder {
   // The version of `value` with sharding `to`, made from `from` unless this group of readers
   // already has it. What another group makes of `from` was paid for, too: without a barrier the
   // compiler would keep what begins alike, as it would keep one for all micro-batches.
-  Version Make(Value value, const Version& from, const Sharding& to, int group,
-               InstructionId before, bool is_late, bool isolated) {
+  Version Make(Value value, const Version& from, const Sharding& to, int group, Place place,
+               bool is_late, bool isolated) {
     if (from.sharding == to) return from;
     const std::tuple key(from.number, group, to);
     auto found = made_.find(key);
@@ -155,33 +170,19 @@ class Decoder {
       ReshardPath path = reshards_.Path(facts_.entry.shape(value), from.sharding, to,
                                         {facts_.ClassOf(value), is_late});
       isolated = isolated || BeginsLikeAnotherGroups(from.number, group, path.steps.front());
-      const int64_t runs = RunsOf(value, before);
-      if (ReadsIntoLoop(value, before)) {
-        if (runs == 1) {
-          before = facts_.loop.begin;
-        } else {
-          isolated = true;
-        }
-      }
+      const bool is_of_loop = facts_.loop.IsTransient(value.instruction);
+      isolated = isolated || (place.runs > 1 && !is_of_loop);
       plan_.reshards.push_back({.value = value,
                                 .from_version = from.number,
                                 .from = from.sharding,
                                 .to = to,
                                 .steps = std::move(path.steps),
-                                .before = before,
+                                .before = place.before,
                                 .isolated = isolated,
-                                .cost_us = static_cast<double>(runs) * path.cost});
+                                .cost_us = static_cast<double>(place.runs) * path.cost});
       found = made_.emplace(key, static_cast<int>(plan_.reshards.size())).first;
     }
     return {found->second, to};
-  }
-
-  bool ReadsIntoLoop(Value value, InstructionId before) const {
-    return !facts_.loop.IsTransient(value.instruction) && facts_.loop.IsInside(before);
-  }
-  int64_t RunsOf(Value value, InstructionId before) const {
-    if (before == facts_.entry.num_instructions()) return 1;
-    return facts_.RunsOfReshard(value, before, formulation_.hoists_reshards);
   }
 
   void SortReshards() {
@@ -249,7 +250,9 @@ class Decoder {
   }
 
   bool IsMostlyLatency(const Reshard& reshard, const ReshardStep& step) const {
-    const auto runs = static_cast<double>(RunsOf(reshard.value, reshard.before));
+    const double runs = PartOf(facts_.loop, reshard) == LoopPart::kInside
+                            ? static_cast<double>(facts_.loop.num_micro_batches)
+                            : 1;
     return step.kind == ReshardKind::kAllReduce && cost_.shares_latency() &&
            reshard.cost_us <= 2 * runs * cost_.Latency(step.kind, step.axes.axes());
   }
