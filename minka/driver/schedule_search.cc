@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& pla
     ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(other->schedule, plan));
     promises.push_back({.name = std::string(name),
                         .step_time_us = timeline.step_time,
-                        .waits = other->schedule.splits_backward ? 1.0 / 3 : 1});
+                        .splits_backward = other->schedule.splits_backward});
   }
   std::ranges::stable_sort(promises, {}, &SchedulePromise::step_time_us);
   return promises;

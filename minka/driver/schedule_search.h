@@ -15,7 +15,7 @@ namespace minka {
 struct SchedulePromise {
   std::string name;
   double step_time_us = 0;
-  double waits = 1;  // see StageSearchInput
+  bool splits_backward = false;
 };
 
 // The fastest first; none for a pipeline of one stage, or that trains nothing.

@@ -334,7 +334,7 @@ class SubmeshSearch {
                        planner_.InFlight(static_cast<int>(input_.in_flight.size()) - 1, schedule_,
                                          best_->assignment.schedule.num_stages()));
       input_.send_us = {};
-      input_.waits = promise.waits;
+      input_.splits_backward = promise.splits_backward;
       planned_.clear();
       RETURN_IF_ERROR(PlanFastestThatFit());
     }

@@ -38,8 +38,8 @@ class StageSearch {
     TryBound(kUnreached);
     const double least = LeastBound();
     const double step = std::max(kBoundStep, std::pow(step_time_us_ / least, 1.0 / kMostBounds));
-    // The largest stage is part of a step's time.
-    double bound = least;
+    // What all but the last micro-batch take is part of a step's time.
+    double bound = options_.num_micro_batches > 1 ? least : kUnreached;
     while (bound < step_time_us_) {
       TryBound(bound);
       bound *= step;
@@ -54,8 +54,10 @@ class StageSearch {
 
  private:
   struct Entry {
-    double sum_us = kUnreached;  // of this stage and those behind it
+    double sum_us = kUnreached;  // of this stage and those behind it, with what is sent
+    double behind_us = 0;        // from its last backward pass until all their updates are done
     int end_layer = 0, size = 0;
+    double all_us() const { return sum_us + behind_us; }
   };
 
   // The fastest way that fits.
@@ -63,7 +65,7 @@ class StageSearch {
     bool is_known = false;
     int16_t way = -1;  // none fits
     int32_t num_recomputed = 0;
-    double micro_batch_us = kUnreached, step_us = 0;
+    double forward_us = 0, micro_batch_us = kUnreached, step_us = 0;
   };
 
   int FewestStages() const { return options_.num_stages > 0 ? options_.num_stages : 2; }
@@ -89,9 +91,15 @@ class StageSearch {
     return device % host == 0 && size % host == 0;
   }
 
-  // With what it waits for each micro-batch.
-  double Work(double micro_batch_us, double step_us, double send_us = 0) const {
-    return (options_.num_micro_batches - 1) * (micro_batch_us + send_us) + step_us;
+  // Of all micro-batches but the last.
+  double Work(double micro_batch_us) const {
+    return (options_.num_micro_batches - 1) * micro_batch_us;
+  }
+
+  // What they take at least, where the n-th stage from the end and those behind it take so much of
+  // each together with what is sent between them.
+  double Round(double sum_us, int from_end) const {
+    return send_us_.empty() ? 0 : Work(sum_us / options_.InFlight(from_end));
   }
 
   void FindSendTimes() {
@@ -166,6 +174,7 @@ class StageSearch {
       choice = {.is_known = true,
                 .way = static_cast<int16_t>(way),
                 .num_recomputed = stage->num_recomputed,
+                .forward_us = stage->cost.forward_us,
                 .micro_batch_us = stage->cost.micro_batch_us,
                 .step_us = stage->cost.step_us};
     }
@@ -180,7 +189,7 @@ class StageSearch {
       double least = kUnreached, least_share = kUnreached;
       for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
         const LayerCost& cost = ways_[way].kept[layer];
-        const double work = Work(cost.micro_batch_us, cost.step_us);
+        const double work = Work(cost.micro_batch_us);
         least = std::min(least, work);
         least_share = std::min(least_share, work * ways_[way].num_devices);
       }
@@ -192,6 +201,11 @@ class StageSearch {
 
   Entry& At(int from_end, int begin, int block) {
     return best_[from_end][begin * (num_blocks_ + 1) + block];
+  }
+
+  // How much earlier the stage behind has done its last backward pass.
+  double AheadUs(const Choice& stage, double send_us) const {
+    return options_.splits_backward ? 0 : stage.micro_batch_us - stage.forward_us + send_us / 2;
   }
 
   // By number of stages from the end, first layer and first device: the least sum of times of which
@@ -223,10 +237,16 @@ class StageSearch {
         if (!may_begin_[begin]) continue;
         const Choice& stage = Fastest(size, begin, end, from_end);
         // More layers neither take less nor fit better.
-        if (stage.way < 0 || Work(stage.micro_batch_us, stage.step_us, send_us) > bound) break;
-        Entry& entry = At(from_end, begin, block);
+        if (stage.way < 0 || Work(stage.micro_batch_us) > bound) break;
         const double sum = behind.sum_us + stage.micro_batch_us + send_us;
-        if (sum < entry.sum_us) entry = {.sum_us = sum, .end_layer = end, .size = size};
+        if (Round(sum, from_end) > bound) break;
+        const Entry extended = {
+            .sum_us = sum,
+            .behind_us = std::max(stage.step_us, behind.behind_us - AheadUs(stage, send_us)),
+            .end_layer = end,
+            .size = size};
+        Entry& entry = At(from_end, begin, block);
+        if (extended.all_us() < entry.all_us()) entry = extended;
       }
     }
   }
@@ -248,22 +268,21 @@ class StageSearch {
 
   FoundPipeline Read(int num_stages) {
     FoundPipeline out;
-    double most_work = 0, sum = 0, slowest_us = 0;
+    double most_work = 0, slowest_us = 0;
     int begin = 0, block = 0;
     for (int from_end = num_stages; from_end > 0; --from_end) {
       const Entry entry = At(from_end, begin, block);
-      const int first_layer = begin;
+      const Choice& stage = Fastest(entry.size, begin, entry.end_layer, from_end);
+      out.stages.push_back(StageOf(stage.way, begin, entry.end_layer, stage.num_recomputed,
+                                   options_.InFlight(from_end)));
+      most_work = std::max({most_work, Work(stage.micro_batch_us), Round(entry.sum_us, from_end)});
+      slowest_us = std::max(slowest_us, stage.micro_batch_us);
       begin = entry.end_layer;
       block += sizes_[entry.size] / block_;
-      const double send_us = SendUs(begin, block, entry.size, At(from_end - 1, begin, block).size);
-      const Choice& stage = Fastest(entry.size, first_layer, begin, from_end);
-      out.stages.push_back(StageOf(stage.way, first_layer, begin, stage.num_recomputed,
-                                   options_.InFlight(from_end)));
-      most_work = std::max(most_work, Work(stage.micro_batch_us, stage.step_us, send_us));
-      sum += stage.micro_batch_us + send_us;
-      slowest_us = std::max(slowest_us, stage.micro_batch_us + send_us);
     }
-    out.step_time_us = most_work + slowest_us + options_.waits * (sum - slowest_us);
+    const Entry first = At(num_stages, 0, 0);
+    out.step_time_us =
+        most_work + slowest_us + options_.Waits() * (first.sum_us - slowest_us) + first.behind_us;
     return out;
   }
 

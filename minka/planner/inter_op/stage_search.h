@@ -54,12 +54,13 @@ struct StageSearchInput {
   // holds for all before it.
   std::vector<int> in_flight = {0, 1};
   // How long a micro-batch and its gradient are on their way, by a schedule whose stages wait for
-  // that: by 1f1b a stage begins another one when the one behind it is done with an earlier one.
+  // that: by 1f1b a stage begins another micro-batch when the gradient of the first of those that
+  // it holds is back, so each takes at least what one takes there and back, by as many as are held.
   // Empty: nobody waits.
   std::function<double(const StageBorder& border)> send_us;
-  // While the pipeline fills and drains, its busiest stage waits for so much of what a micro-batch
-  // takes on each of the others: a third by zero-bubble-h1.
-  double waits = 1;
+  // Stages compute gradients of weights while they would wait, as by zero-bubble-h1, and all end at
+  // once; by others the ones behind end earlier.
+  bool splits_backward = false;
   StageCorrections corrections;
 
   int InFlight(int from_end) const {
@@ -69,6 +70,9 @@ struct StageSearchInput {
   bool MayBegin(int layer) const {
     return stage_begins.empty() || std::ranges::find(stage_begins, layer) != stage_begins.end();
   }
+  // While the pipeline fills and drains, its busiest stage waits for so much of what a micro-batch
+  // takes on each of the others.
+  double Waits() const { return splits_backward ? 1.0 / 3 : 1; }
   // What a step of the stage takes, waiting aside.
   double BusyUs(const FoundStage& stage) const {
     return num_micro_batches * stage.cost.micro_batch_us + stage.cost.step_us;

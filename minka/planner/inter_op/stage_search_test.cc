@@ -84,21 +84,21 @@ TEST(FindStages, BeginsWhereStagesMayBegin) {
   EXPECT_EQ(found[0].stages[1].begin_layer, 2);
 }
 
-// Whoever sends to the next host has fewer layers.
+// Two micro-batches are between the first stage and the end of the pipeline.
 TEST(FindStages, WhatIsSentTakesTime) {
   const std::vector<StageWay> ways = {Evenly({1, 1, 1, 1}, 2)};
-  StageSearchInput input{.num_devices = 4, .devices_per_host = 2, .num_micro_batches = 64};
+  StageSearchInput input{
+      .num_devices = 4, .devices_per_host = 2, .num_micro_batches = 64, .in_flight = {0, 1, 2}};
   input.send_us = [](const StageBorder& border) {
     EXPECT_EQ(border.num_devices_before + border.num_devices_behind, 4);
     return border.crosses_hosts ? 1.0 : 0.25;
   };
   const FoundPipeline apart = FindStages(ways, input).front();
-  EXPECT_EQ(apart.stages[0].end_layer, 1);
-  EXPECT_DOUBLE_EQ(apart.step_time_us, 0.5 + 1 + 1.5 + 63 * 1.5);
+  EXPECT_DOUBLE_EQ(apart.step_time_us, 3 + 63 * 3 / 2.0);
   input.devices_per_host = 4;
   const FoundPipeline together = FindStages(ways, input).front();
+  EXPECT_DOUBLE_EQ(together.step_time_us, 2.25 + 63 * 2.25 / 2);
   EXPECT_EQ(together.stages[0].end_layer, 2);
-  EXPECT_DOUBLE_EQ(together.step_time_us, 1 + 0.25 + 1 + 63 * 1.25);
 }
 
 TEST(FindStages, WhatWasPlannedStandsInsteadOfEstimates) {
@@ -117,14 +117,28 @@ TEST(FindStages, WhatWasPlannedStandsInsteadOfEstimates) {
   for (const FoundStage& stage : smaller.stages) EXPECT_EQ(stage.way, 0);
 }
 
+// The last stage is updated while gradients go back to the first one.
+TEST(FindStages, UpdatesAtTheEndCostNothing) {
+  StageWay way = Evenly({3, 3, 3}, 1);
+  for (LayerCost& layer : way.kept) layer.forward_us = 1;
+  way.kept[2].step_us = 4;
+  StageSearchInput input{.num_devices = 3, .devices_per_host = 3, .num_micro_batches = 8};
+  EXPECT_DOUBLE_EQ(FindStages({way}, input).front().step_time_us, 7 * 3 + 9);
+  way.kept[1].step_us = 4;
+  EXPECT_DOUBLE_EQ(FindStages({way}, input).front().step_time_us, 7 * 3 + 9 + 4 - 2);
+  input.splits_backward = true;
+  EXPECT_DOUBLE_EQ(FindStages({way}, input).front().step_time_us, 7 * 3 + 3 + 2 + 4);
+}
+
 TEST(FindStages, AThirdOfTheOthersIsWaitedFor) {
   const std::vector<StageWay> ways = {Evenly({3, 3, 3}, 1)};
-  EXPECT_DOUBLE_EQ(
-      FindStages(
-          ways, {.num_devices = 3, .devices_per_host = 3, .num_micro_batches = 8, .waits = 1.0 / 3})
-          .front()
-          .step_time_us,
-      8 * 3 + 2);
+  EXPECT_DOUBLE_EQ(FindStages(ways, {.num_devices = 3,
+                                     .devices_per_host = 3,
+                                     .num_micro_batches = 8,
+                                     .splits_backward = true})
+                       .front()
+                       .step_time_us,
+                   8 * 3 + 2);
 }
 
 TEST(FindStages, NothingFitsWhereNothingDoes) {
