@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -109,6 +108,12 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
   return out;
 }
 
+StageCorrector CorrectorOf(const LayerWays& found) {
+  std::vector<double> memory_prices;
+  for (const MeshOfWay& way : found.meshes) memory_prices.push_back(way.memory_price);
+  return {found.ways, std::move(memory_prices)};
+}
+
 class SubmeshSearch {
  public:
   SubmeshSearch(PipelinePlanner& planner, const PlanRequest& request, LayersOnMeshes layers)
@@ -119,7 +124,7 @@ class SubmeshSearch {
         found_(std::move(layers.ways)),
         input_(std::move(layers.input)),
         free_(std::move(layers.free)),
-        first_equal_(FirstEqualLayers(found_.ways)) {}
+        corrector_(CorrectorOf(found_)) {}
 
   absl::StatusOr<FittedPipeline> Run() && {
     fastest_us_ = free_.front().step_time_us;
@@ -219,49 +224,14 @@ class SubmeshSearch {
                                              found.step_time_us / 1e3)});
   }
 
-  // By what its plan says: times that are others, and bytes that its ways need more.
-  void CorrectEstimates(const FoundPipeline& found, const PipelinePlan& planned) {
-    needed_more_.resize(found_.ways.size());
-    for (size_t i = 0; i < found.stages.size(); ++i) {
-      const FoundStage& stage = found.stages[i];
-      const PipelineStagePlan& plan = planned.stages[i];
-      const double micro_batch_us = plan.forward_us + plan.backward_us + plan.weight_gradient_us;
-      if (std::abs(micro_batch_us / stage.cost.micro_batch_us - 1) > kNear - 1) {
-        StageKey key{.way = stage.way, .num_recomputed = stage.num_recomputed};
-        key.layers.assign(first_equal_.begin() + stage.begin_layer,
-                          first_equal_.begin() + stage.end_layer);
-        corrections_.times[std::move(key)] = {micro_batch_us, plan.apply_us};
-      }
-      const int64_t corrected =
-          corrections_.more_bytes.empty() ? 0 : corrections_.more_bytes[stage.way];
-      const int64_t more = plan.plan.peak_memory_bytes - (stage.bytes - corrected);
-      needed_more_[stage.way] = std::max(needed_more_[stage.way].value_or(0), more);
+  void CorrectEstimates(const FoundPipeline& found, const PipelinePlan& plan) {
+    std::vector<StageFigures> planned;
+    for (const PipelineStagePlan& stage : plan.stages) {
+      const double micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us;
+      planned.push_back(
+          {.times = {micro_batch_us, stage.apply_us}, .bytes = stage.plan.peak_memory_bytes});
     }
-    CorrectBytes();
-  }
-
-  // Ways of which nothing is planned need as much more as the likest ones.
-  void CorrectBytes() {
-    corrections_.more_bytes.assign(found_.ways.size(), 0);
-    for (size_t way = 0; way < found_.ways.size(); ++way) {
-      int most_alike = 0;
-      for (size_t other = 0; other < found_.ways.size(); ++other) {
-        if (!needed_more_[other]) continue;
-        const int alike = Likeness(way, other);
-        int64_t& more = corrections_.more_bytes[way];
-        if (alike > most_alike) more = 0;
-        if (alike >= most_alike) more = std::max(more, *needed_more_[other]);
-        most_alike = std::max(most_alike, alike);
-      }
-    }
-  }
-
-  int Likeness(size_t way, size_t other) const {
-    if (way == other) return 3;
-    const bool same_price = found_.meshes.empty() ||
-                            found_.meshes[way].memory_price == found_.meshes[other].memory_price;
-    const bool same_size = found_.ways[way].num_devices == found_.ways[other].num_devices;
-    return (same_price ? 1 : 0) + (same_price && same_size ? 1 : 0);
+    corrector_.Correct(found.stages, planned);
   }
 
   void Take(FittedPipeline planned) {
@@ -322,12 +292,10 @@ class SubmeshSearch {
     if (!FitsIn(best_plan().peak_memory_bytes)) return absl::OkStatus();  // others need no less
     best_by_schedule_.push_back(TriedBy(best_->pipeline, request_.search.memory_limit_bytes));
     ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, *best_));
-    const StageCorrections corrections = corrections_;
-    const std::vector<std::optional<int64_t>> needed_more = needed_more_;
+    const StageCorrector of_first_schedule = corrector_;
     for (const SchedulePromise& promise : promises) {
       schedule_ = promise.name;
-      corrections_ = corrections;
-      needed_more_ = needed_more;
+      corrector_ = of_first_schedule;
       best_by_schedule_.push_back({.name = schedule_, .why_not = WhyNotPlanned(promise)});
       if (!IsWorthwhile(promise.step_time_us, best_plan())) continue;
       ASSIGN_OR_RETURN(input_.in_flight,
@@ -359,9 +327,7 @@ class SubmeshSearch {
     LayerWays found = planner_.WaysOn(meshes_, /*saves_memory=*/true);
     if (found.ways.empty()) return;
     found_ = std::move(found);
-    first_equal_ = FirstEqualLayers(found_.ways);
-    corrections_ = {};
-    needed_more_.clear();
+    corrector_ = CorrectorOf(found_);
     planned_.clear();
   }
 
@@ -369,7 +335,7 @@ class SubmeshSearch {
   std::vector<FoundPipeline> FindUnder(std::optional<int64_t> limit_bytes) const {
     StageSearchInput search = input_;
     search.limit_bytes = limit_bytes;
-    search.corrections = corrections_;
+    search.corrections = corrector_.corrections();
     return FindStages(found_.ways, search);
   }
 
@@ -477,10 +443,8 @@ class SubmeshSearch {
   std::string schedule_;  // another than the first one; or empty
   std::vector<TriedSchedule> best_by_schedule_;
   const std::vector<FoundPipeline> free_;
-  std::vector<int> first_equal_;  // by layer
   // Of plans with the ways at hand:
-  StageCorrections corrections_;
-  std::vector<std::optional<int64_t>> needed_more_;  // by way, beyond its estimates
+  StageCorrector corrector_;
   std::set<std::vector<std::array<int, 4>>> planned_;
   std::vector<TriedSubmeshes> tried_;
   std::optional<FittedPipeline> best_;

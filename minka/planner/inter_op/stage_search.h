@@ -9,32 +9,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <vector>
 
+#include "minka/planner/inter_op/stage_corrections.h"
 #include "minka/planner/inter_op/stage_estimate.h"
 
 namespace minka {
-
-// A stage as plans are made of it: equal for stages of equal layers.
-struct StageKey {
-  int way = 0;
-  std::vector<int> layers;  // see FirstEqualLayers
-  int num_recomputed = 0;   // of its layers, the first ones
-  auto operator<=>(const StageKey&) const = default;
-};
-
-// What a plan of a stage takes.
-struct PlannedTimes {
-  double micro_batch_us = 0, step_us = 0;
-};
-
-// What plans say against the estimates.
-struct StageCorrections {
-  std::map<StageKey, PlannedTimes> times;
-  std::vector<int64_t> more_bytes;  // by way, that a stage needs; or empty
-};
 
 // What is sent between two stages.
 struct StageBorder {
