@@ -1,0 +1,316 @@
+// How good the plans of pipelines are, as predicted: beside those that Alpa's search found for the
+// same models, clusters and micro-batches, and beside the best of a grid of uniform degrees of
+// data, operator and pipeline parallelism, as Megatron-LM's users choose from. All are priced by
+// one simulator, at the rates of one data sheet.
+//
+//   plan_quality_benchmark                      a table of all cases
+//   plan_quality_benchmark --filter gpt         of those whose name contains it
+//   plan_quality_benchmark --only-minka         only what minka plans, without the others
+//   plan_quality_benchmark --parts 12           one case in 12, another at each MINKA_TEST_ROTATION
+//   plan_quality_benchmark --update             also writes the committed table
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "benchmarks/planning/quality/published_solutions.h"
+#include "benchmarks/support/run_apart.h"
+#include "benchmarks/support/table.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "minka/base/status.h"
+#include "minka/cluster/cluster.h"
+#include "minka/driver/pipeline.h"
+#include "minka/driver/plan_step.h"
+#include "minka/models/registry.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/rotation.h"
+
+namespace minka {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kNumThreads = 2;
+// One mesh is searched, too, where it has at most so many devices; more are seldom fastest.
+constexpr int kMostDevicesOfOneMesh = 8;
+constexpr int kMostStagesOfGrid = 16;
+// Of the best of the others: within it minka's plan counts as no worse.
+constexpr double kAsGood = 1.002;
+
+// Plans are the same on every machine, so nothing may change.
+const std::vector<Criterion> kCriteria = {{.field = "minka_us", .relative = 0.002}};
+
+struct Figures {
+  double step_time_us = 0;
+  int64_t memory_bytes = 0;
+  bool fits = false;
+  std::string how;
+};
+
+class Comparison {
+ public:
+  static absl::StatusOr<Comparison> Create(const PublishedSolution& solution) {
+    ASSIGN_OR_RETURN(Cluster cluster, Cluster::Preset(solution.cluster));
+    ASSIGN_OR_RETURN(
+        const TracedStep traced,
+        TraceModel(solution.model,
+                   {.global_batch = solution.global_batch,
+                    .dtype = solution.is_f16 ? std::optional(ElementType::kF16) : std::nullopt}));
+    ASSIGN_OR_RETURN(SplitStep split, SplitStacks(traced.step));
+    return Comparison(solution, std::move(cluster), std::move(split));
+  }
+
+  // By any number of stages, whatever is fastest.
+  absl::StatusOr<Figures> Minka() const {
+    absl::StatusOr<Figures> best = absl::NotFoundError("no plan");
+    const auto take = [&](absl::StatusOr<Figures> found) {
+      if (!best.ok() || (found.ok() && found->step_time_us < best->step_time_us))
+        best = std::move(found);
+    };
+    if (num_devices() > 1) take(Plan(Request(PipelineOptions())));
+    if (num_devices() <= kMostDevicesOfOneMesh) take(OneMesh());
+    return best;
+  }
+
+  // Without the limit where it does not fit: what it would take, if it did.
+  absl::StatusOr<Figures> Published() const {
+    PipelineOptions options{.layers = AutoLayers{solution_.num_layers()}, .schedule = "1f1b"};
+    int stage = 0;
+    for (const PublishedStage& of : solution_.stages) {
+      options.stage_of_layer.insert(options.stage_of_layer.end(), of.num_layers, stage++);
+      options.meshes.push_back(Mesh({{"x", of.rows}, {"y", of.columns}}));
+      options.stage_search.push_back(
+          {.limits = SearchLimits{.batch_axis = of.splits_batch ? "x" : "",
+                                  .prefer_reduce_scatter = solution_.prefers_reduce_scatter}});
+    }
+    PlanRequest request = Request(std::move(options));
+    // Of one layer nothing is kept for its backward pass that need not be.
+    if (solution_.num_layers() > 1) request.remat = RematChoice{RematPolicy::kAll};
+    absl::StatusOr<Figures> planned = Plan(request);
+    if (planned.status().code() != absl::StatusCode::kResourceExhausted) return planned;
+    request.search.memory_limit_bytes.reset();
+    return Plan(request);
+  }
+
+  // The fastest that fits as it is, as such systems have it; where none does, the fastest that does
+  // with state split further.
+  absl::StatusOr<Figures> Uniform() const {
+    std::optional<Figures> best = BestOfGrid(/*limited=*/false);
+    if (!best) best = BestOfGrid(/*limited=*/true);
+    if (best) return *best;
+    return ResourceExhausted("no uniform degrees fit");
+  }
+
+ private:
+  Comparison(const PublishedSolution& solution, Cluster cluster, SplitStep split)
+      : solution_(solution), cluster_(std::move(cluster)), split_(std::move(split)) {}
+
+  int num_devices() const { return cluster_.num_devices(); }
+
+  PlanRequest Request(std::optional<PipelineOptions> pipeline) const {
+    return {
+        .cluster = cluster_,
+        .micro_batches = {.num_micro_batches = solution_.num_micro_batches,
+                          .per_micro_batch = solution_.per_micro_batch},
+        .pipeline = std::move(pipeline),
+        .search = {.memory_limit_bytes = cluster_.device.memory_bytes, .num_threads = kNumThreads}};
+  }
+
+  absl::StatusOr<Figures> Plan(const PlanRequest& request) const {
+    ASSIGN_OR_RETURN(const PlannedPipeline planned, PlanPipeline(split_, request));
+    const PipelinePlan& plan = planned.plan;
+    return Figures{.step_time_us = plan.step_time_us,
+                   .memory_bytes = plan.peak_memory_bytes,
+                   .fits = plan.peak_memory_bytes <= cluster_.device.memory_bytes,
+                   .how = fmt::format("{} on {}", planned.schedule.name,
+                                      fmt::join(planned.num_devices(), "+"))};
+  }
+
+  absl::StatusOr<Figures> OneMesh() const {
+    const SearchResult<PlanResult> result = PlanStep(split_.step, Request(std::nullopt));
+    if (!result.ok()) return result.status();
+    const PlanCandidate& best = result->candidates[result->best];
+    return Figures{.step_time_us = best.plan.step_time_us,
+                   .memory_bytes = best.plan.peak_memory_bytes,
+                   .fits = true,
+                   .how = fmt::format("one mesh {}", best.mesh.ToString())};
+  }
+
+  std::optional<Figures> BestOfGrid(bool limited) const {
+    std::optional<Figures> best;
+    for (int stages = 1; stages <= std::min(num_devices(), kMostStagesOfGrid); stages *= 2) {
+      const int of_stage = num_devices() / stages;
+      for (int columns = 1; columns <= std::min(of_stage, cluster_.devices_per_host); columns *= 2)
+        TakeBetter(stages, of_stage / columns, columns, limited, best);
+    }
+    return best;
+  }
+
+  // Gradients are reduced and the optimizer's state is split over data parallel devices where that
+  // moves no more bytes; each layer is recomputed, or none.
+  void TakeBetter(int stages, int rows, int columns, bool limited,
+                  std::optional<Figures>& best) const {
+    const int64_t micro_batch = solution_.global_batch / solution_.num_micro_batches;
+    if (micro_batch % rows != 0) return;
+    for (const RematPolicy policy : {RematPolicy::kNone, RematPolicy::kAll}) {
+      if (limited && policy == RematPolicy::kNone) continue;  // needs more
+      PlanRequest request = Request(PipelineOptions{
+          .meshes = std::vector<Mesh>(stages, Mesh({{"data", rows}, {"operator", columns}})),
+          .schedule = "1f1b"});
+      if (!limited) request.search.memory_limit_bytes.reset();
+      request.search.limits = {.batch_axis = "data", .prefer_reduce_scatter = true};
+      request.remat = RematChoice{policy};
+      absl::StatusOr<Figures> planned = Plan(request);
+      if (!planned.ok() || !planned->fits) continue;
+      if (best && best->step_time_us <= planned->step_time_us) continue;
+      planned->how = fmt::format("dp {} op {} pp {}{}", rows, columns, stages,
+                                 policy == RematPolicy::kAll ? " recomputed" : "");
+      if (limited) planned->how += ", state split";
+      best = *std::move(planned);
+    }
+  }
+
+  const PublishedSolution& solution_;
+  const Cluster cluster_;
+  const SplitStep split_;  // models stack nothing
+};
+
+std::string NameOf(const PublishedSolution& solution) {
+  return fmt::format("{} on {}, batch {} in {}", solution.model, solution.cluster,
+                     solution.global_batch, solution.num_micro_batches);
+}
+
+void AddTo(Json& row, const std::string& what, const Figures& figures) {
+  row[what + "_us"] = figures.step_time_us;
+  row[what + "_bytes"] = figures.memory_bytes;
+  row[what + "_fits"] = figures.fits;
+  row[what + "_how"] = figures.how;
+}
+
+absl::StatusOr<Json> RunCase(const PublishedSolution& solution, bool only_minka) {
+  ASSIGN_OR_RETURN(const Comparison comparison, Comparison::Create(solution));
+  Json row{{"name", NameOf(solution)}};
+  ASSIGN_OR_RETURN(const Figures minka, comparison.Minka());
+  AddTo(row, "minka", minka);
+  if (only_minka) return row;
+  double least_us = minka.step_time_us;
+  const auto compare = [&](const std::string& what, const absl::StatusOr<Figures>& with) {
+    if (!with.ok()) {
+      row[what + "_refused"] = Message(with.status());
+      return;
+    }
+    AddTo(row, what, *with);
+    if (with->fits) least_us = std::min(least_us, with->step_time_us);
+  };
+  compare("published", comparison.Published());
+  compare("uniform", comparison.Uniform());
+  row["of_best"] = minka.step_time_us / least_us;
+  return row;
+}
+
+constexpr char kHeader[] =
+    "| case | minka s | GiB | how | published s | GiB | uniform s | GiB | how | minka / best |\n"
+    "|---|---|---|---|---|---|---|---|---|---|\n";
+
+std::string Seconds(const Json& row, const std::string& what) {
+  if (!row.contains(what + "_us")) return "- | -";
+  return fmt::format("{:.4g}{} | {:.1f}", row[what + "_us"].get<double>() / 1e6,
+                     row[what + "_fits"].get<bool>() ? "" : " too large",
+                     row[what + "_bytes"].get<double>() / static_cast<double>(1 << 30));
+}
+
+std::string TableRow(const Json& row) {
+  const auto how = [&](const std::string& what) {
+    return row.contains(what + "_how") ? row[what + "_how"].get<std::string>() : "-";
+  };
+  return fmt::format(
+      "| {} | {} | {} | {} | {} | {} | {} |\n", row["name"].get<std::string>(),
+      Seconds(row, "minka"), how("minka"), Seconds(row, "published"), Seconds(row, "uniform"),
+      how("uniform"),
+      row.contains("of_best") ? fmt::format("{:.3f}", row["of_best"].get<double>()) : "-");
+}
+
+std::string Page(const Json& rows) {
+  std::string text = fmt::format(
+      "# Quality of plans\n\n"
+      "Made by `plan_quality_benchmark --update`: step times as predicted by roofline costs of "
+      "V100s, under their 16 GiB.\n"
+      "*minka*: its search, for the number of micro-batches of the published solution (one mesh is "
+      "searched, too, up to {} devices).\n"
+      "*published*: what Alpa's search found for p3.16xlarge, by 1f1b with all layers recomputed; "
+      "its layers are parted here.\n"
+      "*uniform*: the best of all powers of two of data, operator (within a host) and pipeline "
+      "parallelism (up to {} stages) that\n"
+      "fit, layers recomputed or not, 1f1b, optimizer's state split; where none fits, of those "
+      "that "
+      "do with more split (*state split*). *too large*: planned without "
+      "a limit, since it does not fit by these\n"
+      "estimates; it is not compared with. The last column is minka's time as a part of the best "
+      "of the three; above 1 another is better.\n"
+      "A test plans one row in twelve with every commit and fails where minka's time is longer "
+      "than "
+      "here.\n\n{}",
+      kMostDevicesOfOneMesh, kMostStagesOfGrid, kHeader);
+  for (const Json& row : rows) text += TableRow(row);
+  return text;
+}
+
+struct Selection {
+  std::string filter;
+  uint64_t parts = 1;
+  bool only_minka = false;
+};
+
+absl::Status RunAll(const Selection& selection, const std::function<void(Json)>& add) {
+  fmt::print("{}", kHeader);
+  absl::Status failed;
+  uint64_t number = 0;
+  for (const PublishedSolution& solution : PublishedSolutions()) {
+    const std::string name = NameOf(solution);
+    if (name.find(selection.filter) == std::string::npos) continue;
+    if (number++ % selection.parts != TestRotation() % selection.parts) continue;
+    auto row = RunApart(name, [&] { return RunCase(solution, selection.only_minka); });
+    if (!row.ok()) {
+      fmt::print(stderr, "{}\n", Message(row.status()));
+      failed = row.status();
+      continue;
+    }
+    fmt::print("{}", TableRow(*row));
+    std::fflush(stdout);
+    if (row->contains("of_best") && (*row)["of_best"].get<double>() > kAsGood)
+      failed = FailedPrecondition("{}: another plan is better than minka's", name);
+    add(*std::move(row));
+  }
+  return failed;
+}
+
+}  // namespace
+}  // namespace minka
+
+int main(int argc, char** argv) {
+  minka::Selection selection;
+  minka::TableOptions table{.folder = "benchmarks/planning/quality"};
+  CLI::App app("How good the plans of pipelines are");
+  app.add_option("--filter", selection.filter, "only cases whose name contains this");
+  app.add_option("--parts", selection.parts,
+                 "one case in so many, another at each MINKA_TEST_ROTATION")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--only-minka", selection.only_minka, "only what minka plans, without the others");
+  minka::AddTableOptions(app, table);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status =
+      minka::MakeTable({.criteria = minka::kCriteria,
+                        .measure = [&](const auto& add) { return minka::RunAll(selection, add); },
+                        .page = minka::Page},
+                       table);
+  if (status.ok()) return EXIT_SUCCESS;
+  fmt::print(stderr, "error: {}\n", minka::Message(status));
+  return EXIT_FAILURE;
+}

@@ -1,0 +1,30 @@
+// Parallel plans of Alpa's benchmark suites, found by its search on AWS p3.16xlarge hosts
+// (benchmark/alpa/suite_auto_*.py of its repository).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace minka {
+
+struct PublishedStage {
+  int num_layers = 1;         // of those that the model is parted into
+  int rows = 1, columns = 1;  // of its mesh
+  bool splits_batch = false;  // examples over the rows of the mesh and nothing else
+};
+
+struct PublishedSolution {
+  std::string model, cluster;
+  int64_t global_batch = 1024, num_micro_batches = 1;
+  std::vector<PublishedStage> stages;
+  bool per_micro_batch = false;  // batch norms
+  bool is_f16 = true;
+  bool prefers_reduce_scatter = true;  // every layer is recomputed
+
+  int num_layers() const;
+};
+
+std::vector<PublishedSolution> PublishedSolutions();
+
+}  // namespace minka
