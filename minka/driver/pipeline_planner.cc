@@ -173,31 +173,39 @@ std::span<const double> PipelinePlanner::MemoryPrices(const Mesh& mesh, bool sav
   return all.subspan(1, is_one ? 1 : all.size() - 1);
 }
 
-LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes, bool saves_memory) {
+LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes,
+                                  const std::vector<Mesh>& saving) {
   const RematChoice all =
-      saves_memory && !planning_.remat ? steps_.RematCandidates() : RematChoice();
-  std::vector<LayersOn> kept, recomputed;
+      !saving.empty() && !planning_.remat ? steps_.RematCandidates() : RematChoice();
+  struct Asked {
+    size_t kept = 0;
+    std::optional<size_t> recomputed;
+  };
+  std::vector<LayersOn> layers;
+  std::vector<Asked> asked;
   for (const Mesh& mesh : meshes) {
+    const bool saves_memory = std::ranges::find(saving, mesh) != saving.end();
     for (const double price : MemoryPrices(mesh, saves_memory)) {
-      kept.push_back({mesh, price, FirstRemat()});
-      if (!all.empty()) recomputed.push_back({mesh, price, all});
+      asked.push_back({.kept = layers.size()});
+      layers.push_back({mesh, price, FirstRemat()});
+      if (!saves_memory || all.empty()) continue;
+      asked.back().recomputed = layers.size();
+      layers.push_back({mesh, price, all});
     }
   }
-  std::vector<LayersOn> asked = kept;
-  asked.insert(asked.end(), recomputed.begin(), recomputed.end());
-  std::vector<absl::StatusOr<std::vector<LayerCost>>> costs = layer_costs_.Of(asked);
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> costs = layer_costs_.Of(layers);
   LayerWays out;
-  for (size_t i = 0; i < kept.size(); ++i) {
-    if (!costs[i].ok()) {
-      out.refused.push_back({{kept[i].mesh, kept[i].memory_price}, costs[i].status()});
+  for (const auto& [kept, recomputed] : asked) {
+    const MeshOfWay mesh = {layers[kept].mesh, layers[kept].memory_price};
+    if (!costs[kept].ok()) {
+      out.refused.push_back({mesh, costs[kept].status()});
       continue;
     }
-    StageWay way{.num_devices = static_cast<int>(kept[i].mesh.num_devices()),
-                 .kept = *std::move(costs[i])};
-    if (!recomputed.empty() && costs[kept.size() + i].ok())
-      way.recomputed = *std::move(costs[kept.size() + i]);
+    StageWay way{.num_devices = static_cast<int>(mesh.mesh.num_devices()),
+                 .kept = *std::move(costs[kept])};
+    if (recomputed && costs[*recomputed].ok()) way.recomputed = *std::move(costs[*recomputed]);
     out.ways.push_back(std::move(way));
-    out.meshes.push_back({kept[i].mesh, kept[i].memory_price});
+    out.meshes.push_back(mesh);
   }
   return out;
 }

@@ -73,8 +73,9 @@ class PipelinePlanner {
   absl::StatusOr<Assignment> BySchedule(const Assignment& assignment, std::string_view schedule);
 
   // Ways to run each layer on one of the meshes, as far as they can be planned; none where the step
-  // cannot be cut behind every layer. `saves_memory`: those that take less of it, too.
-  LayerWays WaysOn(const std::vector<Mesh>& meshes, bool saves_memory);
+  // cannot be cut behind every layer. On those of `saving`, which are among them, ways that take
+  // less memory, too.
+  LayerWays WaysOn(const std::vector<Mesh>& meshes, const std::vector<Mesh>& saving);
 
   // The first layers of each stage recomputed, as many as it says.
   StageDemands DemandsOf(const FoundPipeline& found);

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -48,6 +49,8 @@ absl::StatusOr<std::vector<int>> SubmeshSizes(const PlanRequest& request, int nu
 // What fits and is slower than the fastest without a limit by no more than this will do.
 constexpr double kNear = 1.02;
 constexpr int kEndless = 1'000'000;
+// Of each number of devices so many shapes are tried saving memory, and those as fast nearly.
+constexpr size_t kLeastSavingShapes = 2;
 // Meshes of more devices are searched in shapes of two axes at most.
 constexpr int kMostDevicesOfAllShapes = 8;
 
@@ -77,6 +80,26 @@ absl::StatusOr<std::vector<Mesh>> Submeshes(const PlanRequest& request, int num_
   return meshes;
 }
 
+// Those on which all layers together are fastest, see kLeastSavingShapes.
+std::vector<Mesh> FastestMeshes(const LayerWays& ways, const StageSearchInput& input) {
+  std::map<int, std::vector<std::pair<double, Mesh>>> of_size;
+  for (size_t i = 0; i < ways.meshes.size(); ++i) {
+    double us = 0;
+    for (const LayerCost& layer : ways.ways[i].kept)
+      us += input.num_micro_batches * layer.micro_batch_us + layer.step_us;
+    of_size[ways.ways[i].num_devices].emplace_back(us, ways.meshes[i].mesh);
+  }
+  std::vector<Mesh> fastest;
+  for (auto& [size, meshes] : of_size) {
+    std::ranges::stable_sort(meshes, {}, &std::pair<double, Mesh>::first);
+    for (size_t rank = 0; rank < meshes.size(); ++rank) {
+      if (rank < kLeastSavingShapes || meshes[rank].first <= kNear * meshes.front().first)
+        fastest.push_back(std::move(meshes[rank].second));
+    }
+  }
+  return fastest;
+}
+
 absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devices,
                                           PipelinePlanner& planner, const PlanRequest& request,
                                           int num_stages) {
@@ -97,7 +120,7 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
   ASSIGN_OR_RETURN(out.input.in_flight,
                    planner.InFlight(std::min(planner.num_layers(), num_devices)));
   out.input.send_us = planner.SendUs();
-  out.ways = planner.WaysOn(out.meshes, /*saves_memory=*/false);
+  out.ways = planner.WaysOn(out.meshes, /*saving=*/{});
   RETURN_IF_ERROR(CheckNotCancelled(request));
   if (out.ways.ways.empty()) {
     std::set<int> sizes;
@@ -324,7 +347,7 @@ class SubmeshSearch {
 
   // Has the ways that save memory, too; where there are none, what there was.
   void SaveMemory() {
-    LayerWays found = planner_.WaysOn(meshes_, /*saves_memory=*/true);
+    LayerWays found = planner_.WaysOn(meshes_, FastestMeshes(found_, input_));
     if (found.ways.empty()) return;
     found_ = std::move(found);
     corrector_ = CorrectorOf(found_);
@@ -507,7 +530,8 @@ std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlan
     return fastest.step_time_us;
   std::vector<FoundPipeline> found = FindStages(layers.ways.ways, search);
   if (found.empty() || found.front().step_time_us > kNear * fastest.step_time_us) {
-    const LayerWays saving = planner.WaysOn(layers.meshes, /*saves_memory=*/true);
+    const LayerWays saving =
+        planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, layers.input));
     if (!saving.ways.empty()) found = FindStages(saving.ways, search);
   }
   if (found.empty()) return std::nullopt;
