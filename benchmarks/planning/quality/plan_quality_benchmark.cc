@@ -248,15 +248,14 @@ std::string Page(const Json& rows) {
       "its layers are parted here.\n"
       "*uniform*: the best of all powers of two of data, operator (within a host) and pipeline "
       "parallelism (up to {} stages) that\n"
-      "fit, layers recomputed or not, 1f1b, optimizer's state split; where none fits, of those "
-      "that "
-      "do with more split (*state split*). *too large*: planned without "
-      "a limit, since it does not fit by these\n"
-      "estimates; it is not compared with. The last column is minka's time as a part of the best "
-      "of the three; above 1 another is better.\n"
+      "fit, layers recomputed or not, 1f1b, optimizer's state split. Where none fits, of those "
+      "that do with more state split, if they\n"
+      "were tried (*state split*). *too large*: planned without a limit, since it does not fit by "
+      "these estimates; not compared with.\n"
+      "The last column is minka's time as a part of the best of the three; above 1 another is "
+      "better.\n"
       "A test plans one row in twelve with every commit and fails where minka's time is longer "
-      "than "
-      "here.\n\n{}",
+      "than here.\n\n{}",
       kMostDevicesOfOneMesh, kMostStagesOfGrid, kHeader);
   for (const Json& row : rows) text += TableRow(row);
   return text;
