@@ -303,6 +303,7 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_flag("--only-minka", selection.only_minka, "only what minka plans, without the others");
   minka::AddTableOptions(app, table);
+  app.get_option("--only-minka")->excludes(app.get_option("--update"));  // rows would lose the rest
   CLI11_PARSE(app, argc, argv);
   const absl::Status status =
       minka::MakeTable({.criteria = minka::Criteria(),

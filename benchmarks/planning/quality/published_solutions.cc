@@ -18,26 +18,16 @@ PublishedSolution Transformer(std::string model, std::string cluster, int64_t nu
           .stages = std::move(stages)};
 }
 
-PublishedSolution WideResNet(std::string model, std::string cluster, int64_t global_batch,
-                             int64_t num_micro_batches, Stages stages) {
-  return {.model = std::move(model),
-          .cluster = std::move(cluster),
-          .global_batch = global_batch,
-          .num_micro_batches = num_micro_batches,
-          .stages = std::move(stages),
-          .per_micro_batch = true,
-          .is_f16 = false};
+PublishedSolution WideResNet(PublishedSolution solution) {
+  solution.per_micro_batch = true;
+  solution.is_f16 = false;
+  return solution;
 }
 
-PublishedSolution Unet(std::string model, std::string cluster, int64_t global_batch,
-                       int64_t num_micro_batches, Stages stages) {
-  return {.model = std::move(model),
-          .cluster = std::move(cluster),
-          .global_batch = global_batch,
-          .num_micro_batches = num_micro_batches,
-          .stages = std::move(stages),
-          .is_f16 = false,
-          .prefers_reduce_scatter = false};
+PublishedSolution Unet(PublishedSolution solution) {
+  solution.is_f16 = false;
+  solution.prefers_reduce_scatter = false;
+  return solution;
 }
 
 }  // namespace
@@ -64,26 +54,32 @@ std::vector<PublishedSolution> PublishedSolutions() {
       Transformer("moe-10b", "p3.16xlarge:2", 16, Equal(2, {4, 8, 1})),
       Transformer("moe-27b", "p3.16xlarge:4", 128, Equal(8, {1, 4, 1})),
       Transformer("moe-70b", "p3.16xlarge:8", 64, Equal(8, {1, 8, 1})),
-      WideResNet("wresnet-250m", "p3.16xlarge:1x1", 1536, 24, {{16, 1, 1}}),
-      WideResNet("wresnet-500m", "p3.16xlarge:1x2", 1536, 24, {{16, 1, 2}}),
-      WideResNet("wresnet-1b", "p3.16xlarge:1x4", 1536, 24, {{16, 1, 4}}),
-      WideResNet("wresnet-2b", "p3.16xlarge:1", 1536, 24, {{8, 4, 1}, {8, 1, 4, true}}),
-      WideResNet("wresnet-4b", "p3.16xlarge:2", 1536, 32,
-                 {{5, 4, 1, true}, {4, 4, 1, true}, {7, 8, 1}}),
-      WideResNet("wresnet-6.8b", "p3.16xlarge:4", 1536, 32,
-                 {{5, 8, 1, true}, {4, 8, 1}, {4, 8, 1}, {3, 8, 1}}),
-      WideResNet("wresnet-13b", "p3.16xlarge:8", 1520, 38,
-                 {{4, 8, 1},
-                  {4, 1, 8, true},
-                  {4, 8, 1},
-                  {4, 1, 8, true},
-                  {4, 8, 1},
-                  {4, 8, 1},
-                  {5, 1, 8, true},
-                  {4, 8, 1}}),
-      Unet("unet-470m", "p3.16xlarge:1x2", 256, 4, {{7, 1, 1}, {6, 1, 1}}),
-      Unet("unet-1b", "p3.16xlarge:1x4", 2048, 32, {{8, 2, 1}, {5, 2, 1}}),
-      Unet("unet-2b", "p3.16xlarge:1", 2048, 32, {{9, 4, 1}, {4, 4, 1}}),
+      WideResNet({"wresnet-250m", "p3.16xlarge:1x1", 1536, 24, {{16, 1, 1}}}),
+      WideResNet({"wresnet-500m", "p3.16xlarge:1x2", 1536, 24, {{16, 1, 2}}}),
+      WideResNet({"wresnet-1b", "p3.16xlarge:1x4", 1536, 24, {{16, 1, 4}}}),
+      WideResNet({"wresnet-2b", "p3.16xlarge:1", 1536, 24, {{8, 4, 1}, {8, 1, 4, true}}}),
+      WideResNet(
+          {"wresnet-4b", "p3.16xlarge:2", 1536, 32, {{5, 4, 1, true}, {4, 4, 1, true}, {7, 8, 1}}}),
+      WideResNet({"wresnet-6.8b",
+                  "p3.16xlarge:4",
+                  1536,
+                  32,
+                  {{5, 8, 1, true}, {4, 8, 1}, {4, 8, 1}, {3, 8, 1}}}),
+      WideResNet({"wresnet-13b",
+                  "p3.16xlarge:8",
+                  1520,
+                  38,
+                  {{4, 8, 1},
+                   {4, 1, 8, true},
+                   {4, 8, 1},
+                   {4, 1, 8, true},
+                   {4, 8, 1},
+                   {4, 8, 1},
+                   {5, 1, 8, true},
+                   {4, 8, 1}}}),
+      Unet({"unet-470m", "p3.16xlarge:1x2", 256, 4, {{7, 1, 1}, {6, 1, 1}}}),
+      Unet({"unet-1b", "p3.16xlarge:1x4", 2048, 32, {{8, 2, 1}, {5, 2, 1}}}),
+      Unet({"unet-2b", "p3.16xlarge:1", 2048, 32, {{9, 4, 1}, {4, 4, 1}}}),
   };
 }
 

@@ -14,13 +14,14 @@ struct PublishedStage {
   bool splits_batch = false;  // examples over the rows of the mesh and nothing else
 };
 
+// Where there are several layers, every one is recomputed.
 struct PublishedSolution {
   std::string model, cluster;
   int64_t global_batch = 1024, num_micro_batches = 1;
   std::vector<PublishedStage> stages;
   bool per_micro_batch = false;  // batch norms
   bool is_f16 = true;
-  bool prefers_reduce_scatter = true;  // every layer is recomputed
+  bool prefers_reduce_scatter = true;
 
   int num_layers() const;
 };

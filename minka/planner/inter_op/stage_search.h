@@ -1,9 +1,10 @@
 // Which layers are a stage, on how many devices, how they run there and what they recompute: the
 // pipelines that are fastest under a memory limit, by what each layer takes by itself on each mesh.
 //
-// For each bound on the work of a stage, a dynamic program from the last stage to the first finds
-// the least sum of the stages' times, as Alpa's does (OSDI'22, section 5.2). Stages count from the
-// end there, since that is what says how many micro-batches one holds at once.
+// For each bound on what a micro-batch takes in the steady state, a dynamic program from the last
+// stage to the first finds the least sum of the stages' times and of what their updates add, as
+// Alpa's does of times (OSDI'22, section 5.2). Stages count from the end there, since that is what
+// says how many micro-batches one holds at once.
 #pragma once
 
 #include <algorithm>
