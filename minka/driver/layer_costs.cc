@@ -76,6 +76,12 @@ class HeldBetween {
   HeldBytes bytes_;
 };
 
+// Is what a search finds at least a time, and of any plan?
+bool BoundsTime(const PlanRequest& planning) {
+  return planning.methods.front() == Method::kShard && planning.search.limits == SearchLimits() &&
+         planning.cost_model.kind != CostModelKind::kAlpa;
+}
+
 absl::StatusOr<LayerCost> CostOf(const StageStep& staged, const SearchedStage& searched,
                                  int num_micro_batches, Platform platform) {
   PipelineStagePlan stage{.plan = {.stage = searched.result.stage}};
@@ -214,9 +220,10 @@ absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const 
     if (const auto known = costs_.find(searched); known != costs_.end()) return known->second;
   }
   ASSIGN_OR_RETURN(
-      const LayerCost cost,
+      LayerCost cost,
       CostOf(layer, *searched, static_cast<int>(planning_.micro_batches.num_micro_batches),
              planning_.cluster.platform()));
+  if (BoundsTime(planning_)) cost.least_us = searched->result.priced_lower_bound;
   const std::lock_guard lock(mutex_);
   return costs_.emplace(searched, cost).first->second;
 }

@@ -178,15 +178,17 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes,
   const RematChoice all =
       !saving.empty() && !planning_.remat ? steps_.RematCandidates() : RematChoice();
   struct Asked {
+    int mesh = 0;
     size_t kept = 0;
     std::optional<size_t> recomputed;
   };
   std::vector<LayersOn> layers;
   std::vector<Asked> asked;
-  for (const Mesh& mesh : meshes) {
+  for (size_t number = 0; number < meshes.size(); ++number) {
+    const Mesh& mesh = meshes[number];
     const bool saves_memory = std::ranges::find(saving, mesh) != saving.end();
     for (const double price : MemoryPrices(mesh, saves_memory)) {
-      asked.push_back({.kept = layers.size()});
+      asked.push_back({.mesh = static_cast<int>(number), .kept = layers.size()});
       layers.push_back({mesh, price, FirstRemat()});
       if (!saves_memory || all.empty()) continue;
       asked.back().recomputed = layers.size();
@@ -195,14 +197,18 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes,
   }
   std::vector<absl::StatusOr<std::vector<LayerCost>>> costs = layer_costs_.Of(layers);
   LayerWays out;
-  for (const auto& [kept, recomputed] : asked) {
+  for (const auto& [number, kept, recomputed] : asked) {
     const MeshOfWay mesh = {layers[kept].mesh, layers[kept].memory_price};
     if (!costs[kept].ok()) {
       out.refused.push_back({mesh, costs[kept].status()});
       continue;
     }
-    StageWay way{.num_devices = static_cast<int>(mesh.mesh.num_devices()),
-                 .kept = *std::move(costs[kept])};
+    StageWay way{
+        .num_devices = static_cast<int>(mesh.mesh.num_devices()),
+        .mesh = number,
+        .charged = MemoryPriceOf(mesh.memory_price, planning_.micro_batches.num_micro_batches,
+                                 planning_.cluster),
+        .kept = *std::move(costs[kept])};
     if (recomputed && costs[*recomputed].ok()) way.recomputed = *std::move(costs[*recomputed]);
     out.ways.push_back(std::move(way));
     out.meshes.push_back(mesh);

@@ -54,11 +54,8 @@ bool IsBetter(const SearchedStage& one, const SearchedStage& other, const Search
 }
 
 void ChargeMemory(const Step& step, double price, const Cluster& cluster, IntraOpOptions& options) {
-  const MicroLoop loop = FindMicroLoop(step.module);
-  const auto num_micro_batches = static_cast<double>(loop.num_micro_batches);
-  options.memory_price = {
-      .us_per_byte = price * num_micro_batches / cluster.device.memory_bytes_per_us,
-      .in_flight = std::min(num_micro_batches, kUsualInFlight)};
+  options.memory_price =
+      MemoryPriceOf(price, FindMicroLoop(step.module).num_micro_batches, cluster);
   // With a limit, be it one that nothing reaches, the search knows how long copies are held.
   if (!options.search.memory_limit_bytes) options.search.memory_limit_bytes = kNoLimit;
 }
@@ -76,6 +73,12 @@ uint64_t StageHash(const Step& step) {
     text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
   }
   return StableHash(text);
+}
+
+MemoryPrice MemoryPriceOf(double price, int64_t num_micro_batches, const Cluster& cluster) {
+  const auto count = static_cast<double>(num_micro_batches);
+  return {.us_per_byte = price * count / cluster.device.memory_bytes_per_us,
+          .in_flight = std::min(count, kUsualInFlight)};
 }
 
 int NumSearchThreads(const SearchOptions& search) {

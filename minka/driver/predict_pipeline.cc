@@ -229,13 +229,17 @@ absl::StatusOr<Timeline> PredictTimeline(const Schedule& schedule, const Pipelin
                   {.task = time, .transfer = send, .meshes_share_cores = plan.meshes_share_cores});
 }
 
+bool MeshesShareCores(const Cluster& cluster) {
+  return cluster.shared_compute_pool && cluster.num_hosts == 1;
+}
+
 absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
   PipelinePlan& plan = planned.plan;
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     SetTaskTimes(planned.staged.stages[stage], plan.num_micro_batches, plan.stages[stage]);
   }
   SetSendTimes(cluster, planned);
-  plan.meshes_share_cores = cluster.shared_compute_pool && cluster.num_hosts == 1;
+  plan.meshes_share_cores = MeshesShareCores(cluster);
   ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
   plan.step_time_us = timeline.step_time;
   const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);

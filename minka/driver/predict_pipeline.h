@@ -22,6 +22,9 @@ struct ProgramCost {
 };
 std::map<ProgramKind, ProgramCost> CostsByProgram(const StageStep& staged, const StagePlan& plan);
 
+// Are all meshes within one host whose devices compute with one pool of cores?
+bool MeshesShareCores(const Cluster& cluster);
+
 // Fills it in from the plans of the stages.
 absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned);
 

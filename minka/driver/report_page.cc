@@ -273,7 +273,11 @@ absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned, const
       {"peak memory per device",
        fmt::format("{} ({})", FormatBytes(plan.peak_memory_bytes), TierName(plan.memory_tier))}};
   if (!plan.remat.empty()) page.facts.push_back({"recomputed", FormatRemat(plan.remat)});
-  page.search = {{"search", fmt::format("{:.2f} s", plan.search_seconds)}};
+  if (plan.lower_bound_us && plan.gap) {
+    page.search = {{"lower bound", FormatTime(*plan.lower_bound_us)},
+                   {"gap of the whole search", FormatPercent(*plan.gap)}};
+  }
+  page.search.emplace_back("search", fmt::format("{:.2f} s", plan.search_seconds));
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     page.stages.push_back(StageOf(planned, stage));
   }

@@ -14,8 +14,11 @@
 
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
+#include "minka/driver/predict_pipeline.h"
 #include "minka/driver/schedule_search.h"
+#include "minka/planner/inter_op/stage_bound.h"
 #include "minka/planner/inter_op/stage_search.h"
+#include "minka/report/format.h"
 
 namespace minka {
 namespace {
@@ -38,6 +41,10 @@ absl::StatusOr<std::vector<int>> SubmeshSizes(const PlanRequest& request, int nu
   for (int parts = 2; parts <= num_devices; ++parts) {
     if (num_devices % parts == 0) sizes.insert(num_devices / parts);
   }
+  // What layers take on one device bounds what they take anywhere (LeastStepUs).
+  std::erase_if(sizes, [block = DevicesPerBlock(num_devices)](int size) {
+    return size > 1 && size % block != 0;
+  });
   if (num_stages == 1) sizes = {num_devices};
   std::vector<int> out;
   for (const int size : sizes) {
@@ -108,7 +115,8 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
       .input = {.num_devices = num_devices,
                 .devices_per_host = request.cluster.devices_per_host,
                 .num_micro_batches = static_cast<int>(request.micro_batches.num_micro_batches),
-                .num_stages = num_stages}};
+                .num_stages = num_stages,
+                .meshes_share_cores = MeshesShareCores(request.cluster)}};
   const std::vector<int>& given = request.pipeline->stage_of_layer;
   if (!given.empty() && static_cast<int>(given.size()) != planner.num_layers()) {
     return InvalidArgument("{} layers are given to stages; {} has {}", given.size(), planner.name(),
@@ -145,7 +153,8 @@ class SubmeshSearch {
         cluster_(request.cluster),
         meshes_(std::move(layers.meshes)),
         found_(std::move(layers.ways)),
-        input_(std::move(layers.input)),
+        first_input_(std::move(layers.input)),
+        input_(first_input_),
         free_(std::move(layers.free)),
         corrector_(CorrectorOf(found_)) {}
 
@@ -396,9 +405,32 @@ class SubmeshSearch {
     PlannedPipeline& best = best_->pipeline;
     best.tried = std::move(tried_);
     best.tried_schedules = Shown(std::move(best_by_schedule_), best.schedule.name);
+    SetLowerBound(best.plan);
     best.searched = {std::move(found_), std::move(input_of_best_)};
     best.searched->input.limit_bytes = request_.search.memory_limit_bytes;
     return *std::move(best_);
+  }
+
+  // By the schedule that holds the fewest micro-batches of those that are tried.
+  void SetLowerBound(PipelinePlan& plan) const {
+    StageSearchInput input = first_input_;
+    input.limit_bytes = request_.search.memory_limit_bytes;
+    const std::optional<double> least_us = LeastStepUs(found_.ways, input);
+    if (!least_us || plan.step_time_us <= 0) return;
+    if (*least_us > plan.step_time_us) {
+      plan.notes.push_back(
+          fmt::format("no lower bound is known: layers by themselves take {} at least, more than "
+                      "together in one stage",
+                      FormatTime(*least_us)));
+      return;
+    }
+    plan.lower_bound_us = least_us;
+    plan.gap = (plan.step_time_us - *least_us) / plan.step_time_us;
+    plan.notes.push_back(fmt::format(
+        "lower bound and gap are of pipelines in {} micro-batches, by what their layers take at "
+        "least by themselves: choices that these searches do not try, and what layers of one stage "
+        "share, are left out",
+        plan.num_micro_batches));
   }
 
   void Note(const PlannedPipeline& planned) {
@@ -461,7 +493,8 @@ class SubmeshSearch {
   const PlanRequest& request_;
   const Cluster& cluster_;
   const std::vector<Mesh> meshes_;
-  LayerWays found_;  // see SearchedLayers
+  LayerWays found_;                     // see SearchedLayers
+  const StageSearchInput first_input_;  // by the first schedule
   StageSearchInput input_;
   std::string schedule_;  // another than the first one; or empty
   std::vector<TriedSchedule> best_by_schedule_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,7 +45,10 @@ struct PipelinePlan {
   std::map<std::string, std::string> options;
   std::string cost_model;
   double step_time_us = 0;  // predicted
-  double bubble = 0;        // part of the step in which a mesh is idle, over all meshes
+  // No pipeline in as many micro-batches takes less (planner/inter_op/stage_bound.h), and by how
+  // much of the step time that is less; empty: not known.
+  std::optional<double> lower_bound_us, gap;
+  double bubble = 0;  // part of the step in which a mesh is idle, over all meshes
   // All meshes compute with the cores of one machine, so that tasks at once slow each other.
   bool meshes_share_cores = false;
   int64_t peak_memory_bytes = 0;

@@ -369,7 +369,7 @@ absl::Status ReadStage(const Node& node, const Module& module, StagePlan& out) {
   return node["results"].Read(out.result_versions);
 }
 
-absl::Status ReadGap(const Node& node, std::optional<double>& out) {
+absl::Status ReadOrNull(const Node& node, std::optional<double>& out) {
   if (node.IsNull()) {
     out.reset();
     return absl::OkStatus();
@@ -423,7 +423,7 @@ absl::Status ReadSummary(const Node& node, Plan& plan) {
   RETURN_IF_ERROR(node["state_bytes_per_device"].Read(plan.state_bytes_per_device));
   RETURN_IF_ERROR(node["objective"].Read(plan.objective));
   RETURN_IF_ERROR(node["lower_bound"].Read(plan.lower_bound));
-  RETURN_IF_ERROR(ReadGap(node["gap"], plan.gap));
+  RETURN_IF_ERROR(ReadOrNull(node["gap"], plan.gap));
   RETURN_IF_ERROR(node["sharding_gap"].Read(plan.sharding_gap));
   RETURN_IF_ERROR(node["memory_price"].Read(plan.memory_price));
   RETURN_IF_ERROR(node["stop_reason"].Read(plan.stop_reason));
@@ -546,6 +546,8 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
                                    "method",
                                    "cost_model",
                                    "step_time_us",
+                                   "lower_bound_us",
+                                   "gap",
                                    "bubble",
                                    "meshes_share_cores",
                                    "peak_memory_bytes",
@@ -562,6 +564,8 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
                                    "transfers",
                                    "stages"}));
   RETURN_IF_ERROR(ReadCommon(root, plan));
+  RETURN_IF_ERROR(ReadOrNull(root["lower_bound_us"], plan.lower_bound_us));
+  RETURN_IF_ERROR(ReadOrNull(root["gap"], plan.gap));
   RETURN_IF_ERROR(root["bubble"].Read(plan.bubble));
   RETURN_IF_ERROR(root["meshes_share_cores"].Read(plan.meshes_share_cores));
   RETURN_IF_ERROR(ReadLayers(root, plan.layers));

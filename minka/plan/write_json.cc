@@ -118,6 +118,8 @@ Json StageJson(const Module& module, const StagePlan& stage) {
   return json;
 }
 
+Json OrNull(std::optional<double> value) { return value ? Json(*value) : Json(); }
+
 Json RematJson(const RematChoice& choice) {
   Json remat = Json::array();
   for (const RematPolicy policy : choice) remat.push_back(RematPolicyName(policy));
@@ -142,7 +144,7 @@ Json PlanJson(const Plan& plan, const Module& module) {
       {"state_bytes_per_device", plan.state_bytes_per_device},
       {"objective", plan.objective},
       {"lower_bound", plan.lower_bound},
-      {"gap", plan.gap ? Json(*plan.gap) : Json()},
+      {"gap", OrNull(plan.gap)},
       {"sharding_gap", plan.sharding_gap},
       {"memory_price", plan.memory_price},
       {"stop_reason", plan.stop_reason},
@@ -191,6 +193,8 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                        {"method", kPipelineMethod},
                        {"cost_model", plan.cost_model},
                        {"step_time_us", plan.step_time_us},
+                       {"lower_bound_us", OrNull(plan.lower_bound_us)},
+                       {"gap", OrNull(plan.gap)},
                        {"bubble", plan.bubble},
                        {"meshes_share_cores", plan.meshes_share_cores},
                        {"peak_memory_bytes", plan.peak_memory_bytes},

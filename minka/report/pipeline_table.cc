@@ -96,6 +96,10 @@ std::string Headline(const Step& prepared, const PipelinePlan& plan, const Sched
   text +=
       fmt::format("  step time    {} predicted{} (cost model {})\n", FormatTime(plan.step_time_us),
                   plan.meshes_share_cores ? ", all meshes on the same cores" : "", plan.cost_model);
+  if (plan.lower_bound_us && plan.gap) {
+    text += fmt::format("  lower bound  {}, gap {}\n", FormatTime(*plan.lower_bound_us),
+                        FormatPercent(*plan.gap));
+  }
   text +=
       fmt::format("  bubble       {} of the meshes' time they wait\n", FormatPercent(plan.bubble));
   text += fmt::format("  peak memory  {} per device ({})\n", FormatBytes(plan.peak_memory_bytes),

@@ -131,6 +131,7 @@ PlanFacts FactsOf(const PipelineOfStep& loaded) {
                               {"micro-batches", fmt::to_string(plan.num_micro_batches)},
                               {"step time", FormatTime(plan.step_time_us)},
                               {"bubble", FormatPercent(plan.bubble)},
+                              {"gap", plan.gap ? FormatPercent(*plan.gap) : "-"},
                               {"memory/device", FormatBytes(plan.peak_memory_bytes)},
                               {"of it state", FormatBytes(state)},
                               {"recomputed", plan.remat.empty() ? "" : FormatRemat(plan.remat)},

@@ -1,4 +1,5 @@
 // Which submeshes stages get where none are named, and how many micro-batches where nobody says.
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -7,7 +8,9 @@
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
 #include "minka/driver/pipeline.h"
+#include "minka/driver/plan_stage.h"
 #include "minka/frontend/trace.h"
+#include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 #include "tests/pipeline/small_steps.h"
 
@@ -72,6 +75,65 @@ TEST(Submeshes, GivenStagesKeepTheirLayers) {
   ASSERT_TRUE(planned.ok()) << Message(planned.status());
   EXPECT_EQ(planned->plan.stage_of_layer, stages);
   EXPECT_THAT(SizesOf(*planned), testing::UnorderedElementsAre(1, 1, 2));
+}
+
+// Every way to give so many layers to stages, each one at least, ascending.
+std::vector<std::vector<int>> Partings(int num_layers) {
+  std::vector<std::vector<int>> out;
+  for (int cuts = 1; cuts < 1 << (num_layers - 1); ++cuts) {
+    std::vector<int> stage_of_layer = {0};
+    for (int layer = 1; layer < num_layers; ++layer)
+      stage_of_layer.push_back(stage_of_layer.back() + (cuts >> (layer - 1) & 1));
+    out.push_back(std::move(stage_of_layer));
+  }
+  return out;
+}
+
+// No pipeline is predicted to be faster than the bound, whatever its stages, meshes and schedule.
+TEST(LowerBound, HoldsForEveryPipeline) {
+  const Step step = Trace(Gpt({.batch = 64,
+                               .sequence = 128,
+                               .vocabulary = 512,
+                               .hidden = 256,
+                               .num_layers = 2,
+                               .num_heads = 4}),
+                          AdamW({}))
+                        .value()
+                        .step;
+  PlanRequest request{.cluster = Accelerators(4),
+                      .micro_batches = {.num_micro_batches = 8},
+                      .pipeline = PipelineOptions{},
+                      .search = {.work_limit = 1'000'000'000}};
+  const SplitStep split = SplitStacks(step).value();
+  StagePlanner stages(request);
+  const std::map<int, std::vector<std::vector<int>>> submeshes = {
+      {2, {{2, 2}, {1, 2}}}, {3, {{1, 1, 2}, {1, 2, 1}, {2, 1, 1}}}, {4, {{1, 1, 1, 1}}}};
+  std::optional<int64_t> limit;
+  for (const bool is_limited : {false, true}) {
+    request.search.memory_limit_bytes = limit;
+    request.pipeline = PipelineOptions{};
+    const auto best = PlanPipeline(split, request, stages);
+    ASSERT_TRUE(best.ok()) << Message(best.status());
+    ASSERT_TRUE(best->plan.lower_bound_us && best->plan.gap);
+    EXPECT_LT(*best->plan.gap, is_limited ? 0.5 : 0.35);
+    EXPECT_NEAR(*best->plan.lower_bound_us, best->plan.step_time_us * (1 - *best->plan.gap), 1e-3);
+    for (const std::vector<int>& stage_of_layer : Partings(4)) {
+      for (const std::vector<int>& sizes : submeshes.at(stage_of_layer.back() + 1)) {
+        // What does not fit at once takes long.
+        const bool is_even = stage_of_layer == std::vector<int>{0, 0, 1, 1};
+        if (is_limited && (!is_even || sizes.front() < 2)) continue;
+        request.pipeline = {.stage_of_layer = stage_of_layer, .submeshes = sizes};
+        const auto other = PlanPipeline(split, request, stages);
+        if (!other.ok()) {
+          EXPECT_TRUE(is_limited) << Message(other.status());
+          continue;
+        }
+        EXPECT_GE(other->plan.step_time_us, *best->plan.lower_bound_us);
+        EXPECT_EQ(other->plan.lower_bound_us, std::nullopt);
+      }
+    }
+    limit = best->plan.peak_memory_bytes * 2 / 3;
+  }
 }
 
 TEST(ChosenSchedule, IsTheFastestThatFits) {

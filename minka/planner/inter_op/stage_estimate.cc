@@ -12,7 +12,8 @@ LayerCost Together(const LayerCost& one, const LayerCost& other) {
           .static_bytes = one.static_bytes + other.static_bytes,
           .saved_bytes = one.saved_bytes + other.saved_bytes,
           .update_bytes = one.update_bytes + other.update_bytes,
-          .transient_bytes = std::max(one.transient_bytes, other.transient_bytes)};
+          .transient_bytes = std::max(one.transient_bytes, other.transient_bytes),
+          .least_us = one.least_us + other.least_us};
 }
 
 }  // namespace
@@ -53,7 +54,8 @@ LayerCost StageEstimates::Prefixes::Sum(int begin, int end) const {
           .static_bytes = high.static_bytes - low.static_bytes,
           .saved_bytes = high.saved_bytes - low.saved_bytes,
           .update_bytes = high.update_bytes - low.update_bytes,
-          .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0};
+          .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0,
+          .least_us = high.least_us - low.least_us};
 }
 
 StageEstimates::StageEstimates(const std::vector<StageWay>& ways) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "minka/planner/intra_op/intra_op.h"
+
 namespace minka {
 
 // Of one layer, on a device of its mesh; of several layers the sum, and of transients the largest.
@@ -16,12 +18,17 @@ struct LayerCost {
   int64_t saved_bytes = 0;      // of each micro-batch between its forward and its backward pass
   int64_t update_bytes = 0;     // while it is updated, when no micro-batch is there
   int64_t transient_bytes = 0;  // at most, beside these
+  // No plan of it takes less of a step, together with what its memory costs (StageWay::charged). 0
+  // where that is not known.
+  double least_us = 0;
   bool operator==(const LayerCost&) const = default;
 };
 
 // A way to run layers: a mesh, with how they are searched there.
 struct StageWay {
   int num_devices = 1;
+  int mesh = 0;                       // equal for ways on the same mesh
+  MemoryPrice charged;                // for what a layer holds
   std::vector<LayerCost> kept;        // by layer
   std::vector<LayerCost> recomputed;  // by layer, everything recomputed; empty: that is no choice
 };

@@ -21,7 +21,7 @@ class StageSearch {
         options_(options),
         estimates_(ways),
         num_layers_(static_cast<int>(ways.front().kept.size())),
-        block_(std::max(1, options.num_devices / kMostBlocks)),
+        block_(DevicesPerBlock(options.num_devices)),
         num_blocks_(options.num_devices / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
                                             : std::min(num_layers_, num_blocks_)),
@@ -308,6 +308,8 @@ int64_t FoundPipeline::peak_bytes() const {
   for (const FoundStage& stage : stages) peak = std::max(peak, stage.bytes);
   return peak;
 }
+
+int DevicesPerBlock(int num_devices) { return std::max(1, num_devices / kMostBlocks); }
 
 std::vector<FoundPipeline> FindStages(const std::vector<StageWay>& ways,
                                       const StageSearchInput& options) {

@@ -43,6 +43,9 @@ struct StageSearchInput {
   // Stages compute gradients of weights while they would wait, as by zero-bubble-h1, and all end at
   // once; by others the ones behind end earlier.
   bool splits_backward = false;
+  // All meshes compute with one pool of cores: a step takes what its stages take together. Of that
+  // only LeastStepUs knows.
+  bool meshes_share_cores = false;
   StageCorrections corrections;
 
   int InFlight(int from_end) const {
@@ -67,6 +70,9 @@ struct FoundPipeline {
 
   int64_t peak_bytes() const;
 };
+
+// The search looks at meshes of a multiple of so many devices, and where they begin.
+int DevicesPerBlock(int num_devices);
 
 // The best one of each number of stages that there is, fastest first. Meshes lie within a host or
 // are whole hosts, and use all devices. Precondition: ways of equal numbers of layers, one at

@@ -235,6 +235,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
     if (round == 0)
       search_bound = static_cast<double>(solved.lower_bound) / formulation.units_per_cost;
     const double held = HeldCost(formulation, solved.choice);
+    result.priced_lower_bound = search_bound;
     result.lower_bound = std::max(0.0, search_bound - penalties - held);
     result.memory_price = solved.memory_price / formulation.units_per_cost;
     result.stop_reason = is_least ? "least_memory" : std::string(SolveStatusName(solved.status));
@@ -251,7 +252,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
   const std::optional<int64_t> asked = options.search.memory_limit_bytes;
   if (asked && result.stage.peak_memory_bytes > *asked) {
     result = *std::move(least);
-    result.lower_bound = 0;
+    result.lower_bound = result.priced_lower_bound = 0;
     saved = result.objective - result.stage.step_time_us;
   }
   MINKA_CHECK(result.lower_bound <= result.objective * (1 + kRounding),

@@ -125,6 +125,8 @@ struct IntraOpResult {
   // No plan over the enumerated choices costs less, nor, where the search has penalties or a price
   // of memory, less with no more of them and holding no more of it.
   double lower_bound = 0;
+  // No plan over them has a smaller objective with penalties and what memory costs.
+  double priced_lower_bound = 0;
   double gap = 0;
   double memory_price = 0;  // objective per byte
   std::string stop_reason;
