@@ -31,8 +31,8 @@ struct HeldBytes {
 // another apart.
 class HeldBetween {
  public:
-  HeldBetween(const std::vector<TaskProgram>& programs, const MicroLoop& loop) : loop_(loop) {
-    for (const TaskProgram& program : programs) {
+  HeldBetween(const std::vector<TaskSignature>& programs, const MicroLoop& loop) : loop_(loop) {
+    for (const TaskSignature& program : programs) {
       if (program.task.kind == ProgramKind::kForward) {
         of_forward_.insert(program.parameters.begin(), program.parameters.end());
         of_forward_.insert(program.results.begin(), program.results.end());
@@ -43,18 +43,17 @@ class HeldBetween {
       if (program.task.kind == ProgramKind::kApply) continue;
       of_others_.insert(program.parameters.begin(), program.parameters.end());
     }
-    for (const TaskProgram& program : programs) Add(program);
+    for (const TaskSignature& program : programs) Add(program);
   }
 
   const HeldBytes& bytes() const { return bytes_; }
 
  private:
-  void Add(const TaskProgram& program) {
-    for (const Instruction& instruction : program.program.module.entry_computation().instructions) {
-      if (instruction.opcode != Opcode::kParameter) continue;
-      const ValueVersion& made = program.parameters[instruction.As<ParameterAttributes>().number];
+  void Add(const TaskSignature& program) {
+    for (size_t i = 0; i < program.parameters.size(); ++i) {
+      const ValueVersion& made = program.parameters[i];
       if (int64_t* bytes = BytesOf(made, program.task.kind)) {
-        *bytes += instruction.results[0].num_bytes();
+        *bytes += program.parameter_shapes[i].num_bytes();
         counted_.insert(made);
       }
     }
@@ -82,14 +81,13 @@ bool BoundsTime(const PlanRequest& planning) {
          planning.cost_model.kind != CostModelKind::kAlpa;
 }
 
-absl::StatusOr<LayerCost> CostOf(const StageStep& staged, const SearchedStage& searched,
-                                 int num_micro_batches, Platform platform) {
+LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num_micro_batches,
+                 Platform platform) {
   PipelineStagePlan stage{.plan = {.stage = searched.result.stage}};
   SetTaskTimes(staged, num_micro_batches, stage);
-  ASSIGN_OR_RETURN(const std::vector<TaskProgram> programs,
-                   LowerTasks(staged, searched.result.stage, platform));
   const MicroLoop loop = FindMicroLoop(staged.step.module);
-  const HeldBytes held = HeldBetween(programs, loop).bytes();
+  const HeldBytes held =
+      HeldBetween(SignaturesOfTasks(staged, searched.result.stage, platform), loop).bytes();
   LayerCost cost{.forward_us = stage.forward_us,
                  .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
                  .step_us = stage.apply_us,
@@ -219,10 +217,9 @@ absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const 
     const std::lock_guard lock(mutex_);
     if (const auto known = costs_.find(searched); known != costs_.end()) return known->second;
   }
-  ASSIGN_OR_RETURN(
-      LayerCost cost,
+  LayerCost cost =
       CostOf(layer, *searched, static_cast<int>(planning_.micro_batches.num_micro_batches),
-             planning_.cluster.platform()));
+             planning_.cluster.platform());
   if (BoundsTime(planning_)) cost.least_us = searched->result.priced_lower_bound;
   const std::lock_guard lock(mutex_);
   return costs_.emplace(searched, cost).first->second;

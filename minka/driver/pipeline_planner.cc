@@ -347,7 +347,9 @@ absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
           out.staged.stages[stage].step,
           {.meshes = shapes,
            .search = SearchOf(stage, limit, out),
-           .memory_price = assignment.memory_prices.empty() ? 0 : assignment.memory_prices[stage]});
+           .memory_price = assignment.memory_prices.empty() ? 0 : assignment.memory_prices[stage],
+           // What its layers were planned with, if they were.
+           .tries_unusual = assignment.memory_prices.empty()});
       if (!plans[stage].ok()) return;
       shapes = {plans[stage]->stage.mesh};  // the next stages have it, too
       const std::lock_guard lock(mutex);

@@ -108,13 +108,12 @@ Module InlineCalls(const Module& module) {
   return KeepComputations(std::move(inlined), reachable);
 }
 
-Module EliminateDeadCode(const Module& module) {
-  Module kept = module;
-  for (Computation& computation : kept.computations) {
+Module EliminateDeadCode(Module module) {
+  for (Computation& computation : module.computations) {
     computation = WithoutDeadCode(module, computation);
   }
-  const std::vector<ComputationId> reachable = ReachableComputations(kept);
-  return KeepComputations(std::move(kept), reachable);
+  const std::vector<ComputationId> reachable = ReachableComputations(module);
+  return KeepComputations(std::move(module), reachable);
 }
 
 Module EliminateCommonSubexpressions(const Module& module) {

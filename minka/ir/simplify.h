@@ -13,7 +13,7 @@ namespace minka {
 Module InlineCalls(const Module& module);
 // Drops instructions that reach no result and have no side effect, and computations that nothing
 // calls. Parameters stay.
-Module EliminateDeadCode(const Module& module);
+Module EliminateDeadCode(Module module);
 // Merges instructions of the entry computation with equal opcode, operands and attributes.
 Module EliminateCommonSubexpressions(const Module& module);
 // Writes a transposition that only changes which operand of a dot comes first, and is its only

@@ -1,13 +1,15 @@
 #include "minka/lowering/compiled_forms.h"
 
+#include <utility>
+
 #include "minka/lowering/convolution_forms.h"
 #include "minka/lowering/flatten_dims.h"
 
 namespace minka {
 
-Module CompiledForms(const Module& module, Departures departures) {
-  if (!departures.contains(Departure::kConvolutionForms)) return FlattenDims(module, departures);
-  return FlattenDims(ConvolutionForms(module), departures);
+Module CompiledForms(Module module, Departures departures) {
+  if (departures.contains(Departure::kConvolutionForms)) module = ConvolutionForms(module);
+  return FlattenDims(std::move(module), departures);
 }
 
 }  // namespace minka

@@ -180,13 +180,15 @@ class FlatWriter {
 
 }  // namespace
 
-Module FlattenDims(const Module& module, Departures departures) {
-  Module out = module;
-  for (Computation& computation : out.computations) {
-    const Computation source = computation;
+Module FlattenDims(Module module, Departures departures) {
+  const bool flattens =
+      departures.contains(Departure::kFlatDots) || departures.contains(Departure::kFlatReductions);
+  if (!flattens) return module;
+  for (Computation& computation : module.computations) {
+    const Computation source = std::move(computation);
     computation = FlatWriter(source, departures).Write();
   }
-  return out;
+  return module;
 }
 
 }  // namespace minka

@@ -22,6 +22,6 @@ namespace minka {
 //
 // What is computed stays the same. Each is a departure of its own (kFlatReductions, kFlatDots,
 // kExchangedDots), done where `departures` has it.
-Module FlattenDims(const Module& module, Departures departures);
+Module FlattenDims(Module module, Departures departures);
 
 }  // namespace minka

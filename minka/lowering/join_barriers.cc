@@ -165,8 +165,8 @@ void JoinBarriersOf(Computation& computation, std::vector<BarrierApart>& apart) 
 
 }  // namespace
 
-JoinedBarriers JoinBarriers(const Module& module) {
-  JoinedBarriers out = {.module = module};
+JoinedBarriers JoinBarriers(Module module) {
+  JoinedBarriers out = {.module = std::move(module)};
   for (Computation& computation : out.module.computations) JoinBarriersOf(computation, out.apart);
   return out;
 }

@@ -30,7 +30,7 @@ struct JoinedBarriers {
 // otherwise. Where lanes have come to depend on each other, by themselves or through barriers that
 // come before theirs, those that do not depend on their barrier's first lanes, nor these on them,
 // are joined with them, and the others stay apart.
-JoinedBarriers JoinBarriers(const Module& module);
+JoinedBarriers JoinBarriers(Module module);
 
 // One line per barrier for the plan's notes.
 std::vector<std::string> NotesOnBarriers(const std::vector<BarrierApart>& apart);

@@ -225,12 +225,12 @@ class Lowering {
 absl::Status FinishLocal(ModuleBuilder target, Departures departures, SpmdProgram& program) {
   absl::StatusOr<Module> finished = std::move(target).Finish();
   if (!finished.ok()) return WithContext(finished.status(), "local program");
-  Module module = EliminateDeadCode(*finished);
+  Module module = EliminateDeadCode(*std::move(finished));
   if (departures.contains(Departure::kReleasedOperands)) module = ReleaseOperands(module);
-  const JoinedBarriers joined = JoinBarriers(module);
+  JoinedBarriers joined = JoinBarriers(std::move(module));
   program.notes = NotesOnBarriers(joined.apart);
   // Last, because what releases operands looks for reductions that read them.
-  program.module = CompiledForms(joined.module, departures);
+  program.module = CompiledForms(std::move(joined.module), departures);
   return absl::OkStatus();
 }
 

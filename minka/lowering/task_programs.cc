@@ -39,6 +39,7 @@ class TaskWriter {
         .attributes = ParameterAttributes{.number = static_cast<int64_t>(out_.parameters.size())}};
     out_.parameters.push_back(made);
     out_.program.parameters.push_back(stage_.ShardingOf(made));
+    parameter_shapes_.push_back(parameter.shape());
     return writer_.builder().Append(std::move(parameter));
   }
 
@@ -83,6 +84,13 @@ class TaskWriter {
     Reuse(stack, stack);
   }
 
+  TaskSignature Signature() && {
+    return {.task = out_.task,
+            .parameters = std::move(out_.parameters),
+            .results = std::move(out_.results),
+            .parameter_shapes = std::move(parameter_shapes_)};
+  }
+
   absl::StatusOr<TaskProgram> Finish() && {
     writer_.builder().SetResults(std::move(results_));
     RETURN_IF_ERROR(WithContext(FinishLocal(std::move(target_), departures_, out_.program),
@@ -101,6 +109,7 @@ class TaskWriter {
   CalledComputations called_;
   LocalWriter writer_;
   std::vector<Value> results_;
+  std::vector<Shape> parameter_shapes_;
   TaskProgram out_;
 };
 
@@ -125,6 +134,27 @@ class TaskLowering {
   }
 
   absl::StatusOr<std::vector<TaskProgram>> Run() && {
+    WriteAll();
+    std::vector<TaskProgram> programs;
+    for (std::unique_ptr<TaskWriter>& writer : programs_) {
+      ASSIGN_OR_RETURN(TaskProgram program, std::move(*writer).Finish());
+      if (!program.results.empty()) programs.push_back(std::move(program));
+    }
+    return programs;
+  }
+
+  std::vector<TaskSignature> Signatures() && {
+    WriteAll();
+    std::vector<TaskSignature> signatures;
+    for (std::unique_ptr<TaskWriter>& writer : programs_) {
+      TaskSignature signature = std::move(*writer).Signature();
+      if (!signature.results.empty()) signatures.push_back(std::move(signature));
+    }
+    return signatures;
+  }
+
+ private:
+  void WriteAll() {
     for (const ProgramTask& task : numbered_) {
       programs_.push_back(std::make_unique<TaskWriter>(stage_, task, departures_));
     }
@@ -134,15 +164,8 @@ class TaskLowering {
     }
     for (const int node : stage_.Order(parts)) Write(node, *programs_[parts[node]]);
     GiveWhatIsRead();
-    std::vector<TaskProgram> programs;
-    for (std::unique_ptr<TaskWriter>& writer : programs_) {
-      ASSIGN_OR_RETURN(TaskProgram program, std::move(*writer).Finish());
-      if (!program.results.empty()) programs.push_back(std::move(program));
-    }
-    return programs;
   }
 
- private:
   const MicroLoop& loop() const { return stage_.loop(); }
 
   int NumberOf(const ProgramTask& task) const {
@@ -274,6 +297,11 @@ absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, cons
                                                     Platform platform,
                                                     const std::vector<ValueVersion>& kept) {
   return TaskLowering(stage, plan, Departures::Of(platform), kept).Run();
+}
+
+std::vector<TaskSignature> SignaturesOfTasks(const StageStep& stage, const StagePlan& plan,
+                                             Platform platform) {
+  return TaskLowering(stage, plan, Departures::Of(platform), /*kept=*/{}).Signatures();
 }
 
 }  // namespace minka

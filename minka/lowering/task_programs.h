@@ -22,10 +22,21 @@ struct TaskProgram {
   std::vector<ValueVersion> parameters, results;
 };
 
+// The same without its code.
+struct TaskSignature {
+  ProgramTask task;
+  std::vector<ValueVersion> parameters, results;
+  std::vector<Shape> parameter_shapes;  // of a device's parts
+};
+
 // In the order of their tasks; without those that have nothing to do. Precondition: CheckPlan of
 // the stage's module. What is `kept` is a result of the program that makes it.
 absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, const StagePlan& plan,
                                                     Platform platform,
                                                     const std::vector<ValueVersion>& kept = {});
+
+// Of the programs that LowerTasks writes, in half its time.
+std::vector<TaskSignature> SignaturesOfTasks(const StageStep& stage, const StagePlan& plan,
+                                             Platform platform);
 
 }  // namespace minka

@@ -31,8 +31,7 @@ class StageBound {
   }
 
   double Run() {
-    at_least_.assign(most_counted_ + 1,
-                     Row((num_layers_ + 1) * (num_blocks_ + 1), kImpossible));
+    at_least_.assign(most_counted_ + 1, Row((num_layers_ + 1) * (num_blocks_ + 1), kImpossible));
     for (int blocks = 0; blocks <= num_blocks_; ++blocks) At(0, num_layers_, blocks) = 0;
     for (int from_end = 1; from_end <= most_counted_; ++from_end) {
       for (int size : sizes_) FindStageTimes(from_end, size);
@@ -89,9 +88,8 @@ class StageBound {
     std::map<int, double> of_mesh;
     for (size_t way = 0; way < ways_.size(); ++way) {
       if (ways_[way].num_devices != size) continue;
-      const double us =
-          Sum(sums_[way], begin, end) -
-          ReliefUs(ways_[way], from_end, Sum(static_bytes_, begin, end) / size);
+      const double us = Sum(sums_[way], begin, end) -
+                        ReliefUs(ways_[way], from_end, Sum(static_bytes_, begin, end) / size);
       double& most = of_mesh.try_emplace(ways_[way].mesh, 0.0).first->second;
       most = std::max(most, us);
     }
@@ -140,12 +138,12 @@ class StageBound {
   const std::vector<StageWay>& ways_;
   const StageSearchInput& input_;
   const int num_layers_, block_, num_blocks_;
-  int most_counted_ = 1;              // micro-batches
-  std::vector<int> sizes_;            // of meshes, in devices
-  std::vector<Row> sums_;             // by way, over its first layers
-  Row forward_us_, static_bytes_;     // over the first layers, on one device
-  std::map<int, Row> stage_us_;       // by size, then layers; of one number from the end
-  std::vector<Row> at_least_;         // by number from the end; see At
+  int most_counted_ = 1;           // micro-batches
+  std::vector<int> sizes_;         // of meshes, in devices
+  std::vector<Row> sums_;          // by way, over its first layers
+  Row forward_us_, static_bytes_;  // over the first layers, on one device
+  std::map<int, Row> stage_us_;    // by size, then layers; of one number from the end
+  std::vector<Row> at_least_;      // by number from the end; see At
 };
 
 bool IsKnown(const std::vector<StageWay>& ways) {

@@ -16,9 +16,9 @@ namespace minka {
 // A stage takes no less than its layers together. Of what memory costs their searches (StageWay::
 // charged) it may be relieved as far as the limit reaches, for any price: Lagrangian relaxation
 // (Geoffrion, 1974), layer by layer, the limit of each stage relaxed. And a stage begins when the
-// first micro-batch has come through those in front of it, of which each device of n does an n-th of
-// what it takes on one device, at least. (Where meshes share cores, stages take turns.) Over partings into stages a dynamic program from the end
-// finds the least.
+// first micro-batch has come through those in front of it, of which each device of n does an n-th
+// of what it takes on one device, at least. (Where meshes share cores, stages take turns.) Over
+// partings into stages a dynamic program from the end finds the least.
 //
 // Precondition: as FindStages.
 std::optional<double> LeastStepUs(const std::vector<StageWay>& ways, const StageSearchInput& input);

@@ -25,8 +25,7 @@ StageWay Evenly(const std::vector<double>& times, int num_devices, int num_micro
 
 // The second stage begins when a micro-batch has come through the first one.
 TEST(LeastStepUs, CountsTheBusiestStageAndItsWay) {
-  const StageSearchInput input = {
-      .num_devices = 2, .devices_per_host = 2, .num_micro_batches = 8};
+  const StageSearchInput input = {.num_devices = 2, .devices_per_host = 2, .num_micro_batches = 8};
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 4}, 1, 8)}, input), 1 + 8 * 4);
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 3}, 1, 8)}, input), 8 * 4);
   // On one and three devices the first layers take 4 and the last 12 / 3.
@@ -112,8 +111,8 @@ class RandomLayers {
   static LayerCost Cheapest(const std::vector<LayerPlan>& plans, double price) {
     LayerCost best{.least_us = kNothing};
     for (const LayerPlan& plan : plans) {
-      const double held = static_cast<double>(plan.static_bytes) +
-                          kCounted * static_cast<double>(plan.saved_bytes);
+      const double held =
+          static_cast<double>(plan.static_bytes) + kCounted * static_cast<double>(plan.saved_bytes);
       const double charged = plan.step_us + price * held;
       if (charged >= best.least_us) continue;
       best = {.forward_us = plan.forward_us,
