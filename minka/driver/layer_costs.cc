@@ -23,6 +23,7 @@ constexpr double kGap = 0.02;
 
 struct HeldBytes {
   int64_t all_the_time = 0, of_micro_batch = 0, of_update = 0;
+  int64_t owned = 0;  // of those that are there all the time: state and sums
 };
 
 // What is alive between the programs of a stage: of values that exist once per micro-batch, copies
@@ -31,7 +32,8 @@ struct HeldBytes {
 // another apart.
 class HeldBetween {
  public:
-  HeldBetween(const std::vector<TaskSignature>& programs, const MicroLoop& loop) : loop_(loop) {
+  HeldBetween(const Step& step, const std::vector<TaskSignature>& programs)
+      : step_(step), loop_(FindMicroLoop(step.module)) {
     for (const TaskSignature& program : programs) {
       if (program.task.kind == ProgramKind::kForward) {
         of_forward_.insert(program.parameters.begin(), program.parameters.end());
@@ -54,6 +56,8 @@ class HeldBetween {
       const ValueVersion& made = program.parameters[i];
       if (int64_t* bytes = BytesOf(made, program.task.kind)) {
         *bytes += program.parameter_shapes[i].num_bytes();
+        if (bytes == &bytes_.all_the_time && IsOwned(made))
+          bytes_.owned += program.parameter_shapes[i].num_bytes();
         counted_.insert(made);
       }
     }
@@ -70,28 +74,42 @@ class HeldBetween {
     return is_of_update ? &bytes_.of_update : &bytes_.all_the_time;
   }
 
-  const MicroLoop& loop_;
+  // State as it is stored, or a sum.
+  bool IsOwned(const ValueVersion& made) const {
+    const InstructionId id = made.value.instruction;
+    if (made.version > 0) return false;
+    if (loop_.IsSum(id)) return true;
+    const Instruction& instruction = step_.module.entry_computation().instructions[id];
+    return instruction.opcode == Opcode::kParameter &&
+           step_.parameters[instruction.As<ParameterAttributes>().number].role ==
+               ParameterRole::kState;
+  }
+
+  const Step& step_;
+  const MicroLoop loop_;
   std::set<ValueVersion> of_forward_, made_by_forward_, of_update_, of_others_, counted_;
   HeldBytes bytes_;
 };
 
-// Is what a search finds at least a time, and of any plan?
-bool BoundsTime(const PlanRequest& planning) {
+// Is what a search proves a time, of any plan, and what memory costs in it what a stage is charged
+// with?
+bool BoundsTime(const PlanRequest& planning, double memory_price) {
   return planning.methods.front() == Method::kShard && planning.search.limits == SearchLimits() &&
-         planning.cost_model.kind != CostModelKind::kAlpa;
+         planning.cost_model.kind != CostModelKind::kAlpa &&
+         (memory_price == 0 || planning.micro_batches.num_micro_batches > 1);
 }
 
 LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num_micro_batches,
                  Platform platform) {
   PipelineStagePlan stage{.plan = {.stage = searched.result.stage}};
   SetTaskTimes(staged, num_micro_batches, stage);
-  const MicroLoop loop = FindMicroLoop(staged.step.module);
   const HeldBytes held =
-      HeldBetween(SignaturesOfTasks(staged, searched.result.stage, platform), loop).bytes();
+      HeldBetween(staged.step, SignaturesOfTasks(staged, searched.result.stage, platform)).bytes();
   LayerCost cost{.forward_us = stage.forward_us,
                  .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
                  .step_us = stage.apply_us,
                  .static_bytes = held.all_the_time,
+                 .owned_bytes = held.owned,
                  .saved_bytes = held.of_micro_batch,
                  .update_bytes = held.of_update};
   for (const auto& [task, bytes] : TemporariesOf(staged, searched.result.stage, platform)) {
@@ -220,7 +238,8 @@ absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const 
   LayerCost cost =
       CostOf(layer, *searched, static_cast<int>(planning_.micro_batches.num_micro_batches),
              planning_.cluster.platform());
-  if (BoundsTime(planning_)) cost.least_us = searched->result.priced_lower_bound;
+  if (BoundsTime(planning_, where.memory_price))
+    cost.least_us = searched->result.priced_lower_bound;
   const std::lock_guard lock(mutex_);
   return costs_.emplace(searched, cost).first->second;
 }

@@ -37,10 +37,10 @@ struct StageRequest {
 // Equal for stages of equal layers: what a search looks at, without pins.
 uint64_t StageHash(const Step& step);
 
-// How many searches run at a time: one where searches shall have one thread.
 // What a search takes for memory at that price (StageRequest::memory_price).
 MemoryPrice MemoryPriceOf(double price, int64_t num_micro_batches, const Cluster& cluster);
 
+// How many searches run at a time: one where searches shall have one thread.
 int NumSearchThreads(const SearchOptions& search);
 
 // Remembers what it found: stages of equal layers are searched once, in however many pipelines of

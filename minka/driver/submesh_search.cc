@@ -41,7 +41,8 @@ absl::StatusOr<std::vector<int>> SubmeshSizes(const PlanRequest& request, int nu
   for (int parts = 2; parts <= num_devices; ++parts) {
     if (num_devices % parts == 0) sizes.insert(num_devices / parts);
   }
-  // What layers take on one device bounds what they take anywhere (LeastStepUs).
+  // FindStages looks at no others; but what layers take on one device bounds what they take
+  // anywhere (LeastStepUs).
   std::erase_if(sizes, [block = DevicesPerBlock(num_devices)](int size) {
     return size > 1 && size % block != 0;
   });
@@ -53,6 +54,8 @@ absl::StatusOr<std::vector<int>> SubmeshSizes(const PlanRequest& request, int nu
   return out;
 }
 
+// Sums of so many doubles may differ by so much of themselves.
+constexpr double kRounding = 1e-9;
 // What fits and is slower than the fastest without a limit by no more than this will do.
 constexpr double kNear = 1.02;
 constexpr int kEndless = 1'000'000;
@@ -411,25 +414,26 @@ class SubmeshSearch {
     return *std::move(best_);
   }
 
-  // By the schedule that holds the fewest micro-batches of those that are tried.
+  // By the schedule that stages were first searched by: others that are tried hold no fewer
+  // micro-batches.
   void SetLowerBound(PipelinePlan& plan) const {
     StageSearchInput input = first_input_;
     input.limit_bytes = request_.search.memory_limit_bytes;
     const std::optional<double> least_us = LeastStepUs(found_.ways, input);
-    if (!least_us || plan.step_time_us <= 0) return;
-    if (*least_us > plan.step_time_us) {
-      plan.notes.push_back(
-          fmt::format("no lower bound is known: layers by themselves take {} at least, more than "
-                      "together in one stage",
-                      FormatTime(*least_us)));
+    if (!least_us || plan.step_time_us <= 0 || !FitsIn(plan.peak_memory_bytes)) return;
+    if (*least_us > plan.step_time_us * (1 + kRounding)) {
+      plan.notes.push_back(fmt::format(
+          "no lower bound is known: by themselves layers are bounded by {}, more than this takes",
+          FormatTime(*least_us)));
       return;
     }
-    plan.lower_bound_us = least_us;
-    plan.gap = (plan.step_time_us - *least_us) / plan.step_time_us;
+    plan.lower_bound_us = std::min(*least_us, plan.step_time_us);
+    plan.gap = 1 - *plan.lower_bound_us / plan.step_time_us;
     plan.notes.push_back(fmt::format(
-        "lower bound and gap are of pipelines in {} micro-batches, by what their layers take at "
-        "least by themselves: choices that these searches do not try, and what layers of one stage "
-        "share, are left out",
+        "lower bound and gap are of pipelines in {} micro-batches of these layers, on the meshes "
+        "searched, one stage on each, by what layers are proved to take by themselves: choices "
+        "that were not tried, interleaved schedules and what layers of one stage share are left "
+        "out",
         plan.num_micro_batches));
   }
 

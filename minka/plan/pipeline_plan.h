@@ -45,8 +45,9 @@ struct PipelinePlan {
   std::map<std::string, std::string> options;
   std::string cost_model;
   double step_time_us = 0;  // predicted
-  // No pipeline in as many micro-batches takes less (planner/inter_op/stage_bound.h), and by how
-  // much of the step time that is less; empty: not known.
+  // No pipeline of these layers in as many micro-batches takes less, of those that
+  // planner/inter_op/stage_bound.h covers, and by how much of the step time that is less; empty:
+  // not known.
   std::optional<double> lower_bound_us, gap;
   double bubble = 0;  // part of the step in which a mesh is idle, over all meshes
   // All meshes compute with the cores of one machine, so that tasks at once slow each other.

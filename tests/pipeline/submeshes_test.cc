@@ -89,7 +89,8 @@ std::vector<std::vector<int>> Partings(int num_layers) {
   return out;
 }
 
-// No pipeline is predicted to be faster than the bound, whatever its stages, meshes and schedule.
+// No pipeline is predicted to be faster than the bound, whatever its stages and meshes, by the best
+// schedule of each.
 TEST(LowerBound, HoldsForEveryPipeline) {
   const Step step = Trace(Gpt({.batch = 64,
                                .sequence = 128,
@@ -115,7 +116,7 @@ TEST(LowerBound, HoldsForEveryPipeline) {
     const auto best = PlanPipeline(split, request, stages);
     ASSERT_TRUE(best.ok()) << Message(best.status());
     ASSERT_TRUE(best->plan.lower_bound_us && best->plan.gap);
-    EXPECT_LT(*best->plan.gap, is_limited ? 0.5 : 0.35);
+    EXPECT_LT(*best->plan.gap, is_limited ? 0.15 : 0.03);
     EXPECT_NEAR(*best->plan.lower_bound_us, best->plan.step_time_us * (1 - *best->plan.gap), 1e-3);
     for (const std::vector<int>& stage_of_layer : Partings(4)) {
       for (const std::vector<int>& sizes : submeshes.at(stage_of_layer.back() + 1)) {

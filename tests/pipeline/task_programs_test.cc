@@ -223,5 +223,37 @@ TEST(TaskPrograms, ASplitBackwardPassPutsOffWeightGradients) {
   }
 }
 
+TEST(SignaturesOfTasks, AreThoseOfThePrograms) {
+  struct Case {
+    Step (*make)();
+    const char* schedule;
+  };
+  for (const auto& [make, schedule] : {Case{SmallGpt, "1f1b"}, Case{SmallBert, "zero-bubble-h1"},
+                                       Case{SmallEvaluation, "inference"}}) {
+    const PlannedPipeline planned = PlanSmall(make(), {.schedule = schedule, .mesh = "2"});
+    for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
+      const StageStep& stage = planned.staged.stages[i];
+      const StagePlan& plan = planned.plan.stages[i].plan.stage;
+      const auto programs = LowerTasks(stage, plan, Platform::kCpu);
+      ASSERT_TRUE(programs.ok()) << Message(programs.status());
+      const std::vector<TaskSignature> signatures = SignaturesOfTasks(stage, plan, Platform::kCpu);
+      ASSERT_EQ(signatures.size(), programs->size());
+      for (size_t number = 0; number < signatures.size(); ++number) {
+        const TaskProgram& program = (*programs)[number];
+        const TaskSignature& signature = signatures[number];
+        EXPECT_EQ(signature.task, program.task);
+        EXPECT_EQ(signature.parameters, program.parameters);
+        EXPECT_EQ(signature.results, program.results);
+        const Computation& entry = program.program.module.entry_computation();
+        ASSERT_EQ(signature.parameter_shapes.size(), entry.parameters.size());
+        for (size_t parameter = 0; parameter < entry.parameters.size(); ++parameter) {
+          EXPECT_EQ(signature.parameter_shapes[parameter],
+                    entry.instructions[entry.parameters[parameter]].shape());
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace minka

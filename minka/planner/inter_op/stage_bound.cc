@@ -50,6 +50,13 @@ class StageBound {
  private:
   using Row = std::vector<double>;
 
+  // Nothing is known there of recomputed layers that are a choice at other prices.
+  bool Covers(const StageWay& way) const {
+    return !way.recomputed.empty() || std::ranges::all_of(ways_, [&](const StageWay& other) {
+      return other.mesh != way.mesh || other.recomputed.empty();
+    });
+  }
+
   void AddSums(const StageWay& way) {
     Row sums = {0};
     for (int layer = 0; layer < num_layers_; ++layer) {
@@ -62,13 +69,16 @@ class StageBound {
 
   // On one device there is nothing to choose. Where that is no way, nothing is known.
   void FindOnOneDevice() {
-    forward_us_ = static_bytes_ = Row(num_layers_ + 1);
+    forward_us_ = owned_bytes_ = Row(num_layers_ + 1);
     const auto one = std::ranges::find(ways_, 1, &StageWay::num_devices);
     if (one == ways_.end()) return;
     for (int layer = 0; layer < num_layers_; ++layer) {
-      const LayerCost& cost = one->kept[layer];
-      forward_us_[layer + 1] = forward_us_[layer] + cost.forward_us;
-      static_bytes_[layer + 1] = static_bytes_[layer] + static_cast<double>(cost.static_bytes);
+      double forward_us = one->kept[layer].forward_us;
+      if (!one->recomputed.empty())
+        forward_us = std::min(forward_us, one->recomputed[layer].forward_us);
+      forward_us_[layer + 1] = forward_us_[layer] + forward_us;
+      owned_bytes_[layer + 1] =
+          owned_bytes_[layer] + static_cast<double>(one->kept[layer].owned_bytes);
     }
   }
 
@@ -87,9 +97,9 @@ class StageBound {
   double StageUs(int from_end, int size, int begin, int end) const {
     std::map<int, double> of_mesh;
     for (size_t way = 0; way < ways_.size(); ++way) {
-      if (ways_[way].num_devices != size) continue;
+      if (ways_[way].num_devices != size || !Covers(ways_[way])) continue;
       const double us = Sum(sums_[way], begin, end) -
-                        ReliefUs(ways_[way], from_end, Sum(static_bytes_, begin, end) / size);
+                        ReliefUs(ways_[way], from_end, Sum(owned_bytes_, begin, end) / size);
       double& most = of_mesh.try_emplace(ways_[way].mesh, 0.0).first->second;
       most = std::max(most, us);
     }
@@ -100,13 +110,13 @@ class StageBound {
 
   // What memory costs a stage at most that keeps the limit: so much it holds all the time, at
   // least, and all else of micro-batches, of which it may hold fewer than are counted.
-  double ReliefUs(const StageWay& way, int from_end, double least_static_bytes) const {
+  double ReliefUs(const StageWay& way, int from_end, double least_owned_bytes) const {
     if (!input_.limit_bytes) return 0;
     const auto limit = static_cast<double>(*input_.limit_bytes);
     const double held = std::min<double>(input_.InFlight(from_end), way.charged.in_flight);
-    const double saved_bytes = std::max(limit - least_static_bytes, 0.0) / std::max(held, 1.0);
+    const double saved_bytes = std::max(limit - least_owned_bytes, 0.0) / std::max(held, 1.0);
     return way.charged.us_per_byte *
-           (std::min(least_static_bytes, limit) + way.charged.in_flight * saved_bytes);
+           (std::min(least_owned_bytes, limit) + way.charged.in_flight * saved_bytes);
   }
 
   // What the layers from begin on take at least on so many blocks of devices, from when their first
@@ -138,18 +148,17 @@ class StageBound {
   const std::vector<StageWay>& ways_;
   const StageSearchInput& input_;
   const int num_layers_, block_, num_blocks_;
-  int most_counted_ = 1;           // micro-batches
-  std::vector<int> sizes_;         // of meshes, in devices
-  std::vector<Row> sums_;          // by way, over its first layers
-  Row forward_us_, static_bytes_;  // over the first layers, on one device
-  std::map<int, Row> stage_us_;    // by size, then layers; of one number from the end
-  std::vector<Row> at_least_;      // by number from the end; see At
+  int most_counted_ = 1;          // micro-batches
+  std::vector<int> sizes_;        // of meshes, in devices
+  std::vector<Row> sums_;         // by way, over its first layers
+  Row forward_us_, owned_bytes_;  // over the first layers, on one device
+  std::map<int, Row> stage_us_;   // by size, then layers; of one number from the end
+  std::vector<Row> at_least_;     // by number from the end; see At
 };
 
 bool IsKnown(const std::vector<StageWay>& ways) {
   return std::ranges::all_of(ways, [](const StageWay& way) {
-    const auto is_known = [](const LayerCost& layer) { return layer.least_us > 0; };
-    return std::ranges::all_of(way.kept, is_known) && std::ranges::all_of(way.recomputed, is_known);
+    return std::ranges::any_of(way.kept, [](const LayerCost& layer) { return layer.least_us > 0; });
   });
 }
 

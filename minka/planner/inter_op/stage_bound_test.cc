@@ -33,15 +33,51 @@ TEST(LeastStepUs, CountsTheBusiestStageAndItsWay) {
   EXPECT_DOUBLE_EQ(*LeastStepUs(ways, {.num_devices = 4, .num_micro_batches = 8}), 1 + 8 * 4);
 }
 
+TEST(LeastStepUs, TakesOneStageWhereOneIsAskedFor) {
+  const StageSearchInput input = {.num_devices = 2, .num_micro_batches = 8, .num_stages = 1};
+  EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 4}, 1, 8), Evenly({4, 4}, 2, 8)}, input), 8 * 4);
+}
+
+// Of 256 devices blocks of four: 2 devices are no mesh of a stage.
+TEST(LeastStepUs, KnowsWhichMeshesAreTried) {
+  const StageSearchInput input = {.num_devices = 256, .num_micro_batches = 8};
+  EXPECT_EQ(LeastStepUs({Evenly({4, 4}, 2, 8)}, input), std::nullopt);
+  EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 4}, 2, 8), Evenly({4, 4}, 128, 8)}, input),
+                   8 * 4 / 128.0);
+}
+
+TEST(LeastStepUs, BeginsStagesWhereTheyMay) {
+  const std::vector<StageWay> ways = {Evenly({4, 4, 4, 4}, 2, 8)};
+  EXPECT_DOUBLE_EQ(
+      *LeastStepUs(ways, {.num_devices = 4, .num_micro_batches = 8, .stage_begins = {0, 1}}),
+      8 * 6);
+}
+
+// Recomputed layers may be faster than what memory costs those that are kept.
+TEST(LeastStepUs, TakesLayersKeptOrRecomputed) {
+  std::vector<StageWay> ways = {Evenly({4, 4}, 1, 8)};
+  ways[0].charged = {.us_per_byte = 1, .in_flight = 1};
+  ways[0].recomputed = ways[0].kept;
+  for (LayerCost& layer : ways[0].kept) layer.least_us += 40;
+  for (LayerCost& layer : ways[0].recomputed) layer.least_us += 8;
+  const StageSearchInput input = {
+      .num_devices = 2, .num_micro_batches = 8, .limit_bytes = 4, .in_flight = {0, 1}};
+  EXPECT_DOUBLE_EQ(*LeastStepUs(ways, input), 1 + 8 * 4 + 8 - 4);
+  // At a price at which recomputed layers have no plan, nothing is known of them.
+  ways.push_back(ways[0]);
+  ways[1].recomputed.clear();
+  EXPECT_DOUBLE_EQ(*LeastStepUs(ways, input), 1 + 8 * 4 + 8 - 4);
+}
+
 TEST(LeastStepUs, AddsUpWhatSharesCores) {
   const StageSearchInput input = {
       .num_devices = 2, .devices_per_host = 2, .num_micro_batches = 8, .meshes_share_cores = true};
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 3}, 1, 8)}, input), 8 * (4 + 3));
 }
 
-TEST(LeastStepUs, KnowsNothingWhereALayerDoesNot) {
+TEST(LeastStepUs, KnowsNothingWhereNoLayerDoes) {
   std::vector<StageWay> ways = {Evenly({4, 4}, 1, 8)};
-  ways[0].kept[1].least_us = 0;
+  for (LayerCost& layer : ways[0].kept) layer.least_us = 0;
   EXPECT_EQ(LeastStepUs(ways, {.num_devices = 2, .num_micro_batches = 8}), std::nullopt);
 }
 
@@ -118,6 +154,7 @@ class RandomLayers {
       best = {.forward_us = plan.forward_us,
               .micro_batch_us = plan.step_us / kMicroBatches,
               .static_bytes = plan.static_bytes,
+              .owned_bytes = plan.static_bytes,
               .saved_bytes = plan.saved_bytes,
               .least_us = charged};
     }

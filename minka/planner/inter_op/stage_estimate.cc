@@ -10,10 +10,10 @@ LayerCost Together(const LayerCost& one, const LayerCost& other) {
           .micro_batch_us = one.micro_batch_us + other.micro_batch_us,
           .step_us = one.step_us + other.step_us,
           .static_bytes = one.static_bytes + other.static_bytes,
+          .owned_bytes = one.owned_bytes + other.owned_bytes,
           .saved_bytes = one.saved_bytes + other.saved_bytes,
           .update_bytes = one.update_bytes + other.update_bytes,
-          .transient_bytes = std::max(one.transient_bytes, other.transient_bytes),
-          .least_us = one.least_us + other.least_us};
+          .transient_bytes = std::max(one.transient_bytes, other.transient_bytes)};
 }
 
 }  // namespace
@@ -52,10 +52,10 @@ LayerCost StageEstimates::Prefixes::Sum(int begin, int end) const {
           .micro_batch_us = high.micro_batch_us - low.micro_batch_us,
           .step_us = high.step_us - low.step_us,
           .static_bytes = high.static_bytes - low.static_bytes,
+          .owned_bytes = high.owned_bytes - low.owned_bytes,
           .saved_bytes = high.saved_bytes - low.saved_bytes,
           .update_bytes = high.update_bytes - low.update_bytes,
-          .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0,
-          .least_us = high.least_us - low.least_us};
+          .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0};
 }
 
 StageEstimates::StageEstimates(const std::vector<StageWay>& ways) {

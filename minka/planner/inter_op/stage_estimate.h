@@ -15,11 +15,12 @@ struct LayerCost {
   double micro_batch_us = 0;    // forward and backward pass
   double step_us = 0;           // once per step: its update
   int64_t static_bytes = 0;     // all the time: state, sums over micro-batches
+  int64_t owned_bytes = 0;      // of these, what no other layer counts: state and sums alone
   int64_t saved_bytes = 0;      // of each micro-batch between its forward and its backward pass
   int64_t update_bytes = 0;     // while it is updated, when no micro-batch is there
   int64_t transient_bytes = 0;  // at most, beside these
-  // No plan of it takes less of a step, together with what its memory costs (StageWay::charged). 0
-  // where that is not known.
+  // Of one layer: the objective of none of its plans is less of a step, together with what its
+  // memory costs (StageWay::charged). 0 where nothing is known.
   double least_us = 0;
   bool operator==(const LayerCost&) const = default;
 };

@@ -71,7 +71,7 @@ struct FoundPipeline {
   int64_t peak_bytes() const;
 };
 
-// The search looks at meshes of a multiple of so many devices, and where they begin.
+// Meshes that the search looks at have a multiple of so many devices, and begin at one.
 int DevicesPerBlock(int num_devices);
 
 // The best one of each number of stages that there is, fastest first. Meshes lie within a host or

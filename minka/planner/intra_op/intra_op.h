@@ -125,7 +125,8 @@ struct IntraOpResult {
   // No plan over the enumerated choices costs less, nor, where the search has penalties or a price
   // of memory, less with no more of them and holding no more of it.
   double lower_bound = 0;
-  // No plan over them has a smaller objective with penalties and what memory costs.
+  // No plan over them that keeps the limit has a smaller objective with penalties and what memory
+  // costs; of the search alone (tries_rules).
   double priced_lower_bound = 0;
   double gap = 0;
   double memory_price = 0;  // objective per byte
