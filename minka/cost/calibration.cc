@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 9: operations that are not divided among threads; dots, arithmetic and reductions in bf16.
-constexpr int kSchemaVersion = 9;
+// 10: exponentials as loops have them, one after the other; transpositions.
+constexpr int kSchemaVersion = 10;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -307,6 +307,8 @@ std::string Calibration::ToJson() const {
                {"half_elementwise_per_us", half_elementwise_per_us},
                {"bytes_per_us", bytes_per_us},
                {"cached_bytes_per_us", cached_bytes_per_us},
+               {"transposed_bytes_per_us", transposed_bytes_per_us},
+               {"swapped_bytes_per_us", swapped_bytes_per_us},
                {"cache_bytes", cache_bytes},
                {"synchronise_us", synchronise_us},
                {"drift", drift},
@@ -356,6 +358,8 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .half_elementwise_per_us = read.Positive("half_elementwise_per_us"),
                     .bytes_per_us = read.Positive("bytes_per_us"),
                     .cached_bytes_per_us = read.Positive("cached_bytes_per_us"),
+                    .transposed_bytes_per_us = read.Positive("transposed_bytes_per_us"),
+                    .swapped_bytes_per_us = read.Positive("swapped_bytes_per_us"),
                     .cache_bytes = read.Size("cache_bytes", /*least=*/0),
                     .synchronise_us = read.NotNegative("synchronise_us"),
                     .drift = read.Positive("drift"),

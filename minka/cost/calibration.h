@@ -77,6 +77,9 @@ struct Calibration {
   double half_elementwise_per_us = 1;  // the same on bf16
   double bytes_per_us = 1;             // streamed through memory per device
   double cached_bytes_per_us = 1;      // through the caches
+  // Read and written by transpositions of leading dimensions, and by those that put another
+  // dimension last; 0: not known, as others.
+  double transposed_bytes_per_us = 0, swapped_bytes_per_us = 0;
   int64_t cache_bytes = 0;    // that all cores together read faster than memory; 0: not known
   double synchronise_us = 0;  // a collective between other work, beyond its own time
   double drift = 1;           // time of a program at the end over that at the beginning

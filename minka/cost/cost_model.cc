@@ -67,7 +67,8 @@ class RooflineCostModel final : public CostModel {
   }
 
   double Operation(const LocalWork& work) const override {
-    const double memory = static_cast<double>(work.bytes) / BytesPerUs(work.is_cached);
+    const double memory =
+        static_cast<double>(work.bytes) / BytesPerUs(work.is_cached) + TranspositionUs(work);
     double compute = work.elementwise / ElementwisePerUs(work);
     if (!work.dot_sizes.empty()) {
       compute += DotUs(work);
@@ -94,6 +95,16 @@ class RooflineCostModel final : public CostModel {
                         : is_cached   ? calibration_->cached_bytes_per_us
                                       : calibration_->bytes_per_us;
     return rate / sharing_;
+  }
+  // Beyond what streaming takes: loops that read in one order and write in another are not
+  // vectorised.
+  double TranspositionUs(const LocalWork& work) const {
+    if (!calibration_) return 0;
+    const double rate = work.puts_other_dim_last ? calibration_->swapped_bytes_per_us
+                                                 : calibration_->transposed_bytes_per_us;
+    if (rate == 0) return 0;
+    const double us_per_byte = std::max(0.0, 1 / rate - 1 / calibration_->bytes_per_us) * sharing_;
+    return 2 * static_cast<double>(work.transposed_bytes) * us_per_byte;
   }
   // Elementwise units do one operation where matrix units do many: a sixteenth of the peak without
   // a measurement.

@@ -26,6 +26,10 @@ struct LocalWork {
   int64_t bytes = 0;       // read and written outside the fusion group
   bool launches = false;   // first operation of its fusion group
   bool is_cached = false;  // what it reads and writes is in the caches
+  // What is written in another order of dimensions than it is read in: by transpositions, and of
+  // operands that a dot wants in another order.
+  int64_t transposed_bytes = 0;
+  bool puts_other_dim_last = false;  // else only the order of leading ones changes
   // {batch, m, n, k} on the device: of a dot, and of the dot that a convolution is.
   std::vector<int64_t> dot_sizes;
   DotForm dot_form = DotForm::kNN;

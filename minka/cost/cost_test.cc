@@ -73,6 +73,8 @@ Calibration SomeCalibration() {
           .half_elementwise_per_us = 5,
           .bytes_per_us = 20,
           .cached_bytes_per_us = 80,
+          .transposed_bytes_per_us = 16,
+          .swapped_bytes_per_us = 10,
           .cache_bytes = 1000,
           .dots = {{DotForm::kNN, 1, 64, 64, 64, 10}, {DotForm::kNN, 1, 256, 256, 256, 300}},
           .cached_dots = {{DotForm::kNN, 1, 64, 64, 64, 5}, {DotForm::kNN, 1, 256, 256, 256, 150}},
@@ -156,6 +158,21 @@ TEST(Measured, WhatIsInTheCachesAndDepthwiseConvolutionsHaveTheirOwnRates) {
   EXPECT_NEAR(convolution({16, 64, 1, 9}, true), 700, 1);
   EXPECT_LT(convolution({16, 64, 1, 9}, false), 100);
   EXPECT_NEAR(convolution({1, 64, 64, 64}, false), 20, 1);
+}
+
+TEST(Measured, TranspositionsTakeLongerThanStreams) {
+  Calibration calibration = SomeCalibration();
+  const auto transpose = [&](bool puts_other_dim_last) {
+    return MakeRooflineCostModel(Cluster::Local(8), MeshOf("x=8"), &calibration)
+        ->Operation({.opcode = Opcode::kTranspose,
+                     .bytes = 800,
+                     .transposed_bytes = 400,
+                     .puts_other_dim_last = puts_other_dim_last});
+  };
+  EXPECT_DOUBLE_EQ(transpose(false), 800 / 16.0);
+  EXPECT_DOUBLE_EQ(transpose(true), 800 / 10.0);
+  calibration.transposed_bytes_per_us = 0;  // not measured
+  EXPECT_DOUBLE_EQ(transpose(false), 800 / 20.0);
 }
 
 TEST(Measured, GathersOfRowsAreCheaperThanThoseOfColumns) {
@@ -305,7 +322,7 @@ TEST(Calibration, SaysThatTheMachineWasDisturbed) {
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 9; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 10; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

@@ -86,8 +86,12 @@ ProfileGrid GridForCpu() {
       .num_streamed = 8,
       .looped_elements = 1 << 16,
       .num_operations = 16,
+      // A processor begins the next elements before the exponentials of the last are there, which a
+      // chain of them would keep it from; loops of steps have one or two.
+      .num_exponentials = 1,
       .num_loops = 16,
-      .reductions = {.rows = 160, .columns = 240, .images = 4, .size = 20, .features = 48},
+      .transposed_elements = 1 << 18,
+      .reductions = {.rows = 160, .columns = 256, .images = 4, .size = 20, .features = 48},
       .num_reductions = 24,
       .has_caches = true,
       .num_rounds = 5};
@@ -123,7 +127,9 @@ ProfileGrid GridForCuda() {
       .num_streamed = 4,
       .looped_elements = 1 << 24,
       .num_operations = 48,
+      .num_exponentials = 48,
       .num_loops = 4,
+      .transposed_elements = 1 << 24,
       .reductions = {.rows = 16384, .columns = 2048, .images = 128, .size = 56, .features = 64},
       .num_reductions = 4,
       .draws_values = true,

@@ -30,7 +30,9 @@ struct ProfileGrid {
   int num_streamed = 1;           // arrays
   int64_t looped_elements = 1;    // of arithmetic
   int num_operations = 1;         // on each element in a loop
+  int num_exponentials = 1;       // likewise
   int num_loops = 1;
+  int64_t transposed_elements = 1;  // a square power of two, of each array
   ReductionSizes reductions;
   int num_reductions = 1;
   bool has_caches = false;    // a core's, which loops find what they used in

@@ -166,15 +166,32 @@ absl::StatusOr<Module> CachedStreamProgram(int64_t num_elements, int count) {
   return std::move(module).Finish();
 }
 
+absl::StatusOr<Module> TransposeProgram(const std::vector<int64_t>& dims,
+                                        const std::vector<int64_t>& permutation, int count) {
+  ModuleBuilder module("transpositions");
+  ComputationBuilder b = module.Entry();
+  std::vector<Value> results;
+  for (int i = 0; i < count; ++i) {
+    const Value x = b.Parameter({ElementType::kF32, dims}, fmt::format("x{}", i));
+    results.push_back(b.Transpose(x, permutation));
+  }
+  b.SetResults(results);
+  return std::move(module).Finish();
+}
+
 absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64_t num_elements,
-                                          int count) {
+                                          int count, int num_loops) {
   ModuleBuilder module("elementwise");
   ComputationBuilder b = module.Entry();
   Value x = b.Parameter({type, {num_elements}}, "x");
-  for (int i = 0; i < count; ++i) {
-    x = b.Unary(opcode, x);
-    // Otherwise the compiler might find that the operation undoes itself.
-    x = b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5));
+  for (int loop = 0; loop < num_loops; ++loop) {
+    for (int i = 0; i < count; ++i) {
+      x = b.Unary(opcode, x);
+      // Otherwise the compiler might find that the operation undoes itself.
+      x = b.Binary(Opcode::kMultiply, x, b.FullLike(x, 0.5));
+    }
+    const Value made[] = {x};
+    x = b.OptBarrier(made)[0];
   }
   b.SetResults({x});
   return std::move(module).Finish();

@@ -27,9 +27,10 @@ absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count);
 // One array, `count` times read, changed and written.
 absl::StatusOr<Module> CachedStreamProgram(int64_t num_elements, int count);
 
-// `count` times an operation on every one of `num_elements` values of the type, in one loop.
+// `count` times an operation on every one of `num_elements` values of the type, in one loop; so
+// many loops one behind the other.
 absl::StatusOr<Module> ElementwiseProgram(Opcode opcode, ElementType type, int64_t num_elements,
-                                          int count);
+                                          int count, int num_loops);
 
 // Square images under windows of 3 x 3 with borders of padding; features in groups that see
 // different inputs.
@@ -58,6 +59,10 @@ struct ReductionSizes {
 // `count` arrays of their own, of the type, each reduced. WorkOf says how much that is.
 absl::StatusOr<Module> ReductionProgram(ReductionKernel kernel, ElementType type,
                                         const ReductionSizes& sizes, int count);
+
+// `count` arrays of floats of these dimensions, each transposed into one of its own.
+absl::StatusOr<Module> TransposeProgram(const std::vector<int64_t>& dims,
+                                        const std::vector<int64_t>& permutation, int count);
 
 // `count` times a multiplication and an addition on every one of `num_elements` values of the type,
 // in one loop; so many loops one behind the other.

@@ -114,6 +114,8 @@ constexpr double Calibration::* kRates[] = {&Calibration::step_us,
                                             &Calibration::launch_us,
                                             &Calibration::bytes_per_us,
                                             &Calibration::cached_bytes_per_us,
+                                            &Calibration::transposed_bytes_per_us,
+                                            &Calibration::swapped_bytes_per_us,
                                             &Calibration::arithmetic_per_us,
                                             &Calibration::half_arithmetic_per_us,
                                             &Calibration::elementwise_per_us,
@@ -192,7 +194,7 @@ class Profiler {
   }
 
  private:
-  static constexpr int kReferences = 2, kSynchronisations = 2, kProgramsOfRates = 8;
+  static constexpr int kReferences = 2, kSynchronisations = 2, kProgramsOfRates = 10;
 
   // One device has none to wait for.
   bool HasCollectives() const { return options_.num_devices > 1; }
@@ -313,10 +315,30 @@ class Profiler {
           Rate(2.0 * count * num_elements, PerOperation(arithmetic, num_loops), out.launch_us);
       ASSIGN_OR_RETURN(const double exponentials,
                        LaunchUs(is_half ? "elementwise in bf16" : "elementwise",
-                                ElementwiseProgram(Opcode::kExponential, type, elements, count)));
+                                ElementwiseProgram(Opcode::kExponential, type, elements,
+                                                   grid_.num_exponentials, num_loops)));
       (is_half ? out.half_elementwise_per_us : out.elementwise_per_us) =
-          Rate(weight * num_elements, PerOperation(exponentials, count), out.launch_us / count);
+          Rate(weight * grid_.num_exponentials * num_elements,
+               PerOperation(exponentials, num_loops), out.launch_us);
     }
+    return MeasureTranspositions(out);
+  }
+
+  // Of many heads, as attention has them, and of a matrix.
+  absl::Status MeasureTranspositions(Calibration& out) {
+    const int64_t elements = grid_.transposed_elements, features = 32;
+    const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(elements)));
+    const int count = grid_.num_streamed;
+    const double bytes = 2.0 * 4 * static_cast<double>(elements);
+    ASSIGN_OR_RETURN(
+        const double leading,
+        LaunchUs("transpositions of leading dimensions",
+                 TransposeProgram({16, elements / 16 / features, features}, {1, 0, 2}, count)));
+    ASSIGN_OR_RETURN(
+        const double matrices,
+        LaunchUs("transpositions of matrices", TransposeProgram({side, side}, {1, 0}, count)));
+    out.transposed_bytes_per_us = Rate(bytes, PerOperation(leading, count), out.launch_us);
+    out.swapped_bytes_per_us = Rate(bytes, PerOperation(matrices, count), out.launch_us);
     return absl::OkStatus();
   }
 

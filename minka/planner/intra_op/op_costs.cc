@@ -78,6 +78,21 @@ InstructionWork Scaled(InstructionWork work, double factor) {
   return work;
 }
 
+struct Transposition {
+  bool moves = false;  // else all elements stay where they are
+  bool puts_other_dim_last = false;
+};
+
+Transposition TranspositionOf(const Instruction& transpose) {
+  const std::vector<int64_t>& permutation = transpose.As<DimensionsAttributes>().dims;
+  std::vector<int64_t> order;  // of the operand's dimensions that are longer than 1
+  for (size_t dim = 0; dim < permutation.size(); ++dim) {
+    if (transpose.results[0].dims[dim] != 1) order.push_back(permutation[dim]);
+  }
+  if (std::ranges::is_sorted(order)) return {};
+  return {.moves = true, .puts_other_dim_last = order.back() != std::ranges::max(order)};
+}
+
 // Does the operation only name what is in memory?
 bool IsView(Opcode opcode) {
   return opcode == Opcode::kParameter || opcode == Opcode::kConstant ||
@@ -275,7 +290,17 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
           IsFasterExchanged(local.dot_sizes[1], local.dot_sizes[2])) {
         std::swap(local.dot_sizes[1], local.dot_sizes[2]);
       }
+      local.transposed_bytes = CopiedOperandBytes(in, id, rule, strategy);
       break;
+    case Opcode::kTranspose: {
+      const Transposition transposition = TranspositionOf(instruction);
+      if (transposition.moves) {
+        local.transposed_bytes =
+            LocalBytes(instruction.shape(), ResultSharding(rule, strategy, 0), mesh_);
+      }
+      local.puts_other_dim_last = transposition.puts_other_dim_last;
+      break;
+    }
     case Opcode::kConvolution: {
       const auto& whole = instruction.As<ConvolutionAttributes>();
       const Shape operands[] = {in.computation.shape(instruction.operands[0]),
@@ -319,6 +344,23 @@ ReductionKernel OperationPrices::KernelOf(const Computation& computation,
   return orders ? ReductionKernel::kMaximumOfRows : ReductionKernel::kRows;
 }
 
+int64_t OperationPrices::CopiedOperandBytes(const PricedComputation& in, InstructionId id,
+                                            const OpRule& rule, const Strategy& strategy) const {
+  const Instruction& instruction = in.computation.instructions[id];
+  if (instruction.opcode != Opcode::kDot) return 0;
+  const auto shape = [&](int operand) -> const Shape& {
+    return in.computation.shape(instruction.operands[operand]);
+  };
+  const DotLayout layout =
+      LayoutOf(instruction.As<DotAttributes>(), shape(0).rank(), shape(1).rank());
+  int64_t bytes = 0;
+  for (const int operand : {0, 1}) {
+    if ((operand == 0 ? layout.lhs : layout.rhs).is_matrix) continue;
+    bytes += LocalBytes(shape(operand), OperandSharding(rule, strategy, operand), mesh_);
+  }
+  return bytes;
+}
+
 int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId id,
                                       const OpRule& rule, const Strategy& strategy) const {
   const Instruction& instruction = in.computation.instructions[id];
@@ -335,13 +377,7 @@ int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId
   };
   // A sum over micro-batches is read before it is added to.
   int64_t bytes = instruction.part.loop == LoopRole::kSum ? result_bytes(0) : 0;
-  if (instruction.opcode == Opcode::kDot) {
-    const DotLayout layout = LayoutOf(instruction.As<DotAttributes>(),
-                                      in.computation.shape(instruction.operands[0]).rank(),
-                                      in.computation.shape(instruction.operands[1]).rank());
-    if (!layout.lhs.is_matrix) bytes += 2 * operand_bytes(0);
-    if (!layout.rhs.is_matrix) bytes += 2 * operand_bytes(1);
-  }
+  bytes += 2 * CopiedOperandBytes(in, id, rule, strategy);
   for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
     const int64_t num_reads = in.NumReads(id, operand);
     if (num_reads == 0) continue;

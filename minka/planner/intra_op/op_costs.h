@@ -80,6 +80,9 @@ class OperationPrices {
   LocalWork WorkOf(const PricedComputation& in, InstructionId id, const OpRule& rule,
                    const Strategy& strategy) const;
   ReductionKernel KernelOf(const Computation& computation, const Instruction& instruction) const;
+  // Of a dot's operands that are copied into another order first.
+  int64_t CopiedOperandBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
+                             const Strategy& strategy) const;
   int64_t OutsideBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
                        const Strategy& strategy) const;
 

@@ -143,6 +143,43 @@ TEST(OperationPrices, ALoopOfUnknownTripsCostsOneTurnAndANote) {
               ElementsAre(HasSubstr("scan runs is not known; its time is that of one turn")));
 }
 
+// Costs are the bytes that are transposed, and a launch more where another dimension is put last.
+class TransposedBytes : public CountingCosts {
+ public:
+  double Operation(const LocalWork& work) const override {
+    return static_cast<double>(work.transposed_bytes) + (work.puts_other_dim_last ? kLaunch : 0);
+  }
+};
+
+TEST(OperationPrices, TranspositionsSayHowMuchTheyMoveAndWhichWay) {
+  const auto transposed = [](const std::vector<int64_t>& dims,
+                             const std::vector<int64_t>& permutation) {
+    ModuleBuilder module("transpose");
+    ComputationBuilder b = module.Entry();
+    const Value result = b.Transpose(b.Parameter({kF32, dims}, "x"), permutation);
+    b.SetResults({result});
+    return PriceOf(*std::move(module).Finish(), result.instruction, {}, TransposedBytes());
+  };
+  EXPECT_EQ(transposed({8, 4, 16}, {1, 0, 2}), 8 * 4 * 16 * 4);
+  EXPECT_EQ(transposed({8, 16}, {1, 0}), 8 * 16 * 4 + kLaunch);
+  EXPECT_EQ(transposed({1, 4, 16}, {1, 0, 2}), 0);
+  EXPECT_EQ(transposed({1, 4, 16}, {1, 2, 0}), 0);
+}
+
+TEST(OperationPrices, DotsTransposeOperandsThatAreNoMatrices) {
+  ModuleBuilder module("dot");
+  ComputationBuilder b = module.Entry();
+  // Heads between positions and features, as attention has them; and a matrix for each head.
+  const Value queries = b.Parameter({kF32, {10, 3, 8}}, "queries");
+  const Value keys = b.Parameter({kF32, {3, 10, 8}}, "keys");
+  const Value scores =
+      b.Dot(queries, keys,
+            {.lhs_contracting = {2}, .rhs_contracting = {2}, .lhs_batch = {1}, .rhs_batch = {0}});
+  b.SetResults({scores});
+  EXPECT_EQ(PriceOf(*std::move(module).Finish(), scores.instruction, {}, TransposedBytes()),
+            10 * 3 * 8 * 4);
+}
+
 TEST(OperationPrices, ScattersAndLookUpsTouchRowsOfATable) {
   ModuleBuilder module("look_up");
   ComputationBuilder b = module.Entry();
