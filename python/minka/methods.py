@@ -109,7 +109,16 @@ class AutoLayers:
 
 @dataclass(frozen=True)
 class AutoStages:
-    """As many stages as are predicted to be fastest, on equal or unequal parts of the devices."""
+    """As many stages as are predicted to be fastest, on equal or unequal parts of the devices.
+
+    submesh_choices: each mesh has one of these numbers of devices, e.g. (1, 2); empty: powers of two and equal parts.
+    """
+
+    submesh_choices: Sequence[int] = ()
+
+    def __post_init__(self):
+        # Hashable, as a function's options have to be.
+        object.__setattr__(self, "submesh_choices", tuple(self.submesh_choices))
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,8 @@ class Pipeline(Method):
                 raise invalid_argument(f"minka.Pipeline: {count} {what} are asked for; at least 1 is needed")
         if isinstance(self.stages, ManualStages) and self.stages.submeshes and self.submeshes:
             raise invalid_argument("minka.Pipeline: submeshes are named by minka.ManualStages, too; name them once")
+        if self._submesh_choices() and self.submeshes:
+            raise invalid_argument("minka.Pipeline: submeshes say what meshes there are, and minka.AutoStages of what to choose them; take one")
 
     def _num_layers(self) -> int | None:
         layers = self.layers.num_layers if isinstance(self.layers, AutoLayers) else self.layers
@@ -169,6 +180,9 @@ class Pipeline(Method):
     def _layer_starts(self) -> list[str]:
         listed = not isinstance(self.layers, (str, int, AutoLayers))
         return [str(start) for start in self.layers] if listed else []
+
+    def _submesh_choices(self) -> list[int]:
+        return list(self.stages.submesh_choices) if isinstance(self.stages, AutoStages) else []
 
     def _num_stages(self) -> int | None:
         stages = self.stages.num_stages if isinstance(self.stages, UniformStages) else self.stages
@@ -184,7 +198,8 @@ class Pipeline(Method):
             raise invalid_argument("minka.Pipeline: submeshes are numbers of devices or shapes, all of one kind")
         return super().request(step) | {"num_layers": self._num_layers() or 0, "layer_starts": self._layer_starts(),
                                         "num_stages": self._num_stages() or 0, "stage_of_layer": list(stage_of_layer),
-                                        "submeshes": [] if meshes else submeshes, "meshes": meshes, "schedule": self.schedule}
+                                        "submeshes": [] if meshes else submeshes, "meshes": meshes,
+                                        "submesh_choices": self._submesh_choices(), "schedule": self.schedule}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
                                 .stage_of_layer = request.stage_of_layer,
                                 .meshes = std::move(meshes),
                                 .submeshes = request.submeshes,
+                                .submesh_choices = request.submesh_choices,
                                 .schedule = request.schedule},
                     .search = search,
                     .per_micro_batch = request.per_micro_batch,

@@ -38,7 +38,7 @@ struct ParallelizeRequest {
   std::vector<std::string> layer_starts;     // see ManualLayers; this and the next: PipelineOptions
   int num_stages = 0;
   std::vector<int> stage_of_layer;
-  std::vector<int> submeshes;
+  std::vector<int> submeshes, submesh_choices;
   std::vector<std::string> meshes;
   std::string schedule = "auto";
   std::string plan_path;      // a plan already made; empty: searched for

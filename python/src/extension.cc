@@ -238,6 +238,7 @@ void BindRequest(nb::module_& module) {
       .def_rw("num_stages", &Request::num_stages)
       .def_rw("stage_of_layer", &Request::stage_of_layer)
       .def_rw("submeshes", &Request::submeshes)
+      .def_rw("submesh_choices", &Request::submesh_choices)
       .def_rw("meshes", &Request::meshes)
       .def_rw("schedule", &Request::schedule)
       .def_rw("plan_path", &Request::plan_path)

@@ -41,12 +41,21 @@ def test_auto_stages_take_what_is_fastest(devices):
     assert times[minka.AutoStages()] <= min(times.values()) * (1 + 1e-9)
 
 
+def test_auto_stages_on_meshes_of_the_sizes_allowed(devices):
+    step, state, batches = make_program("mlp")
+    for choice in (1, 2):
+        parallel = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, layers=4, stages=minka.AutoStages([choice])))
+        parallel.compile(state, batches[0])
+        assert {num_devices for _, num_devices in stages_of(parallel.plan)} == {choice}
+
+
 @pytest.mark.parametrize("options, message", [
     ({"layers": "some"}, 'layers is "some"; take "marked", minka.AutoLayers'),
     ({"stages": "2"}, 'stages is "2"; take "auto", minka.UniformStages'),
     ({"layers": minka.AutoLayers(0)}, "0 layers are asked for; at least 1 is needed"),
     ({"stages": 0}, "0 stages are asked for; at least 1 is needed"),
     ({"stages": minka.ManualStages(stage_of_layer=[0], submeshes=[4]), "submeshes": [4]}, "submeshes are named by minka.ManualStages, too"),
+    ({"stages": minka.AutoStages([2]), "submeshes": [4]}, "submeshes say what meshes there are, and minka.AutoStages of what"),
 ])
 def test_what_says_nothing_is_refused_at_once(options, message):
     with pytest.raises(minka.Error, match=f"minka.Pipeline: {message}") as raised:
