@@ -10,6 +10,7 @@ function(minka_module)
   if(M_SOURCES)
     add_library(${target} STATIC ${M_SOURCES})
     target_link_libraries(${target} PUBLIC minka_flags ${M_DEPS} ${M_LIBS})
+    minka_precompile(${target})
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE minka_flags ${M_DEPS} ${M_LIBS})
@@ -26,6 +27,32 @@ function(minka_module)
   endif()
 endfunction()
 
+# minka_precompile(TARGET): a library, or a program that is no test, takes the headers that most of them include as they were read once.
+function(minka_precompile target)
+  if(NOT MINKA_PRECOMPILE)
+    return()
+  endif()
+  if(NOT TARGET minka_headers)
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/minka_headers.cc CONTENT "")
+    add_library(minka_headers OBJECT ${CMAKE_BINARY_DIR}/minka_headers.cc)
+    set_target_properties(minka_headers PROPERTIES UNITY_BUILD OFF)
+    target_link_libraries(minka_headers PRIVATE minka_flags absl::statusor fmt::fmt)
+    target_compile_options(minka_headers PRIVATE ${MINKA_PCH_FLAGS})
+    # Not JSON's and CLI11's, which few include: with them all that was compiled took a fifth longer, without a tenth less.
+    target_precompile_headers(minka_headers PRIVATE
+      <algorithm> <array> <cmath> <cstdint> <functional> <map> <memory> <numeric> <optional> <set> <span> <string> <string_view> <utility>
+      <variant> <vector> <absl/status/statusor.h> <fmt/format.h>)
+  endif()
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE" AND CMAKE_POSITION_INDEPENDENT_CODE)
+    # Programs would get -fPIE, and all need the same flags.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+  target_compile_options(${target} PRIVATE ${MINKA_PCH_FLAGS})
+  target_precompile_headers(${target} REUSE_FROM minka_headers)
+endfunction()
+
 # A quarter less to compile than at -O2. Not -O0: the linker takes a test's copies of templates for all of its program.
 set(MINKA_TEST_FLAGS $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 
@@ -40,7 +67,7 @@ function(minka_test_program)
   set_target_properties(${P_NAME} PROPERTIES UNITY_BUILD OFF POSITION_INDEPENDENT_CODE OFF)
   target_link_libraries(${P_NAME} PRIVATE ${P_DEPS} GTest::gmock GTest::gtest_main fmt::fmt)
   target_compile_options(${P_NAME} PRIVATE ${MINKA_TEST_FLAGS})
-  if(MINKA_PRECOMPILE_TESTS)
+  if(MINKA_PRECOMPILE)
     minka_test_headers()
     target_compile_options(${P_NAME} PRIVATE ${MINKA_PCH_FLAGS})
     target_precompile_headers(${P_NAME} REUSE_FROM minka_test_headers)
@@ -142,6 +169,7 @@ function(minka_benchmark)
   cmake_parse_arguments(B "" "NAME" "SOURCES;DEPS;LIBS;ARGS" ${ARGN})
   add_executable(${B_NAME} ${B_SOURCES})
   target_link_libraries(${B_NAME} PRIVATE ${B_DEPS} ${B_LIBS})
+  minka_precompile(${B_NAME})
   add_custom_target(run_${B_NAME} COMMAND ${B_NAME} ${B_ARGS}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} USES_TERMINAL)
   # Ninja runs what uses the terminal one by one; one that fails does not keep the others from running (-k 0).
