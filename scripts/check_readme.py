@@ -40,7 +40,7 @@ def commands(text):
 def folder_of_its_own(folder):
     """Like the repository's root, but what is written into build/ stays apart, so that pages can be checked side by side."""
     (folder / "build").mkdir()
-    for path in [*ROOT.iterdir(), *(ROOT / "build").glob("venv*"), *(ROOT / "build/" / name for name in ("release", "minka", "minka-worker"))]:
+    for path in [*ROOT.iterdir(), *(ROOT / "build").glob("venv*"), *(ROOT / "build/" / name for name in ("release", "minka"))]:
         link = folder / path.relative_to(ROOT)
         if not link.exists():
             link.symlink_to(path)
