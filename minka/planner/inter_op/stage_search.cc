@@ -25,11 +25,11 @@ class StageSearch {
         num_blocks_(options.num_devices / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
                                             : std::min(num_layers_, num_blocks_)),
-        first_equal_(options.corrections.times.empty() ? std::vector<int>()
-                                                       : FirstEqualLayers(ways)) {
+        first_equal_(FirstEqualLayers(ways)) {
     for (int layer = 0; layer < num_layers_; ++layer) may_begin_.push_back(options.MayBegin(layer));
     may_begin_.push_back(true);  // behind the last one
     GroupWays();
+    FindRuns();
     FindSendTimes();
     found_.resize(most_stages_ + 1);
   }
@@ -82,6 +82,30 @@ class StageSearch {
       of_size_[number].push_back(way);
     }
     choices_.resize(sizes_.size());
+  }
+
+  void FindRuns() {
+    run_length_.assign(num_layers_, 1);
+    longest_run_.assign(num_layers_, 0);
+    for (int layer = num_layers_ - 1; layer >= 0; --layer) {
+      const bool goes_on =
+          layer + 1 < num_layers_ && first_equal_[layer + 1] == first_equal_[layer];
+      if (goes_on) run_length_[layer] = run_length_[layer + 1] + 1;
+    }
+    std::vector<int> longest(num_layers_, 0);  // by first equal layer
+    for (int layer = 0; layer < num_layers_; ++layer) {
+      const int first = first_equal_[layer];
+      if (run_length_[layer] <= longest[first]) continue;
+      longest[first] = run_length_[layer];
+      longest_run_[first] = layer;
+    }
+  }
+
+  // Where layers equal to these begin, the same place for as many of them as may be: many layers of
+  // a model are equal, so that of L^2 runs of layers some L are different.
+  int EqualBegin(int begin, int end) const {
+    if (end - begin > run_length_[begin]) return begin;
+    return longest_run_[first_equal_[begin]];
   }
 
   // May a mesh of so many devices begin at the device?
@@ -163,6 +187,9 @@ class StageSearch {
     std::vector<std::vector<Choice>>& rows = choices_[size];
     if (static_cast<int>(rows.size()) <= row) rows.resize(row + 1);
     if (rows[row].empty()) rows[row].resize(num_layers_ * (num_layers_ + 1));
+    const int shift = begin - EqualBegin(begin, end);
+    begin -= shift;
+    end -= shift;
     Choice& choice = rows[row][begin * (num_layers_ + 1) + end];
     if (choice.is_known) return choice;
     choice.is_known = true;
@@ -290,10 +317,12 @@ class StageSearch {
   const StageSearchInput& options_;
   const StageEstimates estimates_;
   const int num_layers_, block_, num_blocks_, most_stages_;
-  const std::vector<int> first_equal_;                     // by layer; empty: not asked for
-  std::vector<char> may_begin_;                            // by layer
-  std::vector<int> sizes_;                                 // of meshes, in devices
-  std::vector<std::vector<int>> of_size_;                  // ways
+  const std::vector<int> first_equal_;     // by layer
+  std::vector<int> run_length_;            // by layer: of equal layers from it on
+  std::vector<int> longest_run_;           // by first equal layer: where most of them are in a row
+  std::vector<char> may_begin_;            // by layer
+  std::vector<int> sizes_;                 // of meshes, in devices
+  std::vector<std::vector<int>> of_size_;  // ways
   std::vector<std::vector<std::vector<Choice>>> choices_;  // by size, in flight, layers
   std::vector<double> send_us_;  // by layer behind, sizes before and behind, whether hosts differ
   std::vector<std::vector<Entry>> best_;  // by number from the end; see At
