@@ -28,7 +28,7 @@ function(minka_module)
 endfunction()
 
 # minka_precompile(TARGET): a library, or a program that is no test, takes the headers that most of them include as they were read once.
-# Under sanitizers alone: a wheel takes from ccache what preset release compiled, which it does not find by a precompiled header of its own.
+# Under sanitizers alone, which build no benchmarks: a wheel takes from ccache what preset release compiled, which it does not find by a precompiled header of its own.
 function(minka_precompile target)
   if(NOT MINKA_PRECOMPILE OR NOT MINKA_SANITIZE)
     return()
@@ -43,12 +43,6 @@ function(minka_precompile target)
     target_precompile_headers(minka_headers PRIVATE
       <algorithm> <array> <cmath> <cstdint> <functional> <map> <memory> <numeric> <optional> <set> <span> <string> <string_view> <utility>
       <variant> <vector> <absl/status/statusor.h> <fmt/format.h>)
-  endif()
-  get_target_property(type ${target} TYPE)
-  if(type STREQUAL "EXECUTABLE" AND CMAKE_POSITION_INDEPENDENT_CODE)
-    # Programs would get -fPIE, and all need the same flags.
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target} PRIVATE -fPIC)
   endif()
   target_compile_options(${target} PRIVATE ${MINKA_PCH_FLAGS})
   target_precompile_headers(${target} REUSE_FROM minka_headers)
@@ -170,7 +164,6 @@ function(minka_benchmark)
   cmake_parse_arguments(B "" "NAME" "SOURCES;DEPS;LIBS;ARGS" ${ARGN})
   add_executable(${B_NAME} ${B_SOURCES})
   target_link_libraries(${B_NAME} PRIVATE ${B_DEPS} ${B_LIBS})
-  minka_precompile(${B_NAME})
   add_custom_target(run_${B_NAME} COMMAND ${B_NAME} ${B_ARGS}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} USES_TERMINAL)
   # Ninja runs what uses the terminal one by one; one that fails does not keep the others from running (-k 0).

@@ -3,7 +3,7 @@ option(MINKA_BUILD_TESTS "Build the tests" ON)
 option(MINKA_BUILD_BENCHMARKS "Build the benchmarks" ON)
 option(MINKA_PYTHON "Build the Python package's extension module; MINKA_PYTHON_VENV has nanobind" OFF)
 option(MINKA_BUILD_FUZZERS "Build the fuzz targets (clang only)" OFF)
-option(MINKA_PRECOMPILE "Read the headers that most sources include once for all of them, and those that most tests include" OFF)
+option(MINKA_PRECOMPILE "Read the headers that most tests include once for all of them, under sanitizers those of most other sources, too" OFF)
 # ccache keeps what includes a precompiled header only with these; -pthread because what links gRPC has it, and all flags have to be
 # equal.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -4,9 +4,10 @@
     LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1 NPROC=1 taskset -c 0 \
       build/venv-jax/bin/python benchmarks/prediction/operation_times.py build/dump/04-local.hlo.txt
 
-Compiles the program of one device by this environment's JAX, whose profiler names kernels, on one core as `taskset` gives it and with minka's allocator, without which new pages take a third of the time. Prices are of
-the last `minka profile` of this machine (or --profile FILE), for all of its devices on all cores, here for one of them. A kernel's price
-is that of the operations in it; of one that is in several kernels each has its part.
+Compiles the program of one device by this environment's JAX, whose profiler names kernels, on one core as `taskset` gives it and with
+minka's allocator, without which new pages take a third of the time. Prices are of the last `minka profile` of this machine (or --profile
+FILE), for all of its devices on all cores, here for one of them. A kernel's price is that of the operations in it; of one that is in several
+kernels each has its part.
 """
 
 import argparse
@@ -21,7 +22,6 @@ import statistics
 import subprocess
 import tempfile
 
-FOLDER = pathlib.Path(__file__).parent
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = ")
 METADATA = re.compile(r", metadata=\{[^}]*\}")
 # As minka compiles for processors (runtime/pjrt/platform.cc).
@@ -33,8 +33,8 @@ KINDS = {"while": "loop", "conditional": "branch", "convolution": "convolution",
          "sort": "sort", "select-and-scatter": "pooling", "reduce-window": "reduce", "rng-bit-generator": "random", "reduce": "reduce"}
 TRANSCENDENTAL = {"exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "erf", "power", "sine", "cosine", "rsqrt",
                   "sqrt", "cbrt", "tan", "atan2"}
-MOVES = {"parameter", "constant", "transpose", "copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "reverse", "broadcast", "reshape", "iota",
-         "bitcast", "convert"}
+MOVES = {"parameter", "constant", "transpose", "copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "reverse",
+         "broadcast", "reshape", "iota", "bitcast", "convert"}
 
 
 def with_names(text):
