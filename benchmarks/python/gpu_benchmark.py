@@ -8,17 +8,11 @@ steps, each on the state that the one before left. --update writes its row into 
 stay. On a machine that does nothing else.
 """
 
-import argparse
-import fnmatch
-import json
-import os
-import pathlib
 import statistics
-import subprocess
-import sys
 import time
 
-FOLDER = pathlib.Path(__file__).parent
+import row_by_row
+
 STEPS_PER_TURN = 5
 LOSS_TOLERANCE = 2e-2  # relative, after the first turn, of steps in bf16
 # JAX and minka's worker share the GPU's memory.
@@ -109,13 +103,8 @@ def measure(name, turns):
             "loss_difference": max(abs(loss - losses["jax"]) / abs(losses["jax"]) for loss in losses.values())}
 
 
-def measure_apart(name, turns):
-    done = subprocess.run([sys.executable, __file__, "--one", name, "--turns", str(turns)], env=os.environ | ENVIRONMENT,
-                          stdout=subprocess.PIPE, text=True)
-    rows = [line for line in done.stdout.splitlines() if line.startswith("row: ")]
-    if not rows:
-        sys.exit(f"{name}: exit code {done.returncode} without a row")
-    return {"name": name} | json.loads(rows[-1].removeprefix("row: "))
+def faults(row):
+    return [] if row["loss_difference"] <= LOSS_TOLERANCE else [f"losses differ by {row['loss_difference']:.1e}"]
 
 
 def page(rows):
@@ -131,34 +120,4 @@ def page(rows):
     return "\n".join(lines) + "\n"
 
 
-def update(row):
-    path = FOLDER / "gpu_results.json"
-    rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
-    rows[row["name"]] = row
-    lines = ",\n".join(" " + json.dumps(row) for row in rows.values())
-    path.write_text(f'{{"rows": [\n{lines}\n]}}\n')
-    (FOLDER / "gpu_results.md").write_text(page(list(rows.values())))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--filter", nargs="+", default=["*"], help="globs on names of models")
-    parser.add_argument("--turns", type=int, default=9, help="turns of five steps that are measured (default: 9)")
-    parser.add_argument("--update", action="store_true")
-    parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        return print("row: " + json.dumps(measure(args.one, args.turns)))
-    missed = 0
-    for name in models():
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in args.filter):
-            continue
-        row = measure_apart(name, args.turns)
-        print(json.dumps(row), flush=True)
-        missed += not row["loss_difference"] <= LOSS_TOLERANCE
-        if args.update:
-            update(row)
-    sys.exit(missed > 0)
-
-
-main()
+row_by_row.run(__file__, __doc__, "gpu_results", list(models()), measure, faults, page, ENVIRONMENT)

@@ -8,19 +8,13 @@ steps, each on the state that the one before left. --update writes its row into 
 stay. On a machine that does nothing else.
 """
 
-import argparse
 import collections
-import fnmatch
-import json
-import os
-import pathlib
 import re
 import statistics
-import subprocess
-import sys
 import time
 
-FOLDER = pathlib.Path(__file__).parent
+import row_by_row
+
 NUM_DEVICES, STEPS_PER_TURN = 8, 3
 GOAL_RATIO = 1.05
 LOSS_TOLERANCE = 2e-3  # relative, after the first turn; rounding grows from step to step
@@ -91,15 +85,6 @@ def measure(name, turns):
             "loss_difference": max(abs(loss - losses["data"]) / abs(losses["data"]) for loss in losses.values())}
 
 
-def measure_apart(name, turns):
-    done = subprocess.run([sys.executable, __file__, "--one", name, "--turns", str(turns)], env=os.environ | ENVIRONMENT,
-                          stdout=subprocess.PIPE, text=True)
-    rows = [line for line in done.stdout.splitlines() if line.startswith("row: ")]
-    if not rows:
-        sys.exit(f"{name}: exit code {done.returncode} without a row")
-    return {"name": name} | json.loads(rows[-1].removeprefix("row: "))
-
-
 def faults(row):
     """What of the goals the row misses."""
     found = [f"{ratio} {row[ratio]:.2f}" for ratio in ("ratio_to_runtime", "ratio_to_jax") if row[ratio] > GOAL_RATIO]
@@ -128,35 +113,4 @@ def page(rows):
     return "\n".join(lines + ["", "Goals that are missed:" if missed else "All goals are met.", ""] + missed) + "\n"
 
 
-def update(row):
-    path = FOLDER / "jit_results.json"
-    rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
-    rows[row["name"]] = row
-    kept = [rows[name] for name in names() if name in rows]
-    lines = ",\n".join(" " + json.dumps(row) for row in kept)
-    path.write_text(f'{{"rows": [\n{lines}\n]}}\n')
-    (FOLDER / "jit_results.md").write_text(page(kept))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--filter", nargs="+", default=["*"], help="globs on names of models")
-    parser.add_argument("--turns", type=int, default=9, help="turns of three steps that are measured (default: 9)")
-    parser.add_argument("--update", action="store_true")
-    parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        return print("row: " + json.dumps(measure(args.one, args.turns)))
-    missed = 0
-    for name in names():
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in args.filter):
-            continue
-        row = measure_apart(name, args.turns)
-        print(json.dumps(row), *(f"  missed: {fault}" for fault in faults(row)), sep="\n", flush=True)
-        missed += len(faults(row))
-        if args.update:
-            update(row)
-    sys.exit(missed > 0)
-
-
-main()
+row_by_row.run(__file__, __doc__, "jit_results", names(), measure, faults, page, ENVIRONMENT)
