@@ -226,11 +226,13 @@ class Training {
     if (request.cost_model.kind == CostModelKind::kMeasured && !request.cost_model.calibration) {
       Phase("profile");
       ASSIGN_OR_RETURN(const LocalDevices opened, devices.Get());
-      ASSIGN_OR_RETURN(request.cost_model.calibration,
-                       LoadOrProfile(opened, {.num_devices = options_.num_devices,
-                                              .on_progress = [&](std::string_view what, int, int) {
-                                                Phase(fmt::format("profile: {}", what));
-                                              }}));
+      ASSIGN_OR_RETURN(
+          request.cost_model.calibration,
+          LoadOrProfile(opened, {.num_devices = options_.num_devices,
+                                 .on_progress = [&](std::string_view what, int done, int total) {
+                                   Phase(fmt::format("profile of this machine, made once: {}/{} {}",
+                                                     done, total, what));
+                                 }}));
     }
     std::optional<Plan> data;
     if (!request.search.memory_limit_bytes && options_.memory_limit_of_data) {

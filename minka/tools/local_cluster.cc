@@ -25,6 +25,12 @@ absl::Status AddGpu(const pjrt::Client& client, PlanRequest& request) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<LocalDevices> Open(const std::string& plugin_path, const PlanRequest& request) {
+  return OpenLocalDevices({.num_devices = request.cluster.num_devices(),
+                           .plugin_path = plugin_path,
+                           .kind = request.cluster.platform()});
+}
+
 }  // namespace
 
 Platform PlatformOfLocal(std::string_view cluster) {
@@ -42,22 +48,23 @@ bool NeedsLocalDevices(const PlanningFlags& flags) {
   return flags.cost_model == "measured" || flags.cluster == kLocalCudaCluster;
 }
 
+absl::Status AddLocalGpus(const std::string& plugin_path, PlanRequest& request) {
+  if (request.cluster.name != kLocalCudaCluster) return absl::OkStatus();
+  ReportPhase("devices");
+  ASSIGN_OR_RETURN(const LocalDevices devices, Open(plugin_path, request));
+  return AddGpu(devices.client, request);
+}
+
 absl::Status AddLocalDevices(const std::string& plugin_path, PlanRequest& request) {
   const bool is_measured = request.cost_model.kind == CostModelKind::kMeasured &&
                            !request.cost_model.calibration.has_value();
-  const bool asks_for_gpu = request.cluster.name == kLocalCudaCluster;
-  if (!is_measured && !asks_for_gpu) return absl::OkStatus();
-  const int num_devices = request.cluster.num_devices();
-  ReportPhase(is_measured ? "profile" : "devices");
-  ASSIGN_OR_RETURN(const LocalDevices devices,
-                   OpenLocalDevices({.num_devices = num_devices,
-                                     .plugin_path = plugin_path,
-                                     .kind = request.cluster.platform()}));
-  if (asks_for_gpu) RETURN_IF_ERROR(AddGpu(devices.client, request));
-  if (!is_measured) return absl::OkStatus();
+  if (!is_measured) return AddLocalGpus(plugin_path, request);
+  ReportPhase("profile");
+  ASSIGN_OR_RETURN(const LocalDevices devices, Open(plugin_path, request));
+  if (request.cluster.name == kLocalCudaCluster) RETURN_IF_ERROR(AddGpu(devices.client, request));
   ASSIGN_OR_RETURN(
       request.cost_model.calibration,
-      LoadOrProfile(devices, {.num_devices = num_devices,
+      LoadOrProfile(devices, {.num_devices = request.cluster.num_devices(),
                               .on_progress = [](std::string_view what, int done, int total) {
                                 ReportPart(what);
                                 ShowStatus(

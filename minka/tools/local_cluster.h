@@ -20,10 +20,13 @@ Platform PlatformOfLocal(std::string_view cluster);
 // InvalidArgument, naming the command, for a cluster that is not this machine.
 absl::Status CheckRunsLocally(std::string_view command, const PlanningFlags& flags);
 
-// Fills in the GPUs of local-cuda, whose memory is the limit where the request has none, and where
-// measured costs are asked for an earlier profile of this machine, else a new one. Refuses the
-// cluster's rates for GPUs of which none are known. Loads a plugin for all that, so call it in a
+// Fills in the GPUs of local-cuda, whose memory is the limit where the request has none. Refuses
+// the cluster's rates for GPUs of which none are known. Loads a plugin for that, so call it in a
 // child process.
+absl::Status AddLocalGpus(const std::string& plugin_path, PlanRequest& request);
+
+// The same, and where measured costs are asked for an earlier profile of this machine, else a new
+// one, which takes minutes.
 absl::Status AddLocalDevices(const std::string& plugin_path, PlanRequest& request);
 
 }  // namespace minka

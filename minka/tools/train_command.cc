@@ -85,7 +85,8 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
     planning.num_devices = planning.cluster == kLocalCluster ? 8 : 1;
   }
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
-  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, options.request));
+  // The profile is Train's, which first refuses what it cannot do.
+  RETURN_IF_ERROR(AddLocalGpus(flags.plugin, options.request));
   if (options.memory_limit_of_data) options.request.search.memory_limit_bytes.reset();
   RETURN_IF_ERROR(CheckTraceFlag(flags.workers.trace, options.request.pipeline.has_value()));
   options.num_devices = options.request.cluster.num_devices();
