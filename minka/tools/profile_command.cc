@@ -21,7 +21,7 @@ struct ProfileFlags {
   std::optional<int> num_devices;
   std::string cluster = kLocalCluster;
   std::string plugin;
-  bool local = false, json = false;
+  bool local = false, cached = false, json = false;
 };
 
 std::string Describe(const Calibration& calibration, const std::string& path) {
@@ -95,12 +95,17 @@ absl::Status RunProfile(const ProfileFlags& flags) {
                                  ReportPart(what);
                                  ShowStatus(fmt::format("{}/{} {}", done, total, what));
                                }};
-  ASSIGN_OR_RETURN(const Calibration calibration, Profile(devices, options));
-  ClearStatus();
   const std::string path = CalibrationPath(devices, num_devices);
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  RETURN_IF_ERROR(WriteFile(path, calibration.ToJson()));
+  Calibration calibration;
+  if (flags.cached) {
+    ASSIGN_OR_RETURN(calibration, LoadOrProfile(devices, options));
+  } else {
+    ASSIGN_OR_RETURN(calibration, Profile(devices, options));
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    RETURN_IF_ERROR(WriteFile(path, calibration.ToJson()));
+  }
+  ClearStatus();
   return Print(flags.json ? calibration.ToJson() + "\n" : Describe(calibration, path));
 }
 
@@ -122,6 +127,8 @@ void AddProfileCommand(CLI::App& app, CommandLine& line) {
                       "Devices that run at once. Default: 8, or one GPU");
   command->add_option("--plugin", flags->plugin,
                       "PJRT plugin. Default: MINKA_PJRT_PLUGIN, else searched");
+  command->add_flag("--cached", flags->cached,
+                    "Print what is kept from an earlier run, and measure only if nothing is");
   command->add_flag("--json", flags->json, "Print one JSON object instead of tables");
   command->callback([flags, &line] {
     if (!IsChild()) {

@@ -36,7 +36,7 @@ def request_of(step: LoweredStep, method: Method, now: session.Session):
     from minka import _extension
     request = _extension.ParallelizeRequest()
     fields = method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": now.num_devices,
-                                     "gpu": now.gpu, "gpu_memory_bytes": now.gpu_memory_bytes,
+                                     "gpu": now.gpu, "gpu_memory_bytes": now.gpu_memory_bytes, "calibration": now.calibration,
                                      "hosts_path": now.hosts, "worker_binary": session.worker_binary(),
                                      "plugin_path": session.plugin_path(is_gpu=bool(now.gpu))}
     for name, value in fields.items():

@@ -65,6 +65,8 @@ def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str, de
     fields = method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": num_devices}
     if device is not None and device.platform == "gpu":
         fields |= {"gpu": device.device_kind, "gpu_memory_bytes": (device.memory_stats() or {}).get("bytes_limit", 0)}
+    if device is not None and not cluster and session.is_started() and session.current().num_devices == num_devices:
+        fields["calibration"] = session.current().calibration
     for name, value in fields.items():
         setattr(request, name, value)
     return _extension.plan_for_jax(request, cluster, device.platform if device else "")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minka import waiting
@@ -22,6 +23,7 @@ class Session:
     progress: bool = True
     gpu: str = ""  # what its driver calls the devices; empty: virtual ones
     gpu_memory_bytes: int = 0
+    calibration: str = ""  # of this machine, as `minka profile --json` prints it; empty: costs by roofline
     # By function, then by its static arguments. They end with the session, and the arrays' memory with the arrays.
     compiled: weakref.WeakKeyDictionary = field(default_factory=weakref.WeakKeyDictionary)
 
@@ -36,15 +38,38 @@ def _devices_of(hosts: str) -> int:
         raise invalid_argument(f"minka.init: {hosts} is no hosts file (docs/guides/pipelines.md): {error}") from error
 
 
-def _gpus() -> list[dict]:
-    """This machine's, as `minka devices --json` lists them: the plugin is loaded in a process of its own."""
-    command = [worker_binary(), "devices", "--json", "--cluster", "local-cuda"]
-    if plugin := plugin_path(is_gpu=True):
+def _asked_of_command(cluster: str, *arguments: str, on_wait: Callable[[], None] = lambda: None) -> str:
+    """What the command minka prints, which loads the plugin of the cluster in a process of its own."""
+    command = [worker_binary(), *arguments, "--json", "--cluster", cluster]
+    if plugin := plugin_path(is_gpu=cluster == "local-cuda"):
         command += ["--plugin", plugin]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+        try:
+            while True:
+                try:
+                    printed, errors = asked.communicate(timeout=0.5)
+                    break
+                except subprocess.TimeoutExpired:
+                    on_wait()
+        except BaseException:  # Ctrl-C in a notebook reaches this process alone
+            asked.terminate()
+            raise
     if asked.returncode:
-        raise failed_precondition(f"minka.init: {asked.stderr.rpartition('minka: ')[2].strip()}")
-    return json.loads(asked.stdout)["devices"]
+        raise failed_precondition(f"minka.init: {errors.rpartition('minka: ')[2].strip()}")
+    return printed
+
+
+def _gpus() -> list[dict]:
+    return json.loads(_asked_of_command("local-cuda", "devices"))["devices"]
+
+
+def _calibration(cluster: str, num_devices: int, shows_progress: bool) -> str:
+    progress = waiting.Progress("init", shows_progress)
+    try:
+        return _asked_of_command(cluster, "profile", "--cached", "--num-devices", str(num_devices),
+                                 on_wait=lambda: progress.show("profile of this machine, made once in about two minutes"))
+    finally:
+        progress.clear()
 
 
 def _warn_of_jax() -> None:
@@ -57,12 +82,15 @@ def _warn_of_jax() -> None:
                       "XLA_PYTHON_CLIENT_PREALLOCATE=false, before JAX is used", stacklevel=3)
 
 
-def init(num_devices: int | None = None, *, cluster: str = "local", hosts: str | pathlib.Path | None = None, progress: bool = True) -> None:
+def init(num_devices: int | None = None, *, cluster: str = "local", hosts: str | pathlib.Path | None = None,
+         cost_model: str = "roofline", progress: bool = True) -> None:
     """Takes so many devices of this machine, virtual ones (8 unless told) or GPUs (all); or those of workers that run already.
 
     cluster: "local" (this machine's cores) or "local-cuda" (its GPUs, whose plugin comes with jax[cuda13]).
     hosts: a hosts file as `minka run --hosts` takes it; mesh i runs on its worker i, and num_devices is those of all workers
         together unless told.
+    cost_model: what plans are chosen by: "roofline", the rates that are known of such devices, or "measured" on this machine, which
+        takes two minutes once and is kept in ~/.cache/minka (`minka profile` measures anew).
     progress: says on terminals and in notebooks what minka is at while it plans and compiles.
     Raises Error FAILED_PRECONDITION if that was done before and minka.shutdown was not called since, or there are no such GPUs;
     INVALID_ARGUMENT for a hosts file that cannot be read. Warns where JAX may hold the GPUs' memory.
@@ -72,6 +100,8 @@ def init(num_devices: int | None = None, *, cluster: str = "local", hosts: str |
         raise failed_precondition("minka.init was called before; call minka.shutdown() first")
     if cluster not in ("local", "local-cuda"):
         raise invalid_argument(f'minka.init: cluster is {cluster!r}; there are "local" and "local-cuda" (minka.jit plans for others)')
+    if cost_model not in ("roofline", "measured"):
+        raise invalid_argument(f'minka.init: cost_model is {cost_model!r}; there are "roofline" and "measured"')
     gpus = []
     if cluster == "local-cuda":
         if hosts is not None:
@@ -84,7 +114,8 @@ def init(num_devices: int | None = None, *, cluster: str = "local", hosts: str |
         num_devices = len(gpus) or (8 if hosts is None else _devices_of(str(hosts)))
     if num_devices < 1:
         raise invalid_argument(f"minka.init: num_devices is {num_devices}; at least 1 is needed")
-    _session = Session(num_devices, "" if hosts is None else str(hosts), progress)
+    calibration = _calibration(cluster, num_devices, progress) if cost_model == "measured" else ""
+    _session = Session(num_devices, "" if hosts is None else str(hosts), progress, calibration=calibration)
     if gpus:
         _session.gpu, _session.gpu_memory_bytes = gpus[0]["kind"], gpus[0]["memory_bytes"]
 

@@ -31,11 +31,19 @@ LayerChoice LayersOf(const ParallelizeRequest& request) {
 absl::StatusOr<Cluster> LocalClusterOf(const ParallelizeRequest& request) {
   if (request.gpu.empty()) return Cluster::Local(request.num_devices);
   Cluster cluster = Cluster::LocalCuda(request.num_devices);
-  if (cluster.SetGpu(request.gpu, request.gpu_memory_bytes)) return cluster;
+  const bool has_rates = cluster.SetGpu(request.gpu, request.gpu_memory_bytes);
+  if (has_rates || !request.calibration.empty()) return cluster;
   return NotFound(
-      "minka knows no rates of a {}, by which it could plan; minka.jit takes a file with them as "
-      "cluster",
+      "minka knows no rates of a {}, by which it could plan; minka.init(cost_model=\"measured\") "
+      "measures them, and minka.jit takes a file with them as cluster",
       request.gpu);
+}
+
+absl::StatusOr<CostModelChoice> CostsOf(const ParallelizeRequest& request) {
+  if (request.calibration.empty()) return CostModelChoice();
+  CostModelChoice costs{.kind = CostModelKind::kMeasured};
+  ASSIGN_OR_RETURN(costs.calibration, Calibration::FromJson(request.calibration));
+  return costs;
 }
 
 absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
@@ -79,7 +87,8 @@ absl::StatusOr<std::string> ExplainStep(const Step& step, const ParallelizeReque
                                         const std::stop_token& stop, const OnPhase& on_phase) {
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(asked));
   ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(asked));
-  ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, CostModelChoice()));
+  ASSIGN_OR_RETURN(const CostModelChoice costs, CostsOf(asked));
+  ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, costs));
   std::atomic<bool> cancelled = false;
   request.cancelled = &cancelled;
   const std::stop_callback cancel(stop, [&] { cancelled = true; });
@@ -123,10 +132,12 @@ absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const Parallelize
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
   ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(request));
+  ASSIGN_OR_RETURN(const CostModelChoice costs, CostsOf(request));
   ASSIGN_OR_RETURN(
       Parallelized run,
       Parallelize(step, cluster, method,
-                  {.plan_path = request.plan_path,
+                  {.cost_model = costs,
+                   .plan_path = request.plan_path,
                    .workers = WorkerOptions{.hosts_path = request.hosts_path,
                                             .binary = request.worker_binary,
                                             .plugin_path = request.plugin_path},
@@ -366,8 +377,8 @@ absl::StatusOr<std::unique_ptr<Follower>> Executable::Follow(
   ASSIGN_OR_RETURN(Step step, StepOfJax(request.hlo, request.description));
   const std::lock_guard lock(mutex_);
   ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(request));
-  ASSIGN_OR_RETURN(Evaluation evaluation,
-                   Evaluation::Create({.step = step}, run_, cluster, CostModelChoice()));
+  ASSIGN_OR_RETURN(const CostModelChoice costs, CostsOf(request));
+  ASSIGN_OR_RETURN(Evaluation evaluation, Evaluation::Create({.step = step}, run_, cluster, costs));
   return std::make_unique<Follower>(std::move(step), std::move(evaluation), *this);
 }
 

@@ -27,6 +27,7 @@ struct ParallelizeRequest {
   int num_devices = 0;
   std::string gpu;               // what its driver calls the devices; empty: virtual ones
   int64_t gpu_memory_bytes = 0;  // 0: not known
+  std::string calibration;       // as `minka profile --json` prints it; empty: costs by roofline
   std::string method;            // "shard", "data", "zero2", "zero3", "pipeline"
   std::string mesh;              // see MethodOptions
   int64_t num_micro_batches = 1;
@@ -48,8 +49,9 @@ struct ParallelizeRequest {
 };
 
 absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request);
-// This machine's devices. NotFound for GPUs of which no rates are known.
+// This machine's devices. NotFound for GPUs of which no rates are known and nothing was measured.
 absl::StatusOr<Cluster> LocalClusterOf(const ParallelizeRequest& request);
+absl::StatusOr<CostModelChoice> CostsOf(const ParallelizeRequest& request);
 
 // An array on the devices; empty once a step has consumed it.
 struct ArrayHandle {

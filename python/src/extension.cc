@@ -226,6 +226,7 @@ void BindRequest(nb::module_& module) {
       .def_rw("num_devices", &Request::num_devices)
       .def_rw("gpu", &Request::gpu)
       .def_rw("gpu_memory_bytes", &Request::gpu_memory_bytes)
+      .def_rw("calibration", &Request::calibration)
       .def_rw("method", &Request::method)
       .def_rw("mesh", &Request::mesh)
       .def_rw("num_micro_batches", &Request::num_micro_batches)

@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<JaxProgram>> JaxProgram::Create(const Parallelize
   ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
   ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
   ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(cluster_name, request));
-  ASSIGN_OR_RETURN(PlanRequest planned, RequestFor(cluster, method, /*cost_model=*/{}));
+  ASSIGN_OR_RETURN(const CostModelChoice costs, CostsOf(request));
+  ASSIGN_OR_RETURN(PlanRequest planned, RequestFor(cluster, method, costs));
   planned.options = {{"method", request.method}, {"frontend", "jax"}};
   ASSIGN_OR_RETURN(PlanResult found, PlanStep(step, planned));
 

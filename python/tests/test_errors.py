@@ -73,7 +73,8 @@ def test_planning_for_gpus_by_their_name(devices):
     now.gpu, now.gpu_memory_bytes = "NVIDIA H100 80GB HBM3", 73 << 30
     assert "step time" in scale.lower(STATE, BATCH).explain()
     now.gpu = "Tesla T4"
-    with refused("NOT_FOUND", "minka knows no rates of a Tesla T4, by which it could plan; minka.jit takes a file with them as cluster"):
+    with refused("NOT_FOUND", "minka knows no rates of a Tesla T4, by which it could plan; minka.init(cost_model=\"measured\") measures them, and "
+                              "minka.jit takes a file with them as cluster"):
         scale.lower(STATE, BATCH).explain()
 
 

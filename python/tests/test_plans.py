@@ -26,6 +26,10 @@ def test_a_saved_plan_runs_again(devices, tmp_path, method):
     assert_close(now, wanted_state, tolerance=0)
     assert again.plan.json["search_seconds"] == searched.plan.json["search_seconds"]
     assert str(again.plan) == str(searched.plan)
+    assert again.plan.step_time_us == searched.plan.step_time_us > 0
+    assert again.plan.peak_memory_bytes == searched.plan.peak_memory_bytes >= sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state)) / 4
+    assert again.plan.gap == searched.plan.gap
+    assert again.plan.gap is None or 0 <= again.plan.gap < 1
 
 
 def test_a_saved_plan_can_be_checked_and_explained(devices, tmp_path):
