@@ -58,6 +58,15 @@ def _jax_devices(count: int) -> list:
     return devices[:count]
 
 
+def _calibration(num_devices: int, device: jax.Device) -> str:
+    """What minka.init measured, if it was as many devices of the same kind."""
+    if not session.is_started():
+        return ""
+    now = session.current()
+    is_same = now.num_devices == num_devices and bool(now.gpu) == (device.platform == "gpu")
+    return now.calibration if is_same else ""
+
+
 def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str, device: jax.Device | None):
     """device: one of those that run the plan, whose compiler's forms are taken; None: they are not there."""
     from minka import _extension
@@ -65,8 +74,8 @@ def _plan(step: LoweredStep, method: OneMesh, num_devices: int, cluster: str, de
     fields = method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": num_devices}
     if device is not None and device.platform == "gpu":
         fields |= {"gpu": device.device_kind, "gpu_memory_bytes": (device.memory_stats() or {}).get("bytes_limit", 0)}
-    if device is not None and not cluster and session.is_started() and session.current().num_devices == num_devices:
-        fields["calibration"] = session.current().calibration
+    if device is not None and not cluster:
+        fields["calibration"] = _calibration(num_devices, device)
     for name, value in fields.items():
         setattr(request, name, value)
     return _extension.plan_for_jax(request, cluster, device.platform if device else "")
