@@ -220,12 +220,14 @@ class Training {
     if (request.cluster.device.name.empty()) {
       request.cluster = Cluster::Local(options_.num_devices);
     }
-    LazyLocalDevices devices({.num_devices = options_.num_devices,
-                              .plugin_path = options_.plugin_path,
-                              .kind = request.cluster.platform()});
+    const LocalDevicesOptions local{.num_devices = options_.num_devices,
+                                    .plugin_path = options_.plugin_path,
+                                    .kind = request.cluster.platform()};
+    LazyLocalDevices devices(local);
     if (request.cost_model.kind == CostModelKind::kMeasured && !request.cost_model.calibration) {
       Phase("profile");
-      ASSIGN_OR_RETURN(const LocalDevices opened, devices.Get());
+      // Closed behind it, so that no memory of a GPU is held where workers need it.
+      ASSIGN_OR_RETURN(const LocalDevices opened, OpenLocalDevices(local));
       ASSIGN_OR_RETURN(
           request.cost_model.calibration,
           LoadOrProfile(opened, {.num_devices = options_.num_devices,
