@@ -175,7 +175,7 @@ absl::StatusOr<MeshArray> ReceiveWhole(End& end, const ArrayLayout& layout) {
       std::make_shared<std::string>(static_cast<size_t>(layout.shape.num_bytes()), '\0');
   RETURN_IF_ERROR(end.Expect(0, *bytes));
   RETURN_IF_ERROR(end.Wait(0));
-  return PutArray(end.client(), layout, {layout.shape, bytes});
+  return PutArray(end.client(), layout, Literal{layout.shape, bytes});
 }
 
 absl::StatusOr<MeshArray> ReceiveTiles(End& end, const TilePlayer& tiles, BlockPool& pool) {

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <csignal>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -9,6 +10,7 @@
 #include "minka/driver/hosts.h"
 #include "minka/runtime/worker/progress_page.h"
 #include "minka/runtime/worker/serve.h"
+#include "minka/runtime/worker/shared_arena.h"
 #include "minka/runtime/worker/worker_process.h"
 #include "minka/tools/command.h"
 
@@ -33,12 +35,14 @@ absl::StatusOr<std::string> TokenOf(const WorkerCommandFlags& flags) {
 
 absl::Status RunWorker(const WorkerCommandFlags& flags) {
   ASSIGN_OR_RETURN(std::string token, TokenOf(flags));
+  ASSIGN_OR_RETURN(ProgressPage progress, ProgressPage::OfThisWorker());
+  ASSIGN_OR_RETURN(const std::optional<SharedArena> arena, SharedArena::OfThisWorker());
   const ServeOptions options{.listen = flags.listen,
                              .interface = flags.interface,
                              .token = std::move(token),
                              .version = MINKA_VERSION,
-                             .is_child = flags.is_child};
-  ASSIGN_OR_RETURN(ProgressPage progress, ProgressPage::OfThisWorker());
+                             .is_child = flags.is_child,
+                             .arena = arena ? &*arena : nullptr};
   std::signal(SIGINT, [](int) { is_over = true; });
   std::signal(SIGTERM, [](int) { is_over = true; });
   if (flags.is_child) {

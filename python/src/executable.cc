@@ -174,7 +174,7 @@ std::string ArrayHandle::ToString() const {
   return text;
 }
 
-absl::StatusOr<Literal> Executable::Value(int parameter, std::span<const uint8_t> bytes) const {
+absl::StatusOr<HostArray> Executable::View(int parameter, std::span<const uint8_t> bytes) const {
   const Computation& entry = given().module.entry_computation();
   const Shape& shape = entry.instructions[entry.parameters[parameter]].shape();
   if (static_cast<int64_t>(bytes.size()) != shape.num_bytes()) {
@@ -182,8 +182,14 @@ absl::StatusOr<Literal> Executable::Value(int parameter, std::span<const uint8_t
                            given().parameters[parameter].name, ToString(shape), shape.num_bytes(),
                            bytes.size());
   }
-  return Literal{shape, std::make_shared<const std::string>(
-                            reinterpret_cast<const char*>(bytes.data()), bytes.size())};
+  return HostArray(shape, {.bytes = {reinterpret_cast<const char*>(bytes.data()), bytes.size()}});
+}
+
+absl::StatusOr<Literal> Executable::Value(int parameter, std::span<const uint8_t> bytes) const {
+  ASSIGN_OR_RETURN(HostArray view, View(parameter, bytes));
+  return Literal{
+      std::move(view.shape),
+      std::make_shared<const std::string>(view.contents.bytes.data(), view.contents.bytes.size())};
 }
 
 std::vector<DistributedArray> Executable::TakeArrays(std::span<ArrayHandle* const> handles) const {
@@ -228,10 +234,16 @@ absl::Status Executable::CheckIsThere(std::span<ArrayHandle* const> handles,
 
 absl::StatusOr<ArrayHandle> Executable::Put(int parameter, std::span<const uint8_t> bytes) {
   const std::lock_guard lock(mutex_);
-  ASSIGN_OR_RETURN(const Literal value, Value(parameter, bytes));
   const std::vector<int>& numbers = rows().parameters[parameter];
-  const std::vector<Literal> parts = InRows({value}, {numbers});
   ArrayHandle handle{.owner = identity_, .parameter = parameter};
+  std::vector<HostArray> parts;
+  if (numbers.size() == 1) {
+    ASSIGN_OR_RETURN(HostArray whole, View(parameter, bytes));
+    parts.push_back(std::move(whole));
+  } else {
+    ASSIGN_OR_RETURN(const Literal value, Value(parameter, bytes));
+    for (const Literal& row : InRows({value}, {numbers})) parts.emplace_back(row);
+  }
   for (size_t row = 0; row < parts.size(); ++row) {
     ASSIGN_OR_RETURN(handle.parts.emplace_back(),
                      run_.runner().executor().Put(numbers[row], parts[row]));
@@ -243,14 +255,17 @@ absl::StatusOr<ArrayHandle> Executable::Put(int parameter, std::span<const uint8
 absl::StatusOr<std::vector<ArrayHandle>> Executable::Run(std::span<ArrayHandle* const> resident,
                                                          std::span<const StepInput> inputs) {
   const std::lock_guard lock(mutex_);
-  ParameterValues values(run_.step().parameters.size());
-  for (const StepInput& input : inputs) {
-    ASSIGN_OR_RETURN(values[rows().parameters[input.parameter].front()],
-                     Value(input.parameter, input.bytes));
-  }
   RETURN_IF_ERROR(CheckIsThere(resident, "an earlier step"));
+  std::vector<std::pair<int, DistributedArray>> put;  // by the parameter's number
+  for (const StepInput& input : inputs) {
+    const int number = rows().parameters[input.parameter].front();
+    ASSIGN_OR_RETURN(const HostArray value, View(input.parameter, input.bytes));
+    ASSIGN_OR_RETURN(DistributedArray array, run_.runner().executor().Put(number, value));
+    put.emplace_back(number, std::move(array));
+  }
   State state{.arrays = TakeArrays(resident)};
-  absl::StatusOr<std::vector<DistributedArray>> results = run_.runner().Launch(state, values);
+  for (auto& [number, array] : put) state.arrays[number] = std::move(array);
+  absl::StatusOr<std::vector<DistributedArray>> results = run_.runner().Launch(state, {});
   if (!results.ok()) {
     GiveBack(std::move(state.arrays), resident);
     return results.status();

@@ -140,6 +140,8 @@ class Executable {
   // Parameters and results are numbered as in it, but for those of run_.
   const Step& given() const { return run_.given(); }
   const StepRows& rows() const { return run_.rows(); }
+  // InvalidArgument: another number of bytes than the parameter has.
+  absl::StatusOr<HostArray> View(int parameter, std::span<const uint8_t> bytes) const;
   absl::StatusOr<Literal> Value(int parameter, std::span<const uint8_t> bytes) const;
   // By parameter of the step that runs.
   std::vector<DistributedArray> TakeArrays(std::span<ArrayHandle* const> handles) const;

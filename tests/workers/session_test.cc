@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <numeric>
 
 #include "minka/base/check.h"
+#include "minka/ir/hlo_proto.h"
 #include "minka/runtime/mesh/local_devices.h"
 #include "minka/runtime/mesh/step_runner.h"
 #include "small_pipeline.h"
@@ -151,6 +153,64 @@ TEST_P(WorkerSessionTest, AStepIsLaunchedWithoutWaiting) {
   ASSERT_TRUE(runner.executor().Wait().ok());
   EXPECT_EQ(runner.executor().times().us.size(), 1u);
 }
+
+// -x of a matrix of 400 KiB, by rows on two devices and by columns on two others.
+PipelineProgram Negations() {
+  PipelineProgram program;
+  const Shape shape{ElementType::kS32, {1024, 100}};
+  for (const char* const split : {"[x,-]", "[-,x]"}) {
+    MeshProgram& mesh = program.meshes.emplace_back(MeshProgram{.mesh = *Mesh::Parse("x=2")});
+    const Sharding sharding = *ParseSharding(split, mesh.mesh);
+    const std::string local = ToString(LocalShape(shape, sharding, mesh.mesh));
+    mesh.programs.push_back({.module = *ParseHloText(fmt::format(
+                                 "HloModule negation\n\nENTRY main {{\n  x = {} parameter(0)\n"
+                                 "  ROOT y = {} negate(x)\n}}\n",
+                                 local, local))});
+    mesh.slots = {{"x", shape, sharding}, {"y", shape, sharding}};
+    mesh.instructions = {RunInstruction{.arguments = {0}, .results = {1}}};
+  }
+  program.parameters = {{{0, 0}, {1, 0}}};
+  program.results = {{0, 1}, {1, 1}};
+  return program;
+}
+
+// Arrays of 64 KiB and more come in memory that a worker shares: whole, in pieces, or in no such
+// memory where there is too little.
+class ArenaTest : public testing::TestWithParam<size_t> {};
+
+// More of them than fit are on their way at once.
+TEST_P(ArenaTest, LargeArraysArriveWhole) {
+  auto workers = Workers::StartLocal({.num_devices = {2, 2},
+                                      .binary = MINKA_BINARY,
+                                      .version = MINKA_VERSION,
+                                      .arena_bytes = GetParam()});
+  ASSERT_TRUE(workers.ok()) << Message(workers.status());
+  auto executor = WorkerPipelineExecutor::Create(*workers, Negations());
+  ASSERT_TRUE(executor.ok()) << Message(executor.status());
+  std::vector<int32_t> numbers(1024 * 100);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  std::vector<std::vector<DistributedArray>> results;
+  for (int step = 0; step < 20; ++step) {
+    for (int32_t& number : numbers) ++number;
+    const HostArray value({ElementType::kS32, {1024, 100}},
+                          {.bytes = {reinterpret_cast<const char*>(numbers.data()),
+                                     numbers.size() * sizeof(int32_t)}});
+    DistributedArray argument = (*executor)->Put(0, value).value();
+    DistributedArray* const arguments[] = {&argument};
+    results.push_back((*executor)->Run(arguments).value());
+  }
+  for (int step = 0; step < 20; ++step) {
+    for (const DistributedArray& result : results[step]) {
+      const Literal found = result.ToHost().value();
+      const auto* const elements = reinterpret_cast<const int32_t*>(found.bytes->data());
+      for (int32_t i = 0; i < 1024 * 100; ++i) ASSERT_EQ(elements[i], -(i + step + 1));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ArenaTest,
+                         testing::Values(0, 200'000, 1'000'000, SharedArena::kDefaultCapacity),
+                         [](const auto& info) { return fmt::format("of{}", info.param); });
 
 INSTANTIATE_TEST_SUITE_P(All, WorkerSessionTest, testing::Values(Kind::kWorkers),
                          [](const auto&) { return "workers"; });

@@ -20,6 +20,18 @@ bool IsCut(const Shape& shape, const Shape& cut) {
   return false;
 }
 
+// What a device gets of a whole array: in place where its part lies in one piece.
+pjrt::LentContents PartOfContents(const pjrt::LentContents& whole, const ArrayLayout& layout,
+                                  int device) {
+  const auto& [shape, sharding, mesh, first_device] = layout;
+  if (const auto piece = PartInOnePiece(shape, sharding, mesh, device)) {
+    return {whole.bytes.subspan(piece->begin, piece->size), whole.owner};
+  }
+  auto part = std::make_shared<const std::string>(
+      TakePart({whole.bytes.data(), whole.bytes.size()}, shape, sharding, mesh, device));
+  return {*part, part};
+}
+
 }  // namespace
 
 absl::Status CheckShape(const Shape& wanted, const Shape& given) {
@@ -44,17 +56,15 @@ Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
 }
 
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
-                                   const Literal& value) {
+                                   const HostArray& value) {
   const auto& [shape, sharding, mesh, first_device] = layout;
   RETURN_IF_ERROR(CheckShape(shape, value.shape));
   const Shape local = LocalShape(shape, sharding, mesh);
-  const bool is_whole = local == shape;
   MeshArray array;
   for (int device = 0; device < mesh.num_devices(); ++device) {
-    const std::string part =
-        is_whole ? std::string() : TakePart(*value.bytes, shape, sharding, mesh, device);
-    ASSIGN_OR_RETURN(pjrt::Buffer buffer, client.CopyFromHost(first_device + device, local,
-                                                              is_whole ? *value.bytes : part));
+    ASSIGN_OR_RETURN(pjrt::Buffer buffer,
+                     client.CopyFromHost(first_device + device, local,
+                                         PartOfContents(value.contents, layout, device)));
     array.parts.push_back(std::move(buffer));
   }
   return array;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "minka/ir/literal.h"
 #include "minka/ir/shape.h"
+#include "minka/runtime/mesh/host_array.h"
 #include "minka/runtime/pjrt/client.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/sharding.h"
@@ -37,7 +38,7 @@ Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
                 std::vector<std::string> parts);
 // Copies a whole array to the devices; InvalidArgument as CheckShape.
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
-                                   const Literal& value);
+                                   const HostArray& value);
 // The whole array.
 absl::StatusOr<Literal> GetArray(const ArrayLayout& layout, const MeshArray& array);
 

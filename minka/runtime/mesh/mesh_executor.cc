@@ -28,7 +28,7 @@ ArrayLayout MeshExecutor::ResultLayout(int result) const {
   return {signature_.results[result], signature_.result_shardings[result], mesh_};
 }
 
-absl::StatusOr<DistributedArray> MeshExecutor::Put(int parameter, const Literal& value) {
+absl::StatusOr<DistributedArray> MeshExecutor::Put(int parameter, const HostArray& value) {
   ArrayLayout layout = ParameterLayout(parameter);
   absl::StatusOr<MeshArray> array = PutArray(client_, layout, value);
   if (!array.ok()) return WithContext(array.status(), fmt::format("parameter {}", parameter));

@@ -31,7 +31,7 @@ class MeshExecutor : public StepExecutor {
   int NumPlaces(int) const override { return 1; }
   int num_results() const override { return static_cast<int>(signature_.results.size()); }
 
-  absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) override;
+  absl::StatusOr<DistributedArray> Put(int parameter, const HostArray& value) override;
   absl::StatusOr<std::vector<DistributedArray>> Restore(
       CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) override;
   absl::StatusOr<std::vector<DistributedArray>> Run(

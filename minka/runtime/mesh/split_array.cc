@@ -18,6 +18,22 @@ std::string TakePart(std::string_view whole, const Shape& shape, const Sharding&
   return part;
 }
 
+std::optional<ArrayPiece> PartInOnePiece(const Shape& shape, const Sharding& sharding,
+                                         const Mesh& mesh, int64_t device) {
+  const Box held = PartOf(shape, sharding, mesh, device);
+  int64_t begin = 0;
+  // Of every dimension before one that is cut there may be one position only.
+  bool is_cut = false;
+  for (int dim = shape.rank() - 1; dim >= 0; --dim) {
+    if (is_cut && held.size(dim) != 1) return std::nullopt;
+    is_cut = is_cut || held.size(dim) != shape.dims[dim];
+  }
+  for (int dim = 0; dim < shape.rank(); ++dim) begin = begin * shape.dims[dim] + held.begin[dim];
+  const int64_t element_bytes = ElementBytes(shape.type);
+  return ArrayPiece{.begin = static_cast<size_t>(begin * element_bytes),
+                    .size = static_cast<size_t>(held.num_elements() * element_bytes)};
+}
+
 void PutPart(std::string_view part, const Shape& shape, const Sharding& sharding, const Mesh& mesh,
              int64_t device, std::span<char> whole) {
   const Box all = BoxOf(shape), held = PartOf(shape, sharding, mesh, device);

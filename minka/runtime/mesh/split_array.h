@@ -2,6 +2,8 @@
 // and row-major.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +18,13 @@ namespace minka {
 // The device's part. Precondition: a valid sharding, nothing partial.
 std::string TakePart(std::string_view whole, const Shape& shape, const Sharding& sharding,
                      const Mesh& mesh, int64_t device);
+
+// Where the device's part lies in the whole, in bytes, if in one piece. Precondition as TakePart.
+struct ArrayPiece {
+  size_t begin = 0, size = 0;
+};
+std::optional<ArrayPiece> PartInOnePiece(const Shape& shape, const Sharding& sharding,
+                                         const Mesh& mesh, int64_t device);
 
 // Writes the device's part to its place in `whole`, which has the array's size.
 void PutPart(std::string_view part, const Shape& shape, const Sharding& sharding, const Mesh& mesh,

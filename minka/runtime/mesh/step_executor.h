@@ -46,7 +46,7 @@ class StepExecutor {
   virtual int NumPlaces(int parameter) const = 0;
 
   // Copies a whole array to the devices as the parameter wants it; see PutArray.
-  virtual absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) = 0;
+  virtual absl::StatusOr<DistributedArray> Put(int parameter, const HostArray& value) = 0;
 
   // What was put goes on its way now, not only with the next run.
   virtual void Flush() {}

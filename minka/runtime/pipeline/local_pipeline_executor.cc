@@ -1,7 +1,7 @@
 #include "minka/runtime/pipeline/local_pipeline_executor.h"
 
-#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <span>
 #include <string>
@@ -30,7 +30,7 @@ class Mailbox : public MeshChannels {
   absl::Status Wait(int channel) override {
     std::deque<Message>& sent = channels_[channel].sent;
     std::deque<std::span<char>>& expected = channels_[channel].expected;
-    std::ranges::copy(sent.front().bytes, expected.front().begin());
+    std::memcpy(expected.front().data(), sent.front().bytes.data(), sent.front().bytes.size());
     sent.pop_front();
     expected.pop_front();
     return absl::OkStatus();
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<LocalPipelineExecutor>> LocalPipelineExecutor::Cr
   return executor;
 }
 
-absl::StatusOr<DistributedArray> LocalPipelineExecutor::Put(int parameter, const Literal& value) {
+absl::StatusOr<DistributedArray> LocalPipelineExecutor::Put(int parameter, const HostArray& value) {
   auto storage = std::make_shared<LocalStorage>();
   for (const MeshSlot& at : program().parameters[parameter]) {
     absl::StatusOr<MeshArray> array = PutArray(client_, LayoutOf(at), value);
@@ -113,6 +113,7 @@ absl::StatusOr<std::vector<DistributedArray>> LocalPipelineExecutor::Run(
     players_[mesh].Begin(by_mesh[mesh], is_tracing_);
   }
   RETURN_IF_ERROR(PlayAll());
+  for (MeshPlayer& player : players_) RETURN_IF_ERROR(Await(player.TakeUnfinished()));
   if (is_tracing_) {
     trace_.clear();
     for (const MeshPlayer& player : players_) trace_.push_back(player.trace());

@@ -23,7 +23,7 @@ class LocalPipelineExecutor : public PipelineExecutor {
   static absl::StatusOr<std::unique_ptr<LocalPipelineExecutor>> Create(const pjrt::Client& client,
                                                                        PipelineProgram program);
 
-  absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) override;
+  absl::StatusOr<DistributedArray> Put(int parameter, const HostArray& value) override;
   absl::StatusOr<std::vector<DistributedArray>> Restore(
       CheckpointReader& checkpoint, std::span<const TensorOfParameter> tensors) override;
   absl::StatusOr<std::vector<DistributedArray>> Run(

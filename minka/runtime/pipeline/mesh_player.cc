@@ -31,6 +31,14 @@ Literal NumberLiteral(int32_t number) {
 
 }  // namespace
 
+absl::Status Await(std::span<const UnfinishedRun> runs) {
+  absl::Status first;
+  for (const UnfinishedRun& run : runs) {
+    first.Update(WithContext(run.done.Await(), run.program));
+  }
+  return first;
+}
+
 MeshPlayer::MeshPlayer(pjrt::Client client, MeshProgram program, int first_device)
     : client_(std::move(client)), program_(std::move(program)), first_device_(first_device) {
   PrepareTransfers();
@@ -175,7 +183,14 @@ absl::Status MeshPlayer::RunProgram(const RunInstruction& run) {
     }
   }
   ASSIGN_OR_RETURN(pjrt::Launch launch, executable.Execute(buffers));
-  RETURN_IF_ERROR(WithContext(launch.Await(), executable.name()));
+  // XLA's CPU devices run nothing beside a program of several devices, and threads of theirs wait.
+  if (client_.kind() == Platform::kCpu || is_traced_) {
+    RETURN_IF_ERROR(WithContext(launch.Await(), executable.name()));
+  } else {
+    for (pjrt::Event& done : launch.completions) {
+      unfinished_.push_back({executable.name(), std::move(done)});
+    }
+  }
   for (size_t i = 0; i < run.results.size(); ++i) {
     auto array = std::make_shared<MeshArray>();
     for (std::vector<pjrt::Buffer>& of_device : launch.results) {

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +30,15 @@ struct SlotArray {
   std::shared_ptr<MeshArray> array;
 };
 
+// A run of a program that may go on.
+struct UnfinishedRun {
+  std::string program;
+  pjrt::Event done;  // of one device
+};
+
+// The error of the first that failed; blocks until all are done.
+absl::Status Await(std::span<const UnfinishedRun> runs);
+
 // A step is Begin, Execute of every instruction in its order, Result as often as wanted, End.
 // Move-only; not thread-safe.
 class MeshPlayer {
@@ -39,14 +50,18 @@ class MeshPlayer {
   // Puts the arrays into slots that no instruction fills; those that the list donates are consumed.
   // A traced step notes when its instructions run.
   void Begin(std::span<const SlotArray> arguments, bool is_traced);
-  // Waits until the devices are done with it. FailedPrecondition: a slot that it reads is empty.
-  // The same channels for all instructions of a step; after an error they go before this or End.
+  // Waits until the devices are done with it, but for runs on devices that queue programs (no
+  // CPUs), in a step that is not traced: those may go on. FailedPrecondition: a slot that it reads
+  // is empty. The same channels for all instructions of a step; after an error they go before this
+  // or End.
   absl::Status Execute(size_t instruction, MeshChannels& channels);
   // What lies in the slot now. An argument that is handed through is the same array; of one that
   // the step made, every call but the first copies. FailedPrecondition: the slot is empty.
   absl::StatusOr<std::shared_ptr<MeshArray>> Result(int slot);
-  // Empties all slots. What was sent may still be on its way.
+  // Empties all slots. What was sent may still be on its way, and runs may go on.
   void End();
+  // The runs that Execute has not waited for since the last call.
+  std::vector<UnfinishedRun> TakeUnfinished() { return std::exchange(unfinished_, {}); }
 
   // Of the step that is, or was, traced.
   const std::vector<InstructionTime>& trace() const { return trace_; }
@@ -87,6 +102,7 @@ class MeshPlayer {
   std::vector<TilePlayer::Incoming> incoming_;  // those that were expected and not received yet
   size_t num_expected_ = 0;                     // of receives_, in this step
   std::vector<ContentsOfSlot> slots_;
+  std::vector<UnfinishedRun> unfinished_;
   bool is_traced_ = false;
   std::vector<InstructionTime> trace_;
 };

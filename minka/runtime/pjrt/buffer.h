@@ -30,10 +30,10 @@ enum class Metering {
   kByLaunch,  // the launch that makes it, together with its temporary bytes
 };
 
-// A buffer's contents in memory of this process, dense and row-major as in Client::CopyFromHost.
+// An array's contents in memory of this process, dense and row-major as in Client::CopyFromHost.
 struct LentContents {
   std::span<const char> bytes;
-  std::shared_ptr<const void> owner;  // keeps them as they are, whatever happens to the buffer
+  std::shared_ptr<const void> owner;  // keeps them as they are
 };
 
 // Owns a PJRT buffer; move-only. A moved-from buffer is deleted and has no shape. Its contents may

@@ -124,25 +124,39 @@ MemoryMeter& Client::meter() const { return *state_->meter; }
 
 absl::StatusOr<Buffer> Client::CopyFromHost(int device, const Shape& shape,
                                             std::string_view bytes) const {
+  return CopyFromHost(device, shape, LentContents{.bytes = bytes});
+}
+
+absl::StatusOr<Buffer> Client::CopyFromHost(int device, const Shape& shape,
+                                            LentContents contents) const {
   if (device < 0 || device >= num_devices())
     return InvalidArgument("device {} of a client with {} devices", device, num_devices());
   ASSIGN_OR_RETURN(const PJRT_Buffer_Type type, ToPjrtType(shape.type));
-  if (static_cast<int64_t>(bytes.size()) != shape.num_bytes())
+  if (static_cast<int64_t>(contents.bytes.size()) != shape.num_bytes())
     return InvalidArgument("{} takes {} bytes, not {}", ToString(shape), shape.num_bytes(),
-                           bytes.size());
+                           contents.bytes.size());
+  // A copy within this process's memory is done in this thread: no other one need be free for it.
+  const bool may_be_read_later = contents.owner != nullptr && state_->kind != Platform::kCpu;
   auto args = Arguments<PJRT_Client_BufferFromHostBuffer_Args>();
   args.client = state_->client;
-  args.data = bytes.data();
+  args.data = contents.bytes.data();
   args.type = type;
   args.dims = shape.dims.data();
   args.num_dims = shape.dims.size();
-  args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
+  args.host_buffer_semantics = may_be_read_later
+                                   ? PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes
+                                   : PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
   args.device = state_->handles[device];
   RETURN_IF_ERROR(Call(state_->api, &PJRT_Api::PJRT_Client_BufferFromHostBuffer, args));
-  // The plugin has its copy already; the event only has to be released.
   const Event done_with_host_buffer(state_->api, args.done_with_host_buffer);
-  return Buffer(state_, args.buffer, device, std::make_shared<const Shape>(shape),
+  Buffer buffer(state_, args.buffer, device, std::make_shared<const Shape>(shape),
                 Metering::kByBuffer);
+  if (may_be_read_later) {
+    // Whether it went well is said where the buffer is used.
+    RETURN_IF_ERROR(done_with_host_buffer.OnReady(
+        [owner = std::move(contents.owner)](const absl::Status&) mutable { owner.reset(); }));
+  }
+  return buffer;
 }
 
 absl::StatusOr<Buffer> Client::Adopt(int device, const Shape& shape,

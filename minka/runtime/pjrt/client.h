@@ -61,6 +61,9 @@ class Client {
   // Multi-byte elements are little endian; predicates and types narrower than a byte take one byte
   // each, of which on the way back only the type's low bits count.
   absl::StatusOr<Buffer> CopyFromHost(int device, const Shape& shape, std::string_view bytes) const;
+  // The same of contents that stay as they are until their owner is dropped, on any thread: a
+  // device with memory of its own may read them later.
+  absl::StatusOr<Buffer> CopyFromHost(int device, const Shape& shape, LentContents contents) const;
   // The same of what `memory` holds, without a copy where devices use this process's memory; it
   // must be aligned to kAlignment, is the device's from now on, and is let go, on any thread, once
   // the device needs it no more.

@@ -1,23 +1,15 @@
 #include "minka/runtime/worker/progress_page.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <atomic>
-#include <cerrno>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <new>
-#include <string_view>
-#include <system_error>
+#include <utility>
 
 #include "minka/base/status.h"
 
 namespace minka {
 namespace {
 
+constexpr const char* kPageName = "minka progress page";
 constexpr size_t kPageBytes = 4096;
 constexpr uint64_t kPageMagic = 0x31676f72706b6e6d;  // "mnkprog1"; another layout is another number
 
@@ -60,65 +52,32 @@ std::string ToString(const WorkerProgress& progress) {
 }
 
 absl::StatusOr<ProgressPage> ProgressPage::Create() {
-  FileDescriptor file(::memfd_create("minka progress", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Sealed: a worker that cuts the file would end its driver by SIGBUS.
-  if (file.number() < 0 || ::ftruncate(file.number(), kPageBytes) != 0 ||
-      ::fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Unavailable("cannot make shared memory: {}", std::strerror(errno));
-  }
-  const Shared empty;
-  if (::pwrite(file.number(), &empty.magic, sizeof(empty.magic), 0) != sizeof(empty.magic)) {
-    return Unavailable("cannot write shared memory: {}", std::strerror(errno));
-  }
-  return Map(std::move(file));
+  ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create(kPageName, kPageBytes));
+  new (memory.data()) Shared;
+  return Check(std::move(memory));
 }
 
 absl::StatusOr<ProgressPage> ProgressPage::OfThisWorker() {
-  const char* const variable = std::getenv(kProgressPageVariable);
-  if (variable == nullptr) return Create();
-  const std::string_view text = variable;
-  int number = -1;
-  const auto [end, error] = std::from_chars(text.begin(), text.end(), number);
-  if (error != std::errc() || end != text.end() || number < 0) {
-    return InvalidArgument("{}={} names no file", kProgressPageVariable, text);
-  }
-  ::fcntl(number, F_SETFD, FD_CLOEXEC);
-  return Map(FileDescriptor(number));
+  ASSIGN_OR_RETURN(FileDescriptor file, SharedMemory::HandedDown(kProgressPageVariable));
+  return file.number() < 0 ? Create() : Map(std::move(file));
 }
 
 absl::StatusOr<ProgressPage> ProgressPage::Map(FileDescriptor file) {
-  struct stat about = {};
-  if (::fstat(file.number(), &about) != 0) {
-    return InvalidArgument("the progress page cannot be read: {}", std::strerror(errno));
-  }
-  if (about.st_size != kPageBytes) {
-    return InvalidArgument("the progress page has {} bytes, not {}", about.st_size, kPageBytes);
-  }
-  void* const address =
-      ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
-  if (address == MAP_FAILED) {
-    return InvalidArgument("the progress page cannot be mapped: {}", std::strerror(errno));
+  ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(std::move(file), kPageName));
+  return Check(std::move(memory));
+}
+
+absl::StatusOr<ProgressPage> ProgressPage::Check(SharedMemory memory) {
+  if (memory.size() != kPageBytes) {
+    return InvalidArgument("the {} has {} bytes, not {}", kPageName, memory.size(), kPageBytes);
   }
   ProgressPage page;
-  page.file_ = std::move(file);
-  page.shared_ = std::launder(static_cast<Shared*>(address));
+  page.shared_ = std::launder(reinterpret_cast<Shared*>(memory.data()));
+  page.memory_ = std::move(memory);
   if (page.shared_->magic != kPageMagic) {
-    return InvalidArgument("the progress page is that of another version of minka");
+    return InvalidArgument("the {} is that of another version of minka", kPageName);
   }
   return page;
-}
-
-ProgressPage::ProgressPage(ProgressPage&& other) noexcept
-    : file_(std::move(other.file_)), shared_(std::exchange(other.shared_, nullptr)) {}
-
-ProgressPage& ProgressPage::operator=(ProgressPage&& other) noexcept {
-  std::swap(file_, other.file_);
-  std::swap(shared_, other.shared_);
-  return *this;
-}
-
-ProgressPage::~ProgressPage() {
-  if (shared_ != nullptr) ::munmap(shared_, kPageBytes);
 }
 
 void ProgressPage::Note(WorkerActivity activity, uint64_t program) {

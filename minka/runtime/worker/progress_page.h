@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "minka/runtime/worker/file_descriptor.h"
+#include "minka/runtime/worker/shared_memory.h"
 
 namespace minka {
 
@@ -46,12 +47,9 @@ class ProgressPage {
   static absl::StatusOr<ProgressPage> Map(FileDescriptor file);
 
   ProgressPage() = default;  // none: to be assigned to
-  ProgressPage(ProgressPage&& other) noexcept;
-  ProgressPage& operator=(ProgressPage&& other) noexcept;
-  ~ProgressPage();
 
   // To be handed down; closed by exec otherwise.
-  int file() const { return file_.number(); }
+  int file() const { return memory_.file(); }
 
   void Note(WorkerActivity activity, uint64_t program = 0);
   // kStepping, at instruction 0.
@@ -62,7 +60,9 @@ class ProgressPage {
  private:
   struct Shared;
 
-  FileDescriptor file_;
+  static absl::StatusOr<ProgressPage> Check(SharedMemory memory);
+
+  SharedMemory memory_;
   Shared* shared_ = nullptr;
 };
 

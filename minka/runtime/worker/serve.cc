@@ -64,16 +64,25 @@ class RequestQueue {
     changed_.notify_all();
   }
 
-  // False: no more will come.
+  // None after Wake. False: no more will come.
   bool Pop(worker::Requests& requests) {
+    requests.Clear();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !queue_.empty() || is_closed_; });
+    changed_.wait(lock, [&] { return !queue_.empty() || is_woken_ || is_closed_; });
+    if (std::exchange(is_woken_, false)) return true;
     if (queue_.empty()) return false;
     requests = std::move(queue_.front());
     queue_.pop_front();
     bytes_ -= requests.ByteSizeLong();
     changed_.notify_all();
     return true;
+  }
+
+  // From any thread: Pop returns.
+  void Wake() {
+    const std::lock_guard lock(mutex_);
+    is_woken_ = true;
+    changed_.notify_all();
   }
 
   void Close() {
@@ -87,7 +96,7 @@ class RequestQueue {
   std::condition_variable changed_;
   std::deque<worker::Requests> queue_;
   size_t bytes_ = 0;
-  bool is_closed_ = false;
+  bool is_woken_ = false, is_closed_ = false;
 };
 
 std::string_view ValueOf(const grpc::ServerContext& context, const char* key) {
@@ -183,25 +192,28 @@ class WorkerService : public worker::Worker::Service {
   }
 
   absl::Status RunSession(ServerStream& stream) {
-    WorkerSession session(interface_, progress_,
-                          [&](const worker::Reply& reply) { return stream.Write(reply); });
-    RequestQueue queue;
+    const auto queue = std::make_shared<RequestQueue>();
+    WorkerSession session(
+        interface_, progress_, options_.arena,
+        [&](const worker::Reply& reply) { return stream.Write(reply); },
+        [queue] { queue->Wake(); });
     std::thread reader([&] {
       worker::Requests requests;
-      while (stream.Read(&requests)) queue.Push(std::move(requests));
+      while (stream.Read(&requests)) queue->Push(std::move(requests));
       // The driver is gone, or wants no more.
-      queue.Close();
+      queue->Close();
       session.Cancel();
     });
     absl::Status status;
     worker::Requests requests;
     progress_.Note(WorkerActivity::kWaiting);
-    while (status.ok() && queue.Pop(requests)) {
+    while (status.ok() && queue->Pop(requests)) {
       for (const worker::Request& request : requests.requests()) {
         status = session.Handle(request);
         if (!status.ok()) break;
       }
-      progress_.Note(WorkerActivity::kWaiting);
+      if (status.ok()) status = session.AnswerFinishedSteps();
+      if (!session.HasUnfinishedSteps()) progress_.Note(WorkerActivity::kWaiting);
     }
     if (!status.ok()) {
       worker::Reply reply;
@@ -210,7 +222,7 @@ class WorkerService : public worker::Worker::Service {
       stream.Write(reply);
     }
     // A driver that is told of an error ends the stream.
-    queue.Close();
+    queue->Close();
     reader.join();
     return status;
   }

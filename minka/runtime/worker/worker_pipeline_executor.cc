@@ -9,7 +9,6 @@
 #include "minka/base/check.h"
 #include "minka/base/status.h"
 #include "minka/runtime/worker/program_proto.h"
-#include "minka/runtime/worker/wire.h"
 
 namespace minka {
 namespace {
@@ -69,20 +68,6 @@ const WorkerStorage& StorageOf(const DistributedArray& array, const Workers& wor
   MINKA_CHECK(storage != nullptr && storage->workers.get() == &workers,
               "{} does not lie on these workers", array.ToString());
   return *storage;
-}
-
-void PutOnWorker(Workers& workers, uint64_t program, const MeshSlot& at, uint64_t number,
-                 const std::string& bytes) {
-  for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += kPieceBytes) {
-    worker::Request request;
-    worker::Put& put = *request.mutable_put();
-    put.set_array(number);
-    put.set_program(program);
-    put.set_slot(at.slot);
-    put.set_bytes(bytes.substr(begin, kPieceBytes));
-    put.set_is_last(begin + kPieceBytes >= bytes.size());
-    workers.Tell(at.mesh, std::move(request));
-  }
 }
 
 }  // namespace
@@ -164,14 +149,19 @@ absl::StatusOr<std::string> WorkerPipelineExecutor::OptimizedModule(int mesh, in
   return module;
 }
 
-absl::StatusOr<DistributedArray> WorkerPipelineExecutor::Put(int parameter, const Literal& value) {
+absl::StatusOr<DistributedArray> WorkerPipelineExecutor::Put(int parameter,
+                                                             const HostArray& value) {
   ArrayLayout layout = ParameterLayout(parameter);
   const absl::Status fits = CheckShape(layout.shape, value.shape);
   if (!fits.ok()) return WithContext(fits, fmt::format("parameter {}", parameter));
   auto storage = std::make_shared<WorkerStorage>(workers_);
   for (const MeshSlot& at : program().parameters[parameter]) {
     storage->places.push_back({at.mesh, workers_->NewNumber()});
-    PutOnWorker(*workers_, number_, at, storage->places.back().array, *value.bytes);
+    worker::Put put;
+    put.set_array(storage->places.back().array);
+    put.set_program(number_);
+    put.set_slot(at.slot);
+    workers_->Put(at.mesh, put, value.contents.bytes);
   }
   RETURN_IF_ERROR(workers_->status());
   return DistributedArray(std::move(layout), std::move(storage));

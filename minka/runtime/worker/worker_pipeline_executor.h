@@ -26,7 +26,7 @@ class WorkerPipelineExecutor : public PipelineExecutor {
       std::shared_ptr<Workers> workers, PipelineProgram program);
   ~WorkerPipelineExecutor() override;
 
-  absl::StatusOr<DistributedArray> Put(int parameter, const Literal& value) override;
+  absl::StatusOr<DistributedArray> Put(int parameter, const HostArray& value) override;
   void Flush() override { workers_->Flush(); }
   absl::StatusOr<std::vector<StoredFile>> Store(std::span<const FileOfTiles> files) override;
   absl::StatusOr<std::vector<DistributedArray>> Restore(

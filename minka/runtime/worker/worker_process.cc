@@ -25,7 +25,8 @@ namespace {
 constexpr std::string_view kHandshake = "minka worker listens on ";
 constexpr size_t kKeptBytes = 64 << 10;
 constexpr std::chrono::milliseconds kTimeToEnd{1000};
-constexpr int kProgressFile = 3;  // in the worker, behind the standard ones
+// In the worker, behind the standard ones.
+constexpr int kProgressFile = 3, kArenaFile = 4, kLastFile = kArenaFile;
 constexpr size_t kMaxTokenBytes = 4096;
 
 // A worker before it is one. All is prepared, because between vfork and exec only what is
@@ -34,8 +35,8 @@ struct ChildPlan {
   const char* executable = nullptr;
   char* const* arguments = nullptr;
   char* const* environment = nullptr;
-  const cpu_set_t* cpus = nullptr;                // null: all
-  std::array<int, kProgressFile + 1> files = {};  // to become 0, 1, ...
+  const cpu_set_t* cpus = nullptr;            // null: all
+  std::array<int, kLastFile + 1> files = {};  // to become 0, 1, ...
   pid_t parent = 0;
 };
 
@@ -68,16 +69,16 @@ void ResetSignals() {
   // A group of its own: Ctrl-C is for the driver, which ends its workers.
   ::setpgid(0, 0);
   ResetSignals();
-  std::array<int, kProgressFile + 1> files = plan.files;
+  std::array<int, kLastFile + 1> files = plan.files;
   // First out of the way of the numbers that they get.
   for (int& file : files) {
-    file = ::fcntl(file, F_DUPFD, kProgressFile + 1);
+    file = ::fcntl(file, F_DUPFD, kLastFile + 1);
     if (file < 0) FailInChild(failure, "keep a file");
   }
-  for (int number = 0; number <= kProgressFile; ++number) {
+  for (int number = 0; number <= kLastFile; ++number) {
     if (::dup2(files[number], number) < 0) FailInChild(failure, "hand down a file");
   }
-  if (::close_range(kProgressFile + 1, ~0U, 0) != 0) FailInChild(failure, "close files");
+  if (::close_range(kLastFile + 1, ~0U, 0) != 0) FailInChild(failure, "close files");
   if (plan.cpus != nullptr && ::sched_setaffinity(0, sizeof(cpu_set_t), plan.cpus) != 0) {
     FailInChild(failure, "run on the CPUs wanted");
   }
@@ -160,6 +161,9 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerProces
   absl::StatusOr<ProgressPage> progress = ProgressPage::Create();
   if (!progress.ok()) return WithContext(progress.status(), process->name());
   process->progress_ = *std::move(progress);
+  absl::StatusOr<SharedArena> arena = SharedArena::Create(process->options_.arena_bytes);
+  if (!arena.ok()) return WithContext(arena.status(), process->name());
+  process->arena_ = *std::move(arena);
   process->thread_ = std::thread(&WorkerProcess::Run, process.get());
   RETURN_IF_ERROR(WithContext(process->AwaitStart(), process->name()));
   return process;
@@ -243,6 +247,7 @@ absl::Status WorkerProcess::Spawn() {
   arguments.insert(arguments.begin(), executable);
   std::map<std::string, std::optional<std::string>> changes = options_.environment;
   changes[kProgressPageVariable] = std::to_string(kProgressFile);
+  changes[kSharedArenaVariable] = std::to_string(kArenaFile);
   std::vector<std::string> environment = EnvironmentWith(changes);
   const std::vector<char*> argument_pointers = Pointers(arguments);
   const std::vector<char*> environment_pointers = Pointers(environment);
@@ -251,7 +256,7 @@ absl::Status WorkerProcess::Spawn() {
                        .environment = environment_pointers.data(),
                        .cpus = options_.cpus.empty() ? nullptr : &cpus,
                        .files = {input.read.number(), output.write.number(),
-                                 messages.write.number(), progress_.file()},
+                                 messages.write.number(), progress_.file(), arena_->file()},
                        .parent = ::getpid()};
   ChildFailure failure;
   const pid_t child = StartChild(plan, failure);

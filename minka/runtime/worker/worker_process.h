@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "minka/runtime/worker/file_descriptor.h"
 #include "minka/runtime/worker/progress_page.h"
+#include "minka/runtime/worker/shared_arena.h"
 
 namespace minka {
 
@@ -40,9 +41,10 @@ struct WorkerProcessOptions {
   std::vector<std::string> arguments;
   // Added to this process's, or left out of it: nullopt.
   std::map<std::string, std::optional<std::string>> environment;
-  std::vector<int> cpus;        // that it may run on; empty: as this process
-  std::string name = "worker";  // for messages: "worker 1 (mesh 1)"
-  std::string token;            // one line, less than 4 KiB
+  std::vector<int> cpus;                               // that it may run on; empty: as this process
+  std::string name = "worker";                         // for messages: "worker 1 (mesh 1)"
+  std::string token;                                   // one line, less than 4 KiB
+  size_t arena_bytes = SharedArena::kDefaultCapacity;  // shared with it
   std::chrono::milliseconds start_timeout{30'000};
   bool forwards_messages = false;  // line by line to standard error, after the name
   // Called once, where the worker has ended and nobody here asked it to; by another thread, perhaps
@@ -65,6 +67,8 @@ class WorkerProcess {
   pid_t pid() const { return pid_; }
   const std::string& address() const { return address_; }  // "HOST:PORT"
   WorkerProgress progress() const { return progress_.Read(); }
+  // The driver's end of what it shares with the worker.
+  SharedArena& arena() { return *arena_; }
 
   // Returns at once, so that several can end together.
   void AskToEnd();
@@ -95,7 +99,8 @@ class WorkerProcess {
 
   const WorkerProcessOptions options_;
   ProgressPage progress_;
-  FileDescriptor process_;  // a pidfd
+  std::optional<SharedArena> arena_;  // always, once started
+  FileDescriptor process_;            // a pidfd
   pid_t pid_ = 0;
   std::string address_;
   Output output_, messages_;

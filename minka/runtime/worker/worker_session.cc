@@ -1,5 +1,6 @@
 #include "minka/runtime/worker/worker_session.h"
 
+#include <algorithm>
 #include <set>
 #include <span>
 #include <utility>
@@ -65,8 +66,14 @@ bool Has(const std::vector<SlotUse>& uses, int slot, bool SlotUse::* use) {
 
 }  // namespace
 
-WorkerSession::WorkerSession(std::string interface, ProgressPage& progress, Write write)
-    : interface_(std::move(interface)), progress_(progress), write_(std::move(write)) {}
+WorkerSession::WorkerSession(std::string interface, ProgressPage& progress,
+                             const SharedArena* arena, Write write,
+                             std::function<void()> on_run_end)
+    : interface_(std::move(interface)),
+      progress_(progress),
+      arena_(arena),
+      write_(std::move(write)),
+      on_run_end_(std::move(on_run_end)) {}
 
 void WorkerSession::Cancel() {
   const std::lock_guard lock(cancel_mutex_);
@@ -86,6 +93,8 @@ absl::Status WorkerSession::Handle(const worker::Request& request) {
       progress_.Note(WorkerActivity::kConnecting);
       return Connect(request.connect());
     case worker::Request::kLoad:
+      // What a compiler tries out would be timed beside them.
+      RETURN_IF_ERROR(FinishSteps());
       progress_.Note(WorkerActivity::kLoading, request.load().program());
       return Load(request.load());
     case worker::Request::kUnload:
@@ -97,25 +106,50 @@ absl::Status WorkerSession::Handle(const worker::Request& request) {
     case worker::Request::kStep:
       return Step(request.step());
     case worker::Request::kGet:
+      RETURN_IF_ERROR(FinishSteps());
       progress_.Note(WorkerActivity::kFetching);
       return Get(request.get());
     case worker::Request::kStore:
+      RETURN_IF_ERROR(FinishSteps());
       progress_.Note(WorkerActivity::kStoring);
       return Store(request.store());
     case worker::Request::kRestore:
+      RETURN_IF_ERROR(FinishSteps());
       progress_.Note(WorkerActivity::kRestoring);
       return Restore(request.restore());
     case worker::Request::kFree:
       for (const uint64_t array : request.free().arrays()) arrays_.erase(array);
       return absl::OkStatus();
     case worker::Request::kMeasure:
+      RETURN_IF_ERROR(FinishSteps());
       return Measure(request.measure());
     case worker::Request::kOptimized:
+      RETURN_IF_ERROR(FinishSteps());
       return SendOptimized(request.optimized());
     case worker::Request::KIND_NOT_SET:
       break;
   }
   return InvalidArgument("a request that this version does not know");
+}
+
+absl::Status WorkerSession::FinishOldestStep() {
+  const UnfinishedStep step = std::move(unfinished_.front());
+  unfinished_.pop_front();
+  RETURN_IF_ERROR(WithContext(Await(step.runs), fmt::format("step {}", step.number)));
+  return Send(step.reply);
+}
+
+absl::Status WorkerSession::FinishSteps() {
+  while (!unfinished_.empty()) RETURN_IF_ERROR(FinishOldestStep());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSession::AnswerFinishedSteps() {
+  const auto is_done = [](const UnfinishedRun& run) { return run.done.IsReady(); };
+  while (!unfinished_.empty() && std::ranges::all_of(unfinished_.front().runs, is_done)) {
+    RETURN_IF_ERROR(FinishOldestStep());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WorkerSession::Send(const worker::Reply& reply) {
@@ -214,18 +248,34 @@ absl::StatusOr<ArrayLayout> WorkerSession::LayoutOfArgument(uint64_t number, int
 
 absl::Status WorkerSession::Put(const worker::Put& put) {
   ASSIGN_OR_RETURN(const ArrayLayout layout, LayoutOfArgument(put.program(), put.slot()));
+  pjrt::LentContents piece{.bytes = put.bytes()};
+  if (put.has_region()) {
+    ASSIGN_OR_RETURN(piece, LendRegion(put.region()));
+  }
   const auto size = static_cast<size_t>(layout.shape.num_bytes());
-  pieces_ += put.bytes();
-  if (pieces_.size() > size || (put.is_last() && pieces_.size() < size)) {
-    return InvalidArgument("{} bytes come for slot {}, which is {}", pieces_.size(), put.slot(),
+  const size_t num_bytes = pieces_.size() + piece.bytes.size();
+  if (num_bytes > size || (put.is_last() && num_bytes < size)) {
+    return InvalidArgument("{} bytes come for slot {}, which is {}", num_bytes, put.slot(),
                            ToString(layout.shape));
   }
-  if (!put.is_last()) return absl::OkStatus();
-  const Literal value{layout.shape,
-                      std::make_shared<const std::string>(std::exchange(pieces_, {}))};
-  ASSIGN_OR_RETURN(MeshArray array, PutArray(devices_->client, layout, value));
+  const bool is_one_piece = pieces_.empty() && put.is_last();
+  if (!is_one_piece) {
+    if (pieces_.empty()) pieces_.reserve(size);
+    pieces_.append(piece.bytes.data(), piece.bytes.size());
+    if (!put.is_last()) return absl::OkStatus();
+    const auto whole = std::make_shared<const std::string>(std::exchange(pieces_, {}));
+    piece = {.bytes = *whole, .owner = whole};
+  }
+  ASSIGN_OR_RETURN(MeshArray array,
+                   PutArray(devices_->client, layout, {layout.shape, std::move(piece)}));
   arrays_[put.array()] = std::make_shared<MeshArray>(std::move(array));
   return absl::OkStatus();
+}
+
+absl::StatusOr<pjrt::LentContents> WorkerSession::LendRegion(const worker::Region& region) const {
+  if (arena_ == nullptr) return InvalidArgument("no memory is shared with this worker");
+  return arena_->Lend(
+      {.number = region.number(), .offset = region.offset(), .size = region.size()});
 }
 
 absl::Status WorkerSession::Step(const worker::Step& step) {
@@ -279,7 +329,12 @@ absl::Status WorkerSession::Step(const worker::Step& step) {
       interval.set_end_us(time.end_us);
     }
   }
-  return Send(reply);
+  unfinished_.push_back(
+      {.number = step.step(), .runs = player.TakeUnfinished(), .reply = std::move(reply)});
+  for (const UnfinishedRun& run : unfinished_.back().runs) {
+    RETURN_IF_ERROR(run.done.OnReady([end = on_run_end_](const absl::Status&) { end(); }));
+  }
+  return AnswerFinishedSteps();
 }
 
 absl::Status WorkerSession::Get(const worker::Get& get) {

@@ -1,5 +1,7 @@
 #include "minka/runtime/worker/workers.h"
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
 #include <future>
 #include <random>
@@ -21,6 +23,9 @@ using ClientStream = grpc::ClientReaderWriter<worker::Requests, worker::Reply>;
 
 // More than this is sent without waiting for Flush.
 constexpr size_t kBatchBytes = size_t{4} << 20;
+// Arrays of fewer bytes are not worth a region of the shared memory.
+constexpr size_t kLeastSharedBytes = size_t{64} << 10;
+constexpr auto kArenaPoll = std::chrono::microseconds(100);
 // A worker that has not answered for the sum of the two does not live, so that it is noticed within
 // five seconds.
 constexpr int kWorkerKeepaliveMs = 800, kWorkerTimeoutMs = 2200;
@@ -149,7 +154,8 @@ absl::Status Workers::StartProcess(Worker& worker, const LocalWorkersOptions& op
       // Pipes of the driver's parent, which are not handed down.
       .environment = {{"MINKA_CHILD_PIPE", std::nullopt}, {"MINKA_CHILD_TERMINAL", std::nullopt}},
       .name = worker.name,
-      .token = token};
+      .token = token,
+      .arena_bytes = options.arena_bytes};
   if (static_cast<size_t>(worker.number) < options.cpus.size()) {
     process.cpus = options.cpus[worker.number];
   }
@@ -235,6 +241,54 @@ void Workers::Tell(int worker, worker::Request request) {
   to.batch_bytes += request.ByteSizeLong();
   *to.batch.add_requests() = std::move(request);
   if (to.batch_bytes > kBatchBytes) FlushWorker(to);
+}
+
+void Workers::Put(int worker, const worker::Put& put, std::span<const char> bytes) {
+  Worker& to = *workers_[worker];
+  const SharedArena* const arena = to.process ? &to.process->arena() : nullptr;
+  const bool is_shared = arena != nullptr && arena->capacity() >= kLeastSharedBytes &&
+                         bytes.size() >= kLeastSharedBytes;
+  size_t piece_bytes = kPieceBytes;
+  // What takes most of the memory goes in pieces, of which one is read while the next is written.
+  if (is_shared) {
+    piece_bytes = bytes.size() <= arena->capacity() / 2 ? bytes.size() : arena->capacity() / 8;
+  }
+  for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += piece_bytes) {
+    const std::span<const char> piece =
+        bytes.subspan(begin, std::min(piece_bytes, bytes.size() - begin));
+    worker::Request request;
+    worker::Put& out = *request.mutable_put();
+    out = put;
+    if (is_shared) {
+      const std::optional<ArenaRegion> region = WriteShared(to, piece);
+      if (!region) return;
+      out.mutable_region()->set_number(region->number);
+      out.mutable_region()->set_offset(region->offset);
+      out.mutable_region()->set_size(region->size);
+    } else {
+      out.set_bytes(piece.data(), piece.size());
+    }
+    out.set_is_last(begin + piece.size() == bytes.size());
+    Tell(worker, std::move(request));
+  }
+}
+
+std::optional<ArenaRegion> Workers::WriteShared(Worker& worker, std::span<const char> bytes) {
+  SharedArena& arena = worker.process->arena();
+  const auto take = [&] {
+    const std::lock_guard lock(worker.write_mutex);
+    return arena.Take(bytes.size());
+  };
+  std::optional<ArenaRegion> region = take();
+  while (!region) {
+    // There will be, once the worker has come to what it was told before.
+    Flush();
+    if (!status().ok()) return std::nullopt;
+    std::this_thread::sleep_for(kArenaPoll);
+    region = take();
+  }
+  std::memcpy(arena.BytesOf(*region).data(), bytes.data(), bytes.size());
+  return region;
 }
 
 std::shared_ptr<WorkerAnswer> Workers::Ask(int worker, worker::Request request) {

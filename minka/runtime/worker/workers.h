@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "minka/base/platform.h"
 #include "minka/runtime/worker/progress_page.h"
+#include "minka/runtime/worker/shared_arena.h"
 #include "minka/runtime/worker/worker.pb.h"
 
 namespace minka {
@@ -25,8 +28,9 @@ struct LocalWorkersOptions {
   std::vector<std::vector<int>> cpus;  // by worker, those that it may run on; empty: all
   std::string binary;                  // of minka; empty: this program
   Platform platform = Platform::kCpu;
-  std::string plugin;   // empty: searched
-  std::string version;  // of minka
+  std::string plugin;                                  // empty: searched
+  std::string version;                                 // of minka
+  size_t arena_bytes = SharedArena::kDefaultCapacity;  // shared with each worker
 };
 
 struct RemoteWorker {
@@ -83,7 +87,11 @@ class Workers {
   // Requests wait until Flush or until there are many bytes of them; each worker gets its own in
   // order.
   void Tell(int worker, worker::Request request);
-  // The same for a request that is answered.
+  // The same for an array's bytes, which are copied here, into memory that is shared with the
+  // worker where they are many and it is a child. That may wait for earlier arrays to reach the
+  // devices. `put`: all but the bytes.
+  void Put(int worker, const worker::Put& put, std::span<const char> bytes);
+  // As Tell, for a request that is answered.
   std::shared_ptr<WorkerAnswer> Ask(int worker, worker::Request request);
   void Flush();
   // Blocks; the replies in their order. Call Flush first.
@@ -110,6 +118,8 @@ class Workers {
                             const std::string& version);
   absl::Status Open(const std::string& plugin);
   void FlushWorker(Worker& worker);
+  // Nullopt: the job has failed.
+  std::optional<ArenaRegion> WriteShared(Worker& worker, std::span<const char> bytes);
   void Listen(Worker& worker);
   void Take(Worker& worker, worker::Reply reply);
   // Until another one has failed.
