@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <numeric>
+#include <thread>
 
 #include "minka/base/check.h"
 #include "minka/ir/hlo_proto.h"
@@ -176,35 +177,67 @@ PipelineProgram Negations() {
 
 // Arrays of 64 KiB and more come in memory that a worker shares: whole, in pieces, or in no such
 // memory where there is too little.
-class ArenaTest : public testing::TestWithParam<size_t> {};
+class ArenaTest : public testing::TestWithParam<size_t> {
+ protected:
+  ArenaTest() {
+    auto workers = Workers::StartLocal({.num_devices = {2, 2},
+                                        .binary = MINKA_BINARY,
+                                        .version = MINKA_VERSION,
+                                        .arena_bytes = GetParam()});
+    MINKA_CHECK(workers.ok(), "{}", Message(workers.status()));
+    auto executor = WorkerPipelineExecutor::Create(*workers, Negations());
+    MINKA_CHECK(executor.ok(), "{}", Message(executor.status()));
+    executor_ = *std::move(executor);
+  }
+
+  // first, first + 1, ...
+  DistributedArray PutNumbers(int32_t first) {
+    std::vector<int32_t> numbers(kElements);
+    std::iota(numbers.begin(), numbers.end(), first);
+    const std::span<const int32_t> view = numbers;
+    return executor_
+        ->Put(0,
+              HostArray({ElementType::kS32, {1024, 100}},
+                        {.bytes = {reinterpret_cast<const char*>(view.data()), view.size_bytes()}}))
+        .value();
+  }
+
+  std::vector<DistributedArray> Negate(DistributedArray argument) {
+    DistributedArray* const arguments[] = {&argument};
+    return executor_->Run(arguments).value();
+  }
+
+  static void ExpectNegated(const std::vector<DistributedArray>& results, int32_t first) {
+    for (const DistributedArray& result : results) {
+      const Literal found = result.ToHost().value();
+      const auto* const elements = reinterpret_cast<const int32_t*>(found.bytes->data());
+      for (int32_t i = 0; i < kElements; ++i) ASSERT_EQ(elements[i], -(first + i));
+    }
+  }
+
+  static constexpr int32_t kElements = 1024 * 100;
+  std::unique_ptr<WorkerPipelineExecutor> executor_;
+};
 
 // More of them than fit are on their way at once.
 TEST_P(ArenaTest, LargeArraysArriveWhole) {
-  auto workers = Workers::StartLocal({.num_devices = {2, 2},
-                                      .binary = MINKA_BINARY,
-                                      .version = MINKA_VERSION,
-                                      .arena_bytes = GetParam()});
-  ASSERT_TRUE(workers.ok()) << Message(workers.status());
-  auto executor = WorkerPipelineExecutor::Create(*workers, Negations());
-  ASSERT_TRUE(executor.ok()) << Message(executor.status());
-  std::vector<int32_t> numbers(1024 * 100);
-  std::iota(numbers.begin(), numbers.end(), 0);
   std::vector<std::vector<DistributedArray>> results;
-  for (int step = 0; step < 20; ++step) {
-    for (int32_t& number : numbers) ++number;
-    const HostArray value({ElementType::kS32, {1024, 100}},
-                          {.bytes = {reinterpret_cast<const char*>(numbers.data()),
-                                     numbers.size() * sizeof(int32_t)}});
-    DistributedArray argument = (*executor)->Put(0, value).value();
-    DistributedArray* const arguments[] = {&argument};
-    results.push_back((*executor)->Run(arguments).value());
-  }
-  for (int step = 0; step < 20; ++step) {
-    for (const DistributedArray& result : results[step]) {
-      const Literal found = result.ToHost().value();
-      const auto* const elements = reinterpret_cast<const int32_t*>(found.bytes->data());
-      for (int32_t i = 0; i < 1024 * 100; ++i) ASSERT_EQ(elements[i], -(i + step + 1));
-    }
+  for (int step = 0; step < 20; ++step) results.push_back(Negate(PutNumbers(step)));
+  for (int step = 0; step < 20; ++step) ExpectNegated(results[step], step);
+}
+
+// As a thread that prefetches batches puts them beside the one that runs steps.
+TEST_P(ArenaTest, ArraysOfTwoThreadsStayApart) {
+  std::vector<DistributedArray> of_thread;
+  std::thread thread([&] {
+    for (int i = 0; i < 10; ++i) of_thread.push_back(PutNumbers(1000 + i));
+  });
+  std::vector<DistributedArray> of_main;
+  for (int i = 0; i < 10; ++i) of_main.push_back(PutNumbers(i));
+  thread.join();
+  for (int i = 0; i < 10; ++i) {
+    ExpectNegated(Negate(std::move(of_thread[i])), 1000 + i);
+    ExpectNegated(Negate(std::move(of_main[i])), i);
   }
 }
 

@@ -86,6 +86,7 @@ struct Workers::Worker {
   std::unique_ptr<ClientStream> stream;
   std::thread listener;
 
+  std::mutex put_mutex;    // the pieces of an array follow each other; before write_mutex
   std::mutex write_mutex;  // before Workers::mutex_
   worker::Requests batch;
   size_t batch_bytes = 0;
@@ -253,6 +254,7 @@ void Workers::Put(int worker, const worker::Put& put, std::span<const char> byte
   if (is_shared) {
     piece_bytes = bytes.size() <= arena->capacity() / 2 ? bytes.size() : arena->capacity() / 8;
   }
+  const std::lock_guard lock(to.put_mutex);
   for (size_t begin = 0; begin == 0 || begin < bytes.size(); begin += piece_bytes) {
     const std::span<const char> piece =
         bytes.subspan(begin, std::min(piece_bytes, bytes.size() - begin));
