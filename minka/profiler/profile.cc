@@ -1,9 +1,13 @@
 #include "minka/profiler/profile.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <array>
 #include <barrier>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -18,6 +22,7 @@
 
 #include "minka/analysis/flops.h"
 #include "minka/base/file.h"
+#include "minka/base/file_descriptor.h"
 #include "minka/base/hash.h"
 #include "minka/base/parallel.h"
 #include "minka/base/processor_time.h"
@@ -495,6 +500,37 @@ class Profiler {
   int total_ = 0;
 };
 
+// The user's folder of what was measured.
+std::filesystem::path CacheFolder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path folder = cache && *cache ? std::filesystem::path(cache)
+                                       : home && *home ? std::filesystem::path(home) / ".cache"
+                                                       : std::filesystem::path(".cache");
+  return folder / "minka";
+}
+
+// Waits until no other process profiles; the others wait until it is closed. Where there can be no
+// such file nobody waits.
+FileDescriptor AwaitTurn(const ProfileOptions& options) {
+  std::error_code error;
+  std::filesystem::create_directories(CacheFolder(), error);
+  FileDescriptor file(
+      ::open((CacheFolder() / "profile.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (options.on_progress) options.on_progress("waits for another process that profiles", 0, 1);
+    while (::flock(file.number(), LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  return file;
+}
+
+absl::Status Keep(const std::string& path, const Calibration& calibration) {
+  std::error_code error;
+  std::filesystem::create_directories(CacheFolder(), error);
+  return WriteFile(path, calibration.ToJson());
+}
+
 // nullopt: there is none, or one of another version.
 absl::StatusOr<std::optional<Calibration>> Load(const std::string& path) {
   const auto text = ReadFile(path);
@@ -525,14 +561,17 @@ absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOp
 }
 
 std::string CalibrationPath(const LocalDevices& devices, int num_devices) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path folder = cache && *cache ? std::filesystem::path(cache)
-                                       : home && *home ? std::filesystem::path(home) / ".cache"
-                                                       : std::filesystem::path(".cache");
   const std::string key = fmt::format("{}|{}|{}|{}", ProcessorName(devices.client),
                                       NumHardwareThreads(), devices.version(), num_devices);
-  return (folder / "minka" / fmt::format("profile-{}.json", HashText(StableHash(key)))).string();
+  return (CacheFolder() / fmt::format("profile-{}.json", HashText(StableHash(key)))).string();
+}
+
+absl::StatusOr<Calibration> ProfileAndKeep(const LocalDevices& devices,
+                                           const ProfileOptions& options) {
+  const FileDescriptor turn = AwaitTurn(options);
+  ASSIGN_OR_RETURN(Calibration calibration, Profile(devices, options));
+  RETURN_IF_ERROR(Keep(CalibrationPath(devices, options.num_devices), calibration));
+  return calibration;
 }
 
 absl::StatusOr<Calibration> LoadOrProfile(const LocalDevices& devices,
@@ -540,10 +579,12 @@ absl::StatusOr<Calibration> LoadOrProfile(const LocalDevices& devices,
   const std::string path = CalibrationPath(devices, options.num_devices);
   ASSIGN_OR_RETURN(std::optional<Calibration> kept, Load(path));
   if (kept) return *std::move(kept);
+  const FileDescriptor turn = AwaitTurn(options);
+  // Who had the turn may have measured the same.
+  ASSIGN_OR_RETURN(kept, Load(path));
+  if (kept) return *std::move(kept);
   ASSIGN_OR_RETURN(Calibration calibration, Profile(devices, options));
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (!error) WriteFile(path, calibration.ToJson()).IgnoreError();
+  Keep(path, calibration).IgnoreError();
   return calibration;
 }
 

@@ -21,16 +21,21 @@ struct ProfileOptions {
   std::function<void(std::string_view what, int done, int total)> on_progress;
 };
 
-// About a minute on two idle cores.
+// About two minutes on two idle cores.
 absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOptions& options);
 
 // Where the calibration of this processor, number of cores and plugin is kept:
 // $XDG_CACHE_HOME/minka/ or ~/.cache/minka/.
 std::string CalibrationPath(const LocalDevices& devices, int num_devices);
 
-// The calibration kept from an earlier call, else a new one, which is kept; failing to keep it is
-// no error. What an earlier version kept is measured anew; a file that cannot be read as one or has
-// numbers out of range is refused by name.
+// A new calibration, which is kept. Of a user's processes one at a time measures: the others would
+// be measured, too.
+absl::StatusOr<Calibration> ProfileAndKeep(const LocalDevices& devices,
+                                           const ProfileOptions& options);
+
+// The calibration kept from an earlier call, or by a process that is waited for, else a new one as
+// ProfileAndKeep makes; failing to keep it is no error. What an earlier version kept is measured
+// anew; a file that cannot be read as one or has numbers out of range is refused by name.
 absl::StatusOr<Calibration> LoadOrProfile(const LocalDevices& devices,
                                           const ProfileOptions& options);
 

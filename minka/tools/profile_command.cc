@@ -1,11 +1,9 @@
 // `minka profile`: what operations and collectives cost on this machine.
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "fmt/format.h"
-#include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/profiler/profile.h"
 #include "minka/report/format.h"
@@ -96,15 +94,8 @@ absl::Status RunProfile(const ProfileFlags& flags) {
                                  ShowStatus(fmt::format("{}/{} {}", done, total, what));
                                }};
   const std::string path = CalibrationPath(devices, num_devices);
-  Calibration calibration;
-  if (flags.cached) {
-    ASSIGN_OR_RETURN(calibration, LoadOrProfile(devices, options));
-  } else {
-    ASSIGN_OR_RETURN(calibration, Profile(devices, options));
-    std::error_code error;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    RETURN_IF_ERROR(WriteFile(path, calibration.ToJson()));
-  }
+  ASSIGN_OR_RETURN(const Calibration calibration, flags.cached ? LoadOrProfile(devices, options)
+                                                               : ProfileAndKeep(devices, options));
   ClearStatus();
   return Print(flags.json ? calibration.ToJson() + "\n" : Describe(calibration, path));
 }

@@ -1,6 +1,7 @@
 """Plans by the costs that were measured on this machine."""
 
 import json
+import subprocess
 
 import minka
 import pytest
@@ -25,13 +26,18 @@ def ends_the_session():
 # One device is profiled fastest: there are no collectives.
 def test_measured_costs(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    minka.init(num_devices=1, cost_model="measured")
+    monkeypatch.setenv("MINKA_PJRT_PLUGIN", minka.session.plugin_path())
+    command = [minka.session.worker_binary(), "profile", "--cached", "--json", "--num-devices", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as beside:
+        minka.init(num_devices=1, cost_model="measured")
+        of_other, _ = beside.communicate()
     assert cost_models_of_plans() == ["measured", "measured"]
     minka.shutdown()
 
-    # What is kept is taken again.
-    [kept] = (tmp_path / "minka").iterdir()
+    # One of the two processes measured, the other waited for that. What is kept is taken again.
+    [kept] = (tmp_path / "minka").glob("*.json")
     calibration = json.loads(kept.read_text())
+    assert json.loads(of_other) == calibration
     kept.write_text(json.dumps(calibration | {"launch_us": 5e6}))
     minka.init(num_devices=1, cost_model="measured")
     step, state, batches = make_program("mlp")

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "minka/runtime/worker/file_descriptor.h"
+#include "minka/base/file_descriptor.h"
 #include "minka/runtime/worker/shared_memory.h"
 
 namespace minka {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/base/file_descriptor.h"
 #include "minka/runtime/pjrt/buffer.h"
-#include "minka/runtime/worker/file_descriptor.h"
 #include "minka/runtime/worker/shared_memory.h"
 
 namespace minka {

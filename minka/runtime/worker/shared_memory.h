@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "minka/runtime/worker/file_descriptor.h"
+#include "minka/base/file_descriptor.h"
 
 namespace minka {
 

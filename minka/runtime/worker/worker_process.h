@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "minka/runtime/worker/file_descriptor.h"
+#include "minka/base/file_descriptor.h"
 #include "minka/runtime/worker/progress_page.h"
 #include "minka/runtime/worker/shared_arena.h"
 
