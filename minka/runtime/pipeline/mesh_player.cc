@@ -183,7 +183,8 @@ absl::Status MeshPlayer::RunProgram(const RunInstruction& run) {
     }
   }
   ASSIGN_OR_RETURN(pjrt::Launch launch, executable.Execute(buffers));
-  // XLA's CPU devices run nothing beside a program of several devices, and threads of theirs wait.
+  // A CPU client runs programs of several devices one after the other, and what is launched ahead
+  // takes threads that their collectives wait for.
   if (client_.kind() == Platform::kCpu || is_traced_) {
     RETURN_IF_ERROR(WithContext(launch.Await(), executable.name()));
   } else {
