@@ -33,6 +33,38 @@ TEST(TakePart, CutsInnerAndOuterDimensions) {
   EXPECT_EQ(part("[b,-]", 2), (std::vector<int32_t>{0, 1, 2, 3}));
 }
 
+TEST(PartInOnePiece, IsWhatTakePartCopies) {
+  const Mesh mesh = *Mesh::Parse("a=2,b=2,c=2");
+  const Shape shape{ElementType::kS32, {4, 3, 8}};
+  const std::string whole = Counting(96);
+  const auto num_in_place = [&](const char* text) {
+    const Sharding sharding = *ParseSharding(text, mesh);
+    int num_pieces = 0;
+    for (int64_t device = 0; device < mesh.num_devices(); ++device) {
+      const auto piece = PartInOnePiece(shape, sharding, mesh, device);
+      if (!piece) continue;
+      ++num_pieces;
+      EXPECT_EQ(whole.substr(piece->begin, piece->size),
+                TakePart(whole, shape, sharding, mesh, device))
+          << text << " " << device;
+    }
+    return num_pieces;
+  };
+  for (const char* text : {"[-,-,-]", "[a,-,-]", "[c+b,-,-]"}) EXPECT_EQ(num_in_place(text), 8);
+  for (const char* text : {"[-,-,c]", "[b,-,a]", "[c+b,-,a]"}) EXPECT_EQ(num_in_place(text), 0);
+}
+
+// A dimension of one position before the one that is cut.
+TEST(PartInOnePiece, LooksThroughSinglePositions) {
+  const Mesh mesh = *Mesh::Parse("a=2");
+  const Sharding sharding = *ParseSharding("[-,a]", mesh);
+  const auto piece = PartInOnePiece({ElementType::kS32, {1, 4}}, sharding, mesh, 1);
+  ASSERT_TRUE(piece);
+  EXPECT_EQ(piece->begin, 8U);
+  EXPECT_EQ(piece->size, 8U);
+  EXPECT_FALSE(PartInOnePiece({ElementType::kS32, {2, 4}}, sharding, mesh, 1));
+}
+
 TEST(PutPart, CoveringDevicesRebuildTheWhole) {
   const Mesh mesh = *Mesh::Parse("a=2,b=2,c=2");
   const Shape shape{ElementType::kS32, {4, 3, 8}};

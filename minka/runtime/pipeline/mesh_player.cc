@@ -107,6 +107,7 @@ absl::StatusOr<MeshPlayer> MeshPlayer::Create(const pjrt::Client& client, MeshPr
 
 void MeshPlayer::Begin(std::span<const SlotArray> arguments, bool is_traced) {
   End();
+  unfinished_.clear();  // of a step that failed
   is_traced_ = is_traced;
   if (is_traced) trace_.clear();
   slots_.resize(program_.slots.size());

@@ -9,7 +9,7 @@
 namespace minka {
 namespace {
 
-constexpr const char* kPageName = "minka progress page";
+constexpr const char* kPageName = "progress page";
 constexpr size_t kPageBytes = 4096;
 constexpr uint64_t kPageMagic = 0x31676f72706b6e6d;  // "mnkprog1"; another layout is another number
 

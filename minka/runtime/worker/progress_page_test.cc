@@ -63,9 +63,9 @@ TEST(ProgressPage, OtherFilesAreRefused) {
     EXPECT_EQ(::ftruncate(file, bytes), 0);
     return file;
   };
-  EXPECT_EQ(error(-1), "minka progress page cannot be read: Bad file descriptor");
-  EXPECT_EQ(error(memory(8)), "the minka progress page has 8 bytes, not 4096");
-  EXPECT_EQ(error(memory(4096)), "the minka progress page is that of another version of minka");
+  EXPECT_EQ(error(-1), "the progress page cannot be read: Bad file descriptor");
+  EXPECT_EQ(error(memory(8)), "the progress page has 8 bytes, not 4096");
+  EXPECT_EQ(error(memory(4096)), "the progress page is that of another version of minka");
 }
 
 TEST(ProgressPage, AWorkerTakesTheFileThatTheVariableNames) {

@@ -12,7 +12,7 @@
 namespace minka {
 namespace {
 
-constexpr const char* kArenaName = "minka arena";
+constexpr const char* kArenaName = "arena";
 constexpr uint64_t kArenaMagic =
     0x31616e65726b6e6d;  // "mnkrena1"; another layout is another number
 constexpr size_t kHeaderBytes = 4096;

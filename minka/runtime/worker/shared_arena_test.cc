@@ -91,8 +91,8 @@ TEST(SharedArena, OtherFilesAreRefused) {
     EXPECT_EQ(::ftruncate(file, bytes), 0);
     return Message(SharedArena::Map(FileDescriptor(file)).status());
   };
-  EXPECT_EQ(error(8), "the minka arena has 8 bytes only");
-  EXPECT_EQ(error(8192), "the minka arena is that of another version of minka");
+  EXPECT_EQ(error(8), "the arena has 8 bytes only");
+  EXPECT_EQ(error(8192), "the arena is that of another version of minka");
 }
 
 TEST(SharedArena, AWorkerTakesTheFileThatTheVariableNames) {

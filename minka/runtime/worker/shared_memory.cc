@@ -17,7 +17,7 @@
 namespace minka {
 
 absl::StatusOr<SharedMemory> SharedMemory::Create(std::string name, size_t size) {
-  FileDescriptor file(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor file(::memfd_create(("minka " + name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   // Sealed: a process that cuts the file would end the other one by SIGBUS.
   if (file.number() < 0 || ::ftruncate(file.number(), static_cast<off_t>(size)) != 0 ||
       ::fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -29,14 +29,14 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(std::string name, size_t size)
 absl::StatusOr<SharedMemory> SharedMemory::Map(FileDescriptor file, std::string name) {
   struct stat about = {};
   if (::fstat(file.number(), &about) != 0) {
-    return InvalidArgument("{} cannot be read: {}", name, std::strerror(errno));
+    return InvalidArgument("the {} cannot be read: {}", name, std::strerror(errno));
   }
   SharedMemory memory;
   memory.size_ = static_cast<size_t>(about.st_size);
   void* const address =
       ::mmap(nullptr, memory.size_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
   if (address == MAP_FAILED) {
-    return InvalidArgument("{} cannot be mapped: {}", name, std::strerror(errno));
+    return InvalidArgument("the {} cannot be mapped: {}", name, std::strerror(errno));
   }
   memory.data_ = static_cast<char*>(address);
   memory.file_ = std::move(file);

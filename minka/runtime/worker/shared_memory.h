@@ -13,7 +13,7 @@ namespace minka {
 class SharedMemory {
  public:
   // Zeros, which take none of the machine's memory before they are touched. No end can change the
-  // size. `name`: of the file, for messages and for who looks into /proc.
+  // size. `name`: what it is, for messages and for who looks into /proc.
   static absl::StatusOr<SharedMemory> Create(std::string name, size_t size);
   // The other end: takes the file over. InvalidArgument where it cannot be mapped.
   static absl::StatusOr<SharedMemory> Map(FileDescriptor file, std::string name);
