@@ -36,13 +36,13 @@ absl::StatusOr<std::string> TokenOf(const WorkerCommandFlags& flags) {
 absl::Status RunWorker(const WorkerCommandFlags& flags) {
   ASSIGN_OR_RETURN(std::string token, TokenOf(flags));
   ASSIGN_OR_RETURN(ProgressPage progress, ProgressPage::OfThisWorker());
-  ASSIGN_OR_RETURN(const std::optional<SharedArena> arena, SharedArena::OfThisWorker());
+  ASSIGN_OR_RETURN(const std::optional<SharedArenas> arenas, SharedArenas::OfThisWorker());
   const ServeOptions options{.listen = flags.listen,
                              .interface = flags.interface,
                              .token = std::move(token),
                              .version = MINKA_VERSION,
                              .is_child = flags.is_child,
-                             .arena = arena ? &*arena : nullptr};
+                             .arenas = arenas ? &*arenas : nullptr};
   std::signal(SIGINT, [](int) { is_over = true; });
   std::signal(SIGTERM, [](int) { is_over = true; });
   if (flags.is_child) {

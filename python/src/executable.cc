@@ -148,16 +148,16 @@ absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const Parallelize
   return std::unique_ptr<Executable>(new Executable(std::move(run)));
 }
 
-std::function<absl::StatusOr<Literal>()> ArrayHandle::StartToHost() const {
-  if (parts.size() == 1) return parts.front().StartToHost();
+std::function<absl::StatusOr<HostArray>()> ArrayHandle::StartToLend() const {
+  if (parts.size() == 1) return parts.front().StartToLend();
   std::vector<std::function<absl::StatusOr<Literal>()>> pending;
   for (const DistributedArray& part : parts) pending.push_back(part.StartToHost());
-  return [pending = std::move(pending)]() -> absl::StatusOr<Literal> {
+  return [pending = std::move(pending)]() -> absl::StatusOr<HostArray> {
     std::vector<Literal> rows;
     for (const auto& wait : pending) {
       ASSIGN_OR_RETURN(rows.emplace_back(), wait());
     }
-    return Stacked(rows);
+    return HostArray(Stacked(rows));
   };
 }
 

@@ -61,7 +61,7 @@ struct ArrayHandle {
 
   bool empty() const { return parts.empty() || parts.front().empty(); }
   // Precondition of both: it is not empty. See DistributedArray.
-  std::function<absl::StatusOr<Literal>()> StartToHost() const;
+  std::function<absl::StatusOr<HostArray>()> StartToLend() const;
   std::string ToString() const;
 };
 

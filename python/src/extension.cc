@@ -59,13 +59,14 @@ T ValueOf(absl::StatusOr<T> value) {
 
 std::span<const uint8_t> SpanOf(const HostBytes& bytes) { return {bytes.data(), bytes.size()}; }
 
-// An array of bytes that keeps the literal's alive.
-nb::object ToNumpy(const Literal& literal) {
-  auto kept = std::make_unique<std::shared_ptr<const std::string>>(literal.bytes);
-  const auto* data = reinterpret_cast<const uint8_t*>((*kept)->data());
-  const size_t size = (*kept)->size();
+// An array of bytes that keeps the contents.
+nb::object ToNumpy(const HostArray& array) {
+  const std::span<const char> bytes = array.contents.bytes;
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  const size_t size = bytes.size();
+  auto kept = std::make_unique<std::shared_ptr<const void>>(array.contents.owner);
   const nb::capsule owner(kept.release(), [](void* pointer) noexcept {
-    delete static_cast<std::shared_ptr<const std::string>*>(pointer);
+    delete static_cast<std::shared_ptr<const void>*>(pointer);
   });
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
 }
@@ -79,7 +80,7 @@ void CheckIsThere(const ArrayHandle& handle, const std::string& name) {
 std::unique_ptr<Job> StartToHost(const ArrayHandle& handle, const std::string& name) {
   CheckIsThere(handle, name);
   return std::make_unique<Job>(
-      [wait = handle.StartToHost()](const std::stop_token&,
+      [wait = handle.StartToLend()](const std::stop_token&,
                                     const OnPhase&) -> absl::StatusOr<JobResult> { return wait(); },
       Job::AtEnd::kLeave);
 }
@@ -209,7 +210,7 @@ nb::object TakeResult(Job& job) {
     for (const Literal& literal : *literals) arrays.append(ToNumpy(literal));
     return arrays;
   }
-  return ToNumpy(std::get<Literal>(result));
+  return ToNumpy(std::get<HostArray>(result));
 }
 
 void BindRequest(nb::module_& module) {

@@ -22,7 +22,7 @@ namespace minka {
 
 using JobResult =
     std::variant<std::unique_ptr<Executable>, std::unique_ptr<Follower>, std::vector<ArrayHandle>,
-                 std::string, Literal, std::vector<Literal>>;
+                 std::string, HostArray, std::vector<Literal>>;
 
 // Thread-safe.
 class Job {

@@ -56,6 +56,19 @@ def test_other_threads_run_while_minka_plans_and_compiles(devices):
     assert longest < 0.5 * seconds
 
 
+def test_fetched_arrays_stay_while_steps_go_on(devices):
+    """They lie in memory shared with the worker as long as there is room, and are copied where they are many."""
+    step = minka.parallelize(lambda w, x: (w + x, w.sum()), method=minka.DataParallel())
+    state, x = np.zeros((5_000_000,), np.float32), np.ones((5_000_000,), np.float32)
+    fetched = []
+    for _ in range(12):  # 240 MB, more than half of that memory
+        state, _ = step(state, x)
+        fetched.append(np.asarray(state))
+    minka.shutdown()
+    for i, array in enumerate(fetched):
+        assert array.min() == array.max() == i + 1
+
+
 def children():
     return psutil.Process().children(recursive=True)
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -207,12 +208,12 @@ class ArenaTest : public testing::TestWithParam<size_t> {
     return executor_->Run(arguments).value();
   }
 
+  static void ExpectNegated(const Literal& found, int32_t first) {
+    const auto* const elements = reinterpret_cast<const int32_t*>(found.bytes->data());
+    for (int32_t i = 0; i < kElements; ++i) ASSERT_EQ(elements[i], -(first + i));
+  }
   static void ExpectNegated(const std::vector<DistributedArray>& results, int32_t first) {
-    for (const DistributedArray& result : results) {
-      const Literal found = result.ToHost().value();
-      const auto* const elements = reinterpret_cast<const int32_t*>(found.bytes->data());
-      for (int32_t i = 0; i < kElements; ++i) ASSERT_EQ(elements[i], -(first + i));
-    }
+    for (const DistributedArray& result : results) ExpectNegated(result.ToHost().value(), first);
   }
 
   static constexpr int32_t kElements = 1024 * 100;
@@ -238,6 +239,25 @@ TEST_P(ArenaTest, ArraysOfTwoThreadsStayApart) {
   for (int i = 0; i < 10; ++i) {
     ExpectNegated(Negate(std::move(of_thread[i])), 1000 + i);
     ExpectNegated(Negate(std::move(of_main[i])), i);
+  }
+}
+
+// What is asked for and not read yet, or never, takes no room from what is put.
+TEST_P(ArenaTest, ArraysAreFetchedWhileOthersArePut) {
+  const std::vector<DistributedArray> results = Negate(PutNumbers(1));
+  std::vector<std::function<absl::StatusOr<Literal>()>> pending;
+  for (int i = 0; i < 20; ++i) pending.push_back(results.front().StartToHost());
+  pending.resize(10);
+  std::vector<std::vector<pjrt::LentContents>> parts;
+  for (int i = 0; i < 10; ++i) {
+    parts.push_back(
+        results.front().storage().Fetch({0}, kElements * sizeof(int32_t) / 2)().value());
+    ExpectNegated(Negate(PutNumbers(i)), i);
+  }
+  for (const auto& read : pending) ExpectNegated(read().value(), 1);
+  for (const std::vector<pjrt::LentContents>& part : parts) {
+    const auto* const elements = reinterpret_cast<const int32_t*>(part.front().bytes.data());
+    for (int32_t i = 0; i < kElements / 2; ++i) ASSERT_EQ(elements[i], -(1 + i));
   }
 }
 

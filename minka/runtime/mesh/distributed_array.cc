@@ -9,13 +9,16 @@
 namespace minka {
 namespace {
 
-// Parts may come from another process, which may be wrong about them.
+size_t PartBytes(const ArrayLayout& layout) {
+  return static_cast<size_t>(LocalBytes(layout.shape, layout.sharding, layout.mesh));
+}
+
 absl::Status CheckParts(const ArrayLayout& layout, size_t num_devices,
-                        std::span<const std::string> parts) {
-  const auto size = static_cast<size_t>(LocalBytes(layout.shape, layout.sharding, layout.mesh));
-  for (const std::string& part : parts) {
-    if (part.size() != size) {
-      return InternalError("a part has {} bytes instead of {}", part.size(), size);
+                        std::span<const pjrt::LentContents> parts) {
+  const size_t size = PartBytes(layout);
+  for (const pjrt::LentContents& part : parts) {
+    if (part.bytes.size() != size) {
+      return InternalError("a part has {} bytes instead of {}", part.bytes.size(), size);
     }
   }
   if (parts.size() == num_devices) return absl::OkStatus();
@@ -30,14 +33,30 @@ absl::StatusOr<Literal> DistributedArray::ToHost() const {
   return std::move(values.front());
 }
 
-std::function<absl::StatusOr<Literal>()> DistributedArray::StartToHost() const {
+PendingParts DistributedArray::StartCovering() const {
   std::vector<int64_t> devices = CoveringDevices(layout_->sharding, layout_->mesh);
-  PendingParts pending = storage_->Fetch(devices);
-  return [layout = *layout_, devices = std::move(devices),
-          pending = std::move(pending)]() -> absl::StatusOr<Literal> {
-    ASSIGN_OR_RETURN(std::vector<std::string> parts, pending());
-    RETURN_IF_ERROR(CheckParts(layout, devices.size(), parts));
-    return WholeOf(layout, devices, std::move(parts));
+  const size_t num_devices = devices.size();
+  return [layout = *layout_, num_devices,
+          pending = storage_->Fetch(std::move(devices), PartBytes(*layout_))]()
+             -> absl::StatusOr<std::vector<pjrt::LentContents>> {
+    ASSIGN_OR_RETURN(std::vector<pjrt::LentContents> parts, pending());
+    RETURN_IF_ERROR(CheckParts(layout, num_devices, parts));
+    return parts;
+  };
+}
+
+std::function<absl::StatusOr<Literal>()> DistributedArray::StartToHost() const {
+  return [layout = *layout_, pending = StartCovering()]() -> absl::StatusOr<Literal> {
+    ASSIGN_OR_RETURN(const std::vector<pjrt::LentContents> parts, pending());
+    return WholeOf(layout, parts);
+  };
+}
+
+std::function<absl::StatusOr<HostArray>()> DistributedArray::StartToLend() const {
+  return [layout = *layout_, pending = StartCovering()]() -> absl::StatusOr<HostArray> {
+    ASSIGN_OR_RETURN(std::vector<pjrt::LentContents> parts, pending());
+    if (parts.size() == 1) return HostArray(layout.shape, std::move(parts.front()));
+    return HostArray(WholeOf(layout, parts));
   };
 }
 
@@ -45,9 +64,12 @@ absl::StatusOr<std::vector<std::string>> DistributedArray::PartsToHost() const {
   std::vector<int64_t> devices(layout_->mesh.num_devices());
   std::iota(devices.begin(), devices.end(), 0);
   const size_t num_devices = devices.size();
-  ASSIGN_OR_RETURN(std::vector<std::string> parts, storage_->Fetch(std::move(devices))());
+  ASSIGN_OR_RETURN(const std::vector<pjrt::LentContents> parts,
+                   storage_->Fetch(std::move(devices), PartBytes(*layout_))());
   RETURN_IF_ERROR(CheckParts(*layout_, num_devices, parts));
-  return parts;
+  std::vector<std::string> copies;
+  for (const auto& [bytes, owner] : parts) copies.emplace_back(bytes.data(), bytes.size());
+  return copies;
 }
 
 std::string DistributedArray::ToString() const {
@@ -65,16 +87,9 @@ absl::StatusOr<std::vector<Literal>> ToHost(std::span<const DistributedArray* co
   return values;
 }
 
-PendingParts LocalStorage::Fetch(std::vector<int64_t> devices) const {
-  return [array = places.front(), devices = std::move(devices)]() {
-    std::vector<std::string> parts;
-    for (const int64_t device : devices) {
-      absl::StatusOr<std::string> part = array->parts[device].ToHost();
-      if (!part.ok()) return absl::StatusOr<std::vector<std::string>>(part.status());
-      parts.push_back(*std::move(part));
-    }
-    return absl::StatusOr<std::vector<std::string>>(std::move(parts));
-  };
+PendingParts LocalStorage::Fetch(std::vector<int64_t> devices, size_t /*part_bytes*/) const {
+  return
+      [array = places.front(), devices = std::move(devices)] { return LendParts(*array, devices); };
 }
 
 DistributedArray MakeLocalArray(ArrayLayout layout, MeshArray array) {

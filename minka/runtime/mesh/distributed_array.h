@@ -10,19 +10,21 @@
 
 #include "absl/status/statusor.h"
 #include "minka/ir/literal.h"
+#include "minka/runtime/mesh/host_array.h"
 #include "minka/runtime/mesh/mesh_array.h"
 
 namespace minka {
 
 // Parts of an array on the way to the host, by device asked for; calling it waits for them, once.
-using PendingParts = std::function<absl::StatusOr<std::vector<std::string>>()>;
+using PendingParts = std::function<absl::StatusOr<std::vector<pjrt::LentContents>>()>;
 
 // What holds an array's memory, which it frees in the end.
 class ArrayStorage {
  public:
   virtual ~ArrayStorage() = default;
-  // Starts to fetch what devices of the (first) mesh hold; without waiting.
-  virtual PendingParts Fetch(std::vector<int64_t> devices) const = 0;
+  // Starts to fetch what devices of the (first) mesh hold, so many bytes each; without waiting. The
+  // parts may come from another process, which may be wrong about them.
+  virtual PendingParts Fetch(std::vector<int64_t> devices, size_t part_bytes) const = 0;
   // The worker that holds the (first) mesh; 0: this process, too.
   virtual int worker() const { return 0; }
 
@@ -55,6 +57,9 @@ class DistributedArray {
   absl::StatusOr<Literal> ToHost() const;
   // Starts that, without waiting; what is returned outlives this and waits, once.
   std::function<absl::StatusOr<Literal>()> StartToHost() const;
+  // The same, in place where one device holds it all. Whoever drops the contents lets their memory
+  // go.
+  std::function<absl::StatusOr<HostArray>()> StartToLend() const;
   // What every device of the first mesh holds.
   absl::StatusOr<std::vector<std::string>> PartsToHost() const;
 
@@ -62,6 +67,9 @@ class DistributedArray {
   std::string ToString() const;
 
  private:
+  // By covering device, checked.
+  PendingParts StartCovering() const;
+
   std::unique_ptr<const ArrayLayout> layout_;
   std::shared_ptr<ArrayStorage> storage_;
 };
@@ -71,7 +79,7 @@ absl::StatusOr<std::vector<Literal>> ToHost(std::span<const DistributedArray* co
 
 // Memory in this process: the array on each of its meshes.
 struct LocalStorage : ArrayStorage {
-  PendingParts Fetch(std::vector<int64_t> devices) const override;
+  PendingParts Fetch(std::vector<int64_t> devices, size_t part_bytes) const override;
 
   std::vector<std::shared_ptr<MeshArray>> places;
 };

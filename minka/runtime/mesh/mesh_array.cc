@@ -39,20 +39,31 @@ absl::Status CheckShape(const Shape& wanted, const Shape& given) {
   return InvalidArgument("it is {}, given is {}", ToString(wanted), ToString(given));
 }
 
-Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
-                std::vector<std::string> parts) {
+Literal WholeOf(const ArrayLayout& layout, std::span<const pjrt::LentContents> parts) {
   const auto& [shape, sharding, mesh, first_device] = layout;
-  const auto num_bytes = static_cast<size_t>(shape.num_bytes());
+  const auto text = [](const pjrt::LentContents& part) {
+    return std::string_view(part.bytes.data(), part.bytes.size());
+  };
   std::string whole;
-  if (parts.size() == 1 && parts.front().size() == num_bytes) {
-    whole = std::move(parts.front());
+  if (parts.size() == 1) {
+    whole = text(parts.front());
   } else {
-    whole.resize(num_bytes);
+    const std::vector<int64_t> devices = CoveringDevices(sharding, mesh);
+    whole.resize(static_cast<size_t>(shape.num_bytes()));
     for (size_t i = 0; i < devices.size(); ++i) {
-      PutPart(parts[i], shape, sharding, mesh, devices[i], whole);
+      PutPart(text(parts[i]), shape, sharding, mesh, devices[i], whole);
     }
   }
   return {shape, std::make_shared<const std::string>(std::move(whole))};
+}
+
+absl::StatusOr<std::vector<pjrt::LentContents>> LendParts(const MeshArray& array,
+                                                          std::span<const int64_t> devices) {
+  std::vector<pjrt::LentContents> parts;
+  for (const int64_t device : devices) {
+    ASSIGN_OR_RETURN(parts.emplace_back(), array.parts[device].Lend());
+  }
+  return parts;
 }
 
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
@@ -71,13 +82,9 @@ absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout
 }
 
 absl::StatusOr<Literal> GetArray(const ArrayLayout& layout, const MeshArray& array) {
-  const auto& [shape, sharding, mesh, first_device] = layout;
-  const std::vector<int64_t> devices = CoveringDevices(sharding, mesh);
-  std::vector<std::string> parts;
-  for (const int64_t device : devices) {
-    ASSIGN_OR_RETURN(parts.emplace_back(), array.parts[device].ToHost());
-  }
-  return WholeOf(layout, devices, std::move(parts));
+  ASSIGN_OR_RETURN(const std::vector<pjrt::LentContents> parts,
+                   LendParts(array, CoveringDevices(layout.sharding, layout.mesh)));
+  return WholeOf(layout, parts);
 }
 
 }  // namespace minka

@@ -33,9 +33,11 @@ struct ArrayLayout {
 // InvalidArgument for another shape than the one wanted, unless it only has the batch in one
 // dimension where the other has micro-batches and their examples: the bytes are the same.
 absl::Status CheckShape(const Shape& wanted, const Shape& given);
-// The array of what covering devices (CoveringDevices) hold of it.
-Literal WholeOf(const ArrayLayout& layout, std::span<const int64_t> devices,
-                std::vector<std::string> parts);
+// The array of what its covering devices (CoveringDevices) hold, copied.
+Literal WholeOf(const ArrayLayout& layout, std::span<const pjrt::LentContents> parts);
+// What devices hold, see Buffer::Lend.
+absl::StatusOr<std::vector<pjrt::LentContents>> LendParts(const MeshArray& array,
+                                                          std::span<const int64_t> devices);
 // Copies a whole array to the devices; InvalidArgument as CheckShape.
 absl::StatusOr<MeshArray> PutArray(const pjrt::Client& client, const ArrayLayout& layout,
                                    const HostArray& value);

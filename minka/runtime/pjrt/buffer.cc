@@ -1,6 +1,7 @@
 #include "minka/runtime/pjrt/buffer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -178,6 +179,24 @@ absl::StatusOr<std::string> Buffer::ToHost() const {
   return bytes;
 }
 
+absl::Status Buffer::ReadInto(std::span<char> destination) const {
+  ASSIGN_OR_RETURN(const Event ready, Ready());
+  RETURN_IF_ERROR(ready.Await());
+  const char* const contents = HostContents();
+  if (contents != nullptr && static_cast<int64_t>(destination.size()) == shape_->num_bytes()) {
+    std::memcpy(destination.data(), contents, destination.size());
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const Event copied, CopyToHost(destination));
+  return copied.Await();
+}
+
+LentContents LendString(std::string contents) {
+  auto owner = std::make_shared<const std::string>(std::move(contents));
+  const std::span<const char> bytes = *owner;
+  return {.bytes = bytes, .owner = std::move(owner)};
+}
+
 absl::StatusOr<LentContents> Buffer::Lend() const {
   ASSIGN_OR_RETURN(const Event ready, Ready());
   RETURN_IF_ERROR(ready.Await());
@@ -188,9 +207,7 @@ absl::StatusOr<LentContents> Buffer::Lend() const {
                             contents, [handle = handle_](const void*) { handle->EndLoan(); })};
   }
   ASSIGN_OR_RETURN(std::string copy, ToHost());
-  auto owner = std::make_shared<const std::string>(std::move(copy));
-  const std::span<const char> bytes = *owner;
-  return LentContents{.bytes = bytes, .owner = std::move(owner)};
+  return LendString(std::move(copy));
 }
 
 absl::StatusOr<Event> Buffer::Ready() const {

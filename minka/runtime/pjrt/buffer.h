@@ -36,6 +36,9 @@ struct LentContents {
   std::shared_ptr<const void> owner;  // keeps them as they are
 };
 
+// Contents that nobody else has.
+LentContents LendString(std::string contents);
+
 // Owns a PJRT buffer; move-only. A moved-from buffer is deleted and has no shape. Its contents may
 // still be computed when it exists: whatever uses it waits by itself. Reading is thread-safe;
 // Delete, donation and moves need the caller's order.
@@ -57,6 +60,9 @@ class Buffer {
   // The contents, dense and row-major as in Client::CopyFromHost. Blocks until they are computed
   // and copied; an error of the launch that makes them comes out here.
   absl::StatusOr<std::string> ToHost() const;
+
+  // The same into `destination`, which must have exactly the array's size on the host.
+  absl::Status ReadInto(std::span<char> destination) const;
 
   // The same without blocking: `destination` must have exactly the array's size on the host and
   // live until the event.

@@ -194,7 +194,7 @@ class WorkerService : public worker::Worker::Service {
   absl::Status RunSession(ServerStream& stream) {
     const auto queue = std::make_shared<RequestQueue>();
     WorkerSession session(
-        interface_, progress_, options_.arena,
+        interface_, progress_, options_.arenas,
         [&](const worker::Reply& reply) { return stream.Write(reply); },
         [queue] { queue->Wake(); });
     std::thread reader([&] {

@@ -9,7 +9,7 @@
 namespace minka {
 
 class ProgressPage;
-class SharedArena;
+struct SharedArenas;
 
 struct ServeOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any that is free
@@ -19,7 +19,7 @@ struct ServeOptions {
   std::string version;  // that a driver must have
   // Ends with its first session, whose driver started it.
   bool is_child = false;
-  const SharedArena* arena = nullptr;  // that the driver shares with it; null: none
+  const SharedArenas* arenas = nullptr;  // that the driver shares with it; null: none
 };
 
 // Serves until a session ends (is_child) or `is_over` says so, which is asked several times a

@@ -41,12 +41,6 @@ absl::StatusOr<SharedArena> SharedArena::Create(size_t capacity) {
   return Check(std::move(memory));
 }
 
-absl::StatusOr<std::optional<SharedArena>> SharedArena::OfThisWorker() {
-  ASSIGN_OR_RETURN(FileDescriptor file, SharedMemory::HandedDown(kSharedArenaVariable));
-  if (file.number() < 0) return std::nullopt;
-  return Map(std::move(file));
-}
-
 absl::StatusOr<SharedArena> SharedArena::Map(FileDescriptor file) {
   ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(std::move(file), kArenaName));
   return Check(std::move(memory));
@@ -83,16 +77,35 @@ std::optional<ArenaRegion> SharedArena::Take(size_t size) {
   return region;
 }
 
+size_t SharedArena::BytesTaken() const {
+  size_t bytes = 0;
+  for (const ArenaRegion& region : taken_) {
+    const bool is_taken = header().is_taken[region.number].load(std::memory_order_acquire) != 0;
+    if (is_taken) bytes += region.size;
+  }
+  return bytes;
+}
+
 std::span<char> SharedArena::BytesOf(const ArenaRegion& region) const {
   return {memory_->data() + kHeaderBytes + region.offset, region.size};
 }
 
-absl::StatusOr<pjrt::LentContents> SharedArena::Lend(const ArenaRegion& region) const {
-  if (region.number >= kMostRegions || region.offset > capacity() ||
-      region.size > capacity() - region.offset) {
-    return InvalidArgument("region {} of {} bytes at {} lies outside of an arena of {} bytes",
-                           region.number, region.size, region.offset, capacity());
+absl::Status SharedArena::CheckRegion(const ArenaRegion& region) const {
+  if (region.number < kMostRegions && region.offset <= capacity() &&
+      region.size <= capacity() - region.offset) {
+    return absl::OkStatus();
   }
+  return InvalidArgument("region {} of {} bytes at {} lies outside of an arena of {} bytes",
+                         region.number, region.size, region.offset, capacity());
+}
+
+absl::StatusOr<std::span<char>> SharedArena::Destination(const ArenaRegion& region) const {
+  RETURN_IF_ERROR(CheckRegion(region));
+  return BytesOf(region);
+}
+
+absl::StatusOr<pjrt::LentContents> SharedArena::Lend(const ArenaRegion& region) const {
+  RETURN_IF_ERROR(CheckRegion(region));
   const std::span<char> bytes = BytesOf(region);
   std::atomic<uint32_t>& is_taken = header().is_taken[region.number];
   return pjrt::LentContents{.bytes = bytes,
@@ -100,6 +113,21 @@ absl::StatusOr<pjrt::LentContents> SharedArena::Lend(const ArenaRegion& region) 
                                 bytes.data(), [memory = memory_, &is_taken](const void*) {
                                   is_taken.store(0, std::memory_order_release);
                                 })};
+}
+
+absl::StatusOr<SharedArenas> SharedArenas::Create(size_t capacity_of_each) {
+  ASSIGN_OR_RETURN(SharedArena put, SharedArena::Create(capacity_of_each));
+  ASSIGN_OR_RETURN(SharedArena fetched, SharedArena::Create(capacity_of_each));
+  return SharedArenas{std::move(put), std::move(fetched)};
+}
+
+absl::StatusOr<std::optional<SharedArenas>> SharedArenas::OfThisWorker() {
+  ASSIGN_OR_RETURN(FileDescriptor put_file, SharedMemory::HandedDown(kPutArenaVariable));
+  ASSIGN_OR_RETURN(FileDescriptor fetched_file, SharedMemory::HandedDown(kFetchedArenaVariable));
+  if (put_file.number() < 0 || fetched_file.number() < 0) return std::nullopt;
+  ASSIGN_OR_RETURN(SharedArena put, SharedArena::Map(std::move(put_file)));
+  ASSIGN_OR_RETURN(SharedArena fetched, SharedArena::Map(std::move(fetched_file)));
+  return SharedArenas{std::move(put), std::move(fetched)};
 }
 
 }  // namespace minka

@@ -1,4 +1,4 @@
-// Memory in which arrays come from a driver to a worker on the same machine: one copy on either
+// Memory in which arrays go between a driver and a worker on the same machine: one copy on either
 // side, and no socket between them.
 #pragma once
 
@@ -22,15 +22,14 @@ struct ArenaRegion {
   uint64_t size = 0;
 };
 
-// One end of the memory. The driver takes regions, the worker lets them go.
+// One end of the memory. The driver takes regions, who reads them lets them go: of what is put the
+// worker, of what is fetched the driver itself.
 class SharedArena {
  public:
   // Room for the inputs of some steps; what was never used takes no memory.
   static constexpr size_t kDefaultCapacity = size_t{256} << 20;
 
   static absl::StatusOr<SharedArena> Create(size_t capacity = kDefaultCapacity);
-  // In a worker: the arena that its driver has handed down, if there is one. To be called once.
-  static absl::StatusOr<std::optional<SharedArena>> OfThisWorker();
   // Takes the file over; InvalidArgument where it is no arena of this version.
   static absl::StatusOr<SharedArena> Map(FileDescriptor file);
 
@@ -44,11 +43,15 @@ class SharedArena {
   // that no more of it is ever touched than was in use at once.
   std::optional<ArenaRegion> Take(size_t size);
   std::span<char> BytesOf(const ArenaRegion& region) const;
+  // Of all regions in use.
+  size_t BytesTaken() const;
 
-  // The worker's end.
+  // Either end; InvalidArgument: no driver takes such a region.
 
+  // Where the worker writes what is fetched.
+  absl::StatusOr<std::span<char>> Destination(const ArenaRegion& region) const;
   // What a region holds. It is let go with the owner, on any thread, which keeps the memory also
-  // when this is gone. InvalidArgument: no driver takes such a region.
+  // when this is gone.
   absl::StatusOr<pjrt::LentContents> Lend(const ArenaRegion& region) const;
 
  private:
@@ -56,13 +59,24 @@ class SharedArena {
 
   explicit SharedArena(SharedMemory memory);
   static absl::StatusOr<SharedArena> Check(SharedMemory memory);
+  absl::Status CheckRegion(const ArenaRegion& region) const;
   Header& header() const;
 
   std::shared_ptr<SharedMemory> memory_;
   std::vector<ArenaRegion> taken_;  // by offset; the worker may have let some go
 };
 
-// The environment variable that names the arena's file to a worker.
-inline constexpr const char* kSharedArenaVariable = "MINKA_WORKER_ARENA";
+// One for each way: however long fetched arrays are kept, what is put has room.
+struct SharedArenas {
+  SharedArena put, fetched;
+
+  static absl::StatusOr<SharedArenas> Create(size_t capacity_of_each);
+  // In a worker: those that its driver has handed down, if there are any. To be called once.
+  static absl::StatusOr<std::optional<SharedArenas>> OfThisWorker();
+};
+
+// The environment variables that name the arenas' files to a worker.
+inline constexpr const char* kPutArenaVariable = "MINKA_WORKER_PUT_ARENA";
+inline constexpr const char* kFetchedArenaVariable = "MINKA_WORKER_FETCHED_ARENA";
 
 }  // namespace minka

@@ -95,15 +95,42 @@ TEST(SharedArena, OtherFilesAreRefused) {
   EXPECT_EQ(error(8192), "the arena is that of another version of minka");
 }
 
-TEST(SharedArena, AWorkerTakesTheFileThatTheVariableNames) {
-  EXPECT_FALSE(SharedArena::OfThisWorker().value());
-  const SharedArena driver = SharedArena::Create(100).value();
-  ASSERT_EQ(::setenv(kSharedArenaVariable, std::to_string(::dup(driver.file())).c_str(), 1), 0);
-  const std::optional<SharedArena> worker = SharedArena::OfThisWorker().value();
-  ASSERT_EQ(::unsetenv(kSharedArenaVariable), 0);
+TEST(SharedArena, TheDriverReadsWhatTheWorkerWrites) {
+  SharedArena driver = SharedArena::Create(1000).value();
+  const SharedArena worker = OtherEnd(driver);
+  const ArenaRegion region = driver.Take(5).value();
+  std::ranges::copy(std::string("array"), worker.Destination(region).value().begin());
+  {
+    const pjrt::LentContents lent = driver.Lend(region).value();
+    EXPECT_EQ(std::string(lent.bytes.begin(), lent.bytes.end()), "array");
+    EXPECT_FALSE(driver.Take(1000));
+    EXPECT_EQ(driver.BytesTaken(), 5U);
+  }
+  EXPECT_EQ(driver.BytesTaken(), 0U);
+  EXPECT_TRUE(driver.Take(1000));
+  EXPECT_EQ(Message(worker.Destination({0, 990, 20}).status()),
+            "region 0 of 20 bytes at 990 lies outside of an arena of 1000 bytes");
+}
+
+TEST(SharedArenas, AWorkerTakesTheFilesThatTheVariablesName) {
+  EXPECT_FALSE(SharedArenas::OfThisWorker().value());
+  const SharedArenas driver = SharedArenas::Create(100).value();
+  const auto hand_down = [](const char* variable, int file) {
+    ASSERT_EQ(::setenv(variable, std::to_string(::dup(file)).c_str(), 1), 0);
+  };
+  hand_down(kPutArenaVariable, driver.put.file());
+  hand_down(kFetchedArenaVariable, driver.fetched.file());
+  const std::optional<SharedArenas> worker = SharedArenas::OfThisWorker().value();
+  ASSERT_EQ(::unsetenv(kPutArenaVariable), 0);
+  ASSERT_EQ(::unsetenv(kFetchedArenaVariable), 0);
   ASSERT_TRUE(worker);
-  EXPECT_NE(::fcntl(worker->file(), F_GETFD) & FD_CLOEXEC, 0);
-  EXPECT_EQ(worker->capacity(), 100U);
+  for (const SharedArena* const arena : {&worker->put, &worker->fetched}) {
+    EXPECT_NE(::fcntl(arena->file(), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_EQ(arena->capacity(), 100U);
+  }
+  driver.put.Destination({0, 0, 1}).value()[0] = 'p';
+  EXPECT_EQ(worker->put.Destination({0, 0, 1}).value()[0], 'p');
+  EXPECT_EQ(worker->fetched.Destination({0, 0, 1}).value()[0], '\0');
 }
 
 }  // namespace

@@ -36,27 +36,14 @@ struct WorkerStorage : ArrayStorage {
 
   int worker() const override { return places.front().worker; }
 
-  PendingParts Fetch(std::vector<int64_t> devices) const override {
-    worker::Request request;
-    worker::Get& get = *request.mutable_get();
-    get.set_array(places.front().array);
-    for (const int64_t device : devices) get.add_devices(static_cast<int>(device));
-    std::shared_ptr<WorkerAnswer> answer = workers->Ask(places.front().worker, std::move(request));
+  PendingParts Fetch(std::vector<int64_t> devices, size_t part_bytes) const override {
+    const Place& place = places.front();
+    std::shared_ptr<WorkerAnswer> answer =
+        workers->Fetch(place.worker, place.array, devices, part_bytes);
     workers->Flush();
-    return [workers = workers, answer = std::move(answer)] { return Join(*workers, *answer); };
-  }
-
-  // Who asked checks their sizes.
-  static absl::StatusOr<std::vector<std::string>> Join(Workers& workers, WorkerAnswer& answer) {
-    ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, workers.Wait(answer));
-    std::vector<std::string> parts;
-    bool is_new = true;
-    for (const worker::Reply& reply : replies) {
-      if (is_new) parts.emplace_back();
-      parts.back() += reply.part().bytes();
-      is_new = reply.part().is_last();
-    }
-    return parts;
+    return [workers = workers, worker = place.worker, answer = std::move(answer)] {
+      return workers->WaitForParts(worker, *answer);
+    };
   }
 
   std::shared_ptr<Workers> workers;

@@ -26,7 +26,8 @@ constexpr std::string_view kHandshake = "minka worker listens on ";
 constexpr size_t kKeptBytes = 64 << 10;
 constexpr std::chrono::milliseconds kTimeToEnd{1000};
 // In the worker, behind the standard ones.
-constexpr int kProgressFile = 3, kArenaFile = 4, kLastFile = kArenaFile;
+constexpr int kProgressFile = 3, kPutArenaFile = 4, kFetchedArenaFile = 5,
+              kLastFile = kFetchedArenaFile;
 constexpr size_t kMaxTokenBytes = 4096;
 
 // A worker before it is one. All is prepared, because between vfork and exec only what is
@@ -161,9 +162,9 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerProces
   absl::StatusOr<ProgressPage> progress = ProgressPage::Create();
   if (!progress.ok()) return WithContext(progress.status(), process->name());
   process->progress_ = *std::move(progress);
-  absl::StatusOr<SharedArena> arena = SharedArena::Create(process->options_.arena_bytes);
-  if (!arena.ok()) return WithContext(arena.status(), process->name());
-  process->arena_ = *std::move(arena);
+  absl::StatusOr<SharedArenas> arenas = SharedArenas::Create(process->options_.arena_bytes);
+  if (!arenas.ok()) return WithContext(arenas.status(), process->name());
+  process->arenas_ = *std::move(arenas);
   process->thread_ = std::thread(&WorkerProcess::Run, process.get());
   RETURN_IF_ERROR(WithContext(process->AwaitStart(), process->name()));
   return process;
@@ -247,17 +248,19 @@ absl::Status WorkerProcess::Spawn() {
   arguments.insert(arguments.begin(), executable);
   std::map<std::string, std::optional<std::string>> changes = options_.environment;
   changes[kProgressPageVariable] = std::to_string(kProgressFile);
-  changes[kSharedArenaVariable] = std::to_string(kArenaFile);
+  changes[kPutArenaVariable] = std::to_string(kPutArenaFile);
+  changes[kFetchedArenaVariable] = std::to_string(kFetchedArenaFile);
   std::vector<std::string> environment = EnvironmentWith(changes);
   const std::vector<char*> argument_pointers = Pointers(arguments);
   const std::vector<char*> environment_pointers = Pointers(environment);
-  const ChildPlan plan{.executable = executable.c_str(),
-                       .arguments = argument_pointers.data(),
-                       .environment = environment_pointers.data(),
-                       .cpus = options_.cpus.empty() ? nullptr : &cpus,
-                       .files = {input.read.number(), output.write.number(),
-                                 messages.write.number(), progress_.file(), arena_->file()},
-                       .parent = ::getpid()};
+  const ChildPlan plan{
+      .executable = executable.c_str(),
+      .arguments = argument_pointers.data(),
+      .environment = environment_pointers.data(),
+      .cpus = options_.cpus.empty() ? nullptr : &cpus,
+      .files = {input.read.number(), output.write.number(), messages.write.number(),
+                progress_.file(), arenas_->put.file(), arenas_->fetched.file()},
+      .parent = ::getpid()};
   ChildFailure failure;
   const pid_t child = StartChild(plan, failure);
   if (child < 0) return ResourceExhausted("cannot start a process: {}", std::strerror(errno));

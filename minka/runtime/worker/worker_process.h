@@ -44,7 +44,7 @@ struct WorkerProcessOptions {
   std::vector<int> cpus;                               // that it may run on; empty: as this process
   std::string name = "worker";                         // for messages: "worker 1 (mesh 1)"
   std::string token;                                   // one line, less than 4 KiB
-  size_t arena_bytes = SharedArena::kDefaultCapacity;  // shared with it
+  size_t arena_bytes = SharedArena::kDefaultCapacity;  // of each that is shared with it
   std::chrono::milliseconds start_timeout{30'000};
   bool forwards_messages = false;  // line by line to standard error, after the name
   // Called once, where the worker has ended and nobody here asked it to; by another thread, perhaps
@@ -68,7 +68,7 @@ class WorkerProcess {
   const std::string& address() const { return address_; }  // "HOST:PORT"
   WorkerProgress progress() const { return progress_.Read(); }
   // The driver's end of what it shares with the worker.
-  SharedArena& arena() { return *arena_; }
+  SharedArenas& arenas() { return *arenas_; }
 
   // Returns at once, so that several can end together.
   void AskToEnd();
@@ -99,8 +99,8 @@ class WorkerProcess {
 
   const WorkerProcessOptions options_;
   ProgressPage progress_;
-  std::optional<SharedArena> arena_;  // always, once started
-  FileDescriptor process_;            // a pidfd
+  std::optional<SharedArenas> arenas_;  // always, once started
+  FileDescriptor process_;              // a pidfd
   pid_t pid_ = 0;
   std::string address_;
   Output output_, messages_;

@@ -210,7 +210,7 @@ TEST(WorkerProcess, FilesOfTheDriverStayWithIt) {
       Shell(std::string(kListen) +
             "file=0; while [ $file -lt 60 ]; do [ -e /proc/$$/fd/$file ] && open=\"$open $file\"; "
             "file=$((file + 1)); done; echo \"$open\" >&2"));
-  EXPECT_EQ(death.messages, " 0 1 2 3 4\n");
+  EXPECT_EQ(death.messages, " 0 1 2 3 4 5\n");
 }
 
 TEST(WorkerProcess, TheEnvironmentIsThisOnesWithChanges) {

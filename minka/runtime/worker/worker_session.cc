@@ -60,6 +60,10 @@ void NoteFailure(const absl::Status& status, worker::Failed& failed) {
   failed.set_message(Message(status));
 }
 
+ArenaRegion RegionFromProto(const worker::Region& region) {
+  return {.number = region.number(), .offset = region.offset(), .size = region.size()};
+}
+
 bool Has(const std::vector<SlotUse>& uses, int slot, bool SlotUse::* use) {
   return slot >= 0 && static_cast<size_t>(slot) < uses.size() && uses[slot].*use;
 }
@@ -67,11 +71,11 @@ bool Has(const std::vector<SlotUse>& uses, int slot, bool SlotUse::* use) {
 }  // namespace
 
 WorkerSession::WorkerSession(std::string interface, ProgressPage& progress,
-                             const SharedArena* arena, Write write,
+                             const SharedArenas* arenas, Write write,
                              std::function<void()> on_run_end)
     : interface_(std::move(interface)),
       progress_(progress),
-      arena_(arena),
+      arenas_(arenas),
       write_(std::move(write)),
       on_run_end_(std::move(on_run_end)) {}
 
@@ -250,7 +254,8 @@ absl::Status WorkerSession::Put(const worker::Put& put) {
   ASSIGN_OR_RETURN(const ArrayLayout layout, LayoutOfArgument(put.program(), put.slot()));
   pjrt::LentContents piece{.bytes = put.bytes()};
   if (put.has_region()) {
-    ASSIGN_OR_RETURN(piece, LendRegion(put.region()));
+    ASSIGN_OR_RETURN(const SharedArenas* const arenas, Arenas());
+    ASSIGN_OR_RETURN(piece, arenas->put.Lend(RegionFromProto(put.region())));
   }
   const auto size = static_cast<size_t>(layout.shape.num_bytes());
   const size_t num_bytes = pieces_.size() + piece.bytes.size();
@@ -272,10 +277,9 @@ absl::Status WorkerSession::Put(const worker::Put& put) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<pjrt::LentContents> WorkerSession::LendRegion(const worker::Region& region) const {
-  if (arena_ == nullptr) return InvalidArgument("no memory is shared with this worker");
-  return arena_->Lend(
-      {.number = region.number(), .offset = region.offset(), .size = region.size()});
+absl::StatusOr<const SharedArenas*> WorkerSession::Arenas() const {
+  if (arenas_ == nullptr) return InvalidArgument("no memory is shared with this worker");
+  return arenas_;
 }
 
 absl::Status WorkerSession::Step(const worker::Step& step) {
@@ -338,8 +342,19 @@ absl::Status WorkerSession::Step(const worker::Step& step) {
 }
 
 absl::Status WorkerSession::Get(const worker::Get& get) {
-  for (const int device : get.devices()) {
-    ASSIGN_OR_RETURN(const pjrt::Buffer* const part, FindPart(get.array(), device));
+  for (int i = 0; i < get.devices_size(); ++i) {
+    ASSIGN_OR_RETURN(const pjrt::Buffer* const part, FindPart(get.array(), get.devices(i)));
+    if (i < get.regions_size() && get.regions(i).size() > 0) {
+      ASSIGN_OR_RETURN(const SharedArenas* const arenas, Arenas());
+      ASSIGN_OR_RETURN(const std::span<char> destination,
+                       arenas->fetched.Destination(RegionFromProto(get.regions(i))));
+      RETURN_IF_ERROR(part->ReadInto(destination));
+      worker::Reply reply;
+      reply.mutable_part()->set_is_in_region(true);
+      reply.mutable_part()->set_is_last(true);
+      RETURN_IF_ERROR(Send(reply));
+      continue;
+    }
     ASSIGN_OR_RETURN(const std::string bytes, part->ToHost());
     RETURN_IF_ERROR(SendParts(bytes));
   }

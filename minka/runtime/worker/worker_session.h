@@ -30,10 +30,10 @@ class WorkerSession {
   // False: nobody reads any more.
   using Write = std::function<bool(const worker::Reply& reply)>;
 
-  // `progress` and `arena` (null: none) outlive the session. `interface`: where arrays of other
+  // `progress` and `arenas` (null: none) outlive the session. `interface`: where arrays of other
   // workers come in, see UcxTransportOptions. `on_run_end`: called by any thread, and perhaps after
   // the session's end, when a program is done that Handle did not wait for.
-  WorkerSession(std::string interface, ProgressPage& progress, const SharedArena* arena,
+  WorkerSession(std::string interface, ProgressPage& progress, const SharedArenas* arenas,
                 Write write, std::function<void()> on_run_end);
 
   // One at a time. After an error the session is of no use any more. A step may go on when this
@@ -62,7 +62,6 @@ class WorkerSession {
   absl::Status Connect(const worker::Connect& connect);
   absl::Status Load(const worker::Load& load);
   absl::Status Put(const worker::Put& put);
-  absl::StatusOr<pjrt::LentContents> LendRegion(const worker::Region& region) const;
   absl::Status Step(const worker::Step& step);
   absl::Status Get(const worker::Get& get);
   absl::Status Store(const worker::Store& store);
@@ -77,6 +76,8 @@ class WorkerSession {
   absl::Status FinishOldestStep();
   absl::Status Send(const worker::Reply& reply);
   absl::Status SendParts(const std::string& bytes);
+  // InvalidArgument where nothing is shared.
+  absl::StatusOr<const SharedArenas*> Arenas() const;
   absl::StatusOr<LoadedProgram*> FindProgram(uint64_t number);
   absl::StatusOr<std::shared_ptr<MeshArray>> FindArray(uint64_t number);
   absl::StatusOr<const pjrt::Buffer*> FindPart(uint64_t array, int device);
@@ -85,7 +86,7 @@ class WorkerSession {
 
   const std::string interface_;
   ProgressPage& progress_;
-  const SharedArena* const arena_;
+  const SharedArenas* const arenas_;
   Write write_;
   const std::function<void()> on_run_end_;
   worker::Open open_;

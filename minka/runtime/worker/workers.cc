@@ -59,7 +59,17 @@ absl::Status CannotReach(const std::string& name, const std::string& address) {
                      name, address);
 }
 
-bool IsLastReply(const worker::Reply& reply) { return !reply.has_part() || reply.part().is_last(); }
+worker::Region RegionToProto(const ArenaRegion& region) {
+  worker::Region out;
+  out.set_number(region.number);
+  out.set_offset(region.offset);
+  out.set_size(region.size);
+  return out;
+}
+
+bool IsLastReply(const worker::Reply& reply) {
+  return !reply.has_part() || reply.part().is_last() || reply.part().is_in_region();
+}
 
 }  // namespace
 
@@ -246,7 +256,7 @@ void Workers::Tell(int worker, worker::Request request) {
 
 void Workers::Put(int worker, const worker::Put& put, std::span<const char> bytes) {
   Worker& to = *workers_[worker];
-  const SharedArena* const arena = to.process ? &to.process->arena() : nullptr;
+  const SharedArena* const arena = to.process ? &to.process->arenas().put : nullptr;
   const bool is_shared = arena != nullptr && arena->capacity() >= kLeastSharedBytes &&
                          bytes.size() >= kLeastSharedBytes;
   size_t piece_bytes = kPieceBytes;
@@ -264,9 +274,7 @@ void Workers::Put(int worker, const worker::Put& put, std::span<const char> byte
     if (is_shared) {
       const std::optional<ArenaRegion> region = WriteShared(to, piece);
       if (!region) return;
-      out.mutable_region()->set_number(region->number);
-      out.mutable_region()->set_offset(region->offset);
-      out.mutable_region()->set_size(region->size);
+      *out.mutable_region() = RegionToProto(*region);
     } else {
       out.set_bytes(piece.data(), piece.size());
     }
@@ -276,7 +284,7 @@ void Workers::Put(int worker, const worker::Put& put, std::span<const char> byte
 }
 
 std::optional<ArenaRegion> Workers::WriteShared(Worker& worker, std::span<const char> bytes) {
-  SharedArena& arena = worker.process->arena();
+  SharedArena& arena = worker.process->arenas().put;
   const auto take = [&] {
     const std::lock_guard lock(worker.write_mutex);
     return arena.Take(bytes.size());
@@ -295,16 +303,70 @@ std::optional<ArenaRegion> Workers::WriteShared(Worker& worker, std::span<const 
 
 std::shared_ptr<WorkerAnswer> Workers::Ask(int worker, worker::Request request) {
   auto answer = std::make_shared<WorkerAnswer>();
-  if (request.has_get()) answer->num_missing = request.get().devices_size();
   Worker& to = *workers_[worker];
   const std::lock_guard lock(to.write_mutex);
-  {
-    const std::lock_guard answers_lock(mutex_);
-    to.awaited.push_back(answer);
-  }
-  to.batch_bytes += request.ByteSizeLong();
-  *to.batch.add_requests() = std::move(request);
+  Ask(to, std::move(request), answer);
   return answer;
+}
+
+// Precondition: its write_mutex is held.
+void Workers::Ask(Worker& worker, worker::Request request, std::shared_ptr<WorkerAnswer> answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    worker.awaited.push_back(std::move(answer));
+  }
+  worker.batch_bytes += request.ByteSizeLong();
+  *worker.batch.add_requests() = std::move(request);
+}
+
+std::shared_ptr<WorkerAnswer> Workers::Fetch(int worker, uint64_t array,
+                                             std::span<const int64_t> devices, size_t part_bytes) {
+  Worker& from = *workers_[worker];
+  auto answer = std::make_shared<WorkerAnswer>();
+  answer->num_missing = static_cast<int>(devices.size());
+  answer->regions.resize(devices.size());
+  worker::Request request;
+  worker::Get& get = *request.mutable_get();
+  get.set_array(array);
+  get.mutable_devices()->Assign(devices.begin(), devices.end());
+  const std::lock_guard lock(from.write_mutex);
+  const bool is_shared = from.process != nullptr && part_bytes >= kLeastSharedBytes;
+  for (size_t i = 0; is_shared && i < devices.size(); ++i) {
+    SharedArena& arena = from.process->arenas().fetched;
+    const std::optional<ArenaRegion> region = arena.Take(part_bytes);
+    if (!region) break;
+    // Who waits for the answer, or else who listens for it, lets it go.
+    answer->regions[i] = arena.Lend(*region).value();
+    *get.add_regions() = RegionToProto(*region);
+  }
+  Ask(from, std::move(request), answer);
+  return answer;
+}
+
+bool Workers::HasRoom(Worker& worker) {
+  const std::lock_guard lock(worker.write_mutex);
+  const SharedArena& arena = worker.process->arenas().fetched;
+  return arena.BytesTaken() <= arena.capacity() / 2;
+}
+
+absl::StatusOr<std::vector<pjrt::LentContents>> Workers::WaitForParts(int worker,
+                                                                      WorkerAnswer& answer) {
+  ASSIGN_OR_RETURN(const std::vector<worker::Reply> replies, Wait(answer));
+  std::vector<pjrt::LentContents> parts;
+  std::string pieces;
+  for (const worker::Reply& reply : replies) {
+    if (reply.part().is_in_region()) {
+      pjrt::LentContents part = std::move(answer.regions[parts.size()]);
+      const bool is_copied = part.owner != nullptr && !HasRoom(*workers_[worker]);
+      if (is_copied) part = pjrt::LendString({part.bytes.data(), part.bytes.size()});
+      parts.push_back(std::move(part));
+      continue;
+    }
+    pieces += reply.part().bytes();
+    if (!reply.part().is_last()) continue;
+    parts.push_back(pjrt::LendString(std::exchange(pieces, {})));
+  }
+  return parts;
 }
 
 void Workers::Flush() {

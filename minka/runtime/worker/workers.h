@@ -30,7 +30,7 @@ struct LocalWorkersOptions {
   Platform platform = Platform::kCpu;
   std::string plugin;                                  // empty: searched
   std::string version;                                 // of minka
-  size_t arena_bytes = SharedArena::kDefaultCapacity;  // shared with each worker
+  size_t arena_bytes = SharedArena::kDefaultCapacity;  // shared with each worker, each way
 };
 
 struct RemoteWorker {
@@ -52,6 +52,8 @@ absl::StatusOr<worker::AboutReply> AskAboutWorker(const std::string& address,
 // What a worker answers to one request. Shared by who waits and who listens.
 struct WorkerAnswer {
   int num_missing = 1;  // parts; other answers come in one reply
+  // By part, the shared memory that it is written to; empty: it is in the replies.
+  std::vector<pjrt::LentContents> regions;
   std::vector<worker::Reply> replies;
   std::chrono::steady_clock::time_point arrived;
   bool is_complete = false;
@@ -91,6 +93,13 @@ class Workers {
   // worker where they are many and it is a child. That may wait for earlier arrays to reach the
   // devices. `put`: all but the bytes.
   void Put(int worker, const worker::Put& put, std::span<const char> bytes);
+  // As Tell, for what devices of the worker's mesh hold of an array, `part_bytes` each. Large parts
+  // come from a child in memory that is shared with it, while there is room.
+  std::shared_ptr<WorkerAnswer> Fetch(int worker, uint64_t array, std::span<const int64_t> devices,
+                                      size_t part_bytes);
+  // In the order of the devices. They lie in the shared memory unless it is half full: others want
+  // to be fetched, however long these are kept.
+  absl::StatusOr<std::vector<pjrt::LentContents>> WaitForParts(int worker, WorkerAnswer& answer);
   // As Tell, for a request that is answered.
   std::shared_ptr<WorkerAnswer> Ask(int worker, worker::Request request);
   void Flush();
@@ -117,7 +126,10 @@ class Workers {
   absl::Status BeginSession(Worker& worker, const std::string& address, const std::string& token,
                             const std::string& version);
   absl::Status Open(const std::string& plugin);
+  void Ask(Worker& worker, worker::Request request, std::shared_ptr<WorkerAnswer> answer);
   void FlushWorker(Worker& worker);
+  // Of what is fetched.
+  bool HasRoom(Worker& worker);
   // Nullopt: the job has failed.
   std::optional<ArenaRegion> WriteShared(Worker& worker, std::span<const char> bytes);
   void Listen(Worker& worker);
