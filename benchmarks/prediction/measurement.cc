@@ -26,6 +26,10 @@ constexpr int kWarmUpSteps = 3;
 constexpr int kMinSteps = 7, kMaxSteps = 60;
 constexpr double kMeasuredUs = 1.5e6;  // about so long per program, within the numbers of steps
 constexpr double kGap = 0.01;
+// Steps are measured again, up to so many times, while the host of this virtual machine gives more
+// than this part of the cores' time to others; the time it takes least of counts.
+constexpr int kMaxRounds = 6;
+constexpr double kMostStolen = 0.015;
 
 // Dots, an optimizer that reads and writes memory, collectives: what every row is made of.
 constexpr MlpConfig kReference = {.batch = 512, .hidden = 512, .num_layers = 4};
@@ -34,6 +38,43 @@ constexpr int kReferenceSteps = 15;
 int NumSteps(const RunTimes& times) {
   return std::clamp(static_cast<int>(kMeasuredUs / std::max(times.us.back(), 1.0)), kMinSteps,
                     kMaxSteps);
+}
+
+absl::Status RunSteps(StepRunner& runner, const std::vector<Literal>& inputs, int num_steps,
+                      State& state) {
+  for (int i = 0; i < num_steps; ++i) {
+    ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs));
+    state = std::move(output.state);
+  }
+  return absl::OkStatus();
+}
+
+// Some warm steps, and who had the cores meanwhile.
+struct Round {
+  RunStatistics times;
+  ProcessorTime before, after;
+
+  double stolen_share() const { return StolenShare(before, after); }
+};
+
+absl::StatusOr<Round> RunRound(StepRunner& runner, const std::vector<Literal>& inputs,
+                               int num_steps, State& state) {
+  const auto first = static_cast<int>(runner.executor().times().us.size());
+  Round round{.before = ProcessorTimeNow()};
+  RETURN_IF_ERROR(RunSteps(runner, inputs, num_steps, state));
+  round.after = ProcessorTimeNow();
+  round.times = runner.executor().times().Warm(first);
+  return round;
+}
+
+absl::StatusOr<Round> LeastStolen(StepRunner& runner, const std::vector<Literal>& inputs,
+                                  int num_steps, State& state) {
+  ASSIGN_OR_RETURN(Round best, RunRound(runner, inputs, num_steps, state));
+  for (int i = 1; i < kMaxRounds && best.stolen_share() > kMostStolen; ++i) {
+    ASSIGN_OR_RETURN(Round round, RunRound(runner, inputs, num_steps, state));
+    if (round.stolen_share() < best.stolen_share()) best = std::move(round);
+  }
+  return best;
 }
 
 absl::StatusOr<CompiledStep> PlanAndCompile(const Step& step, const PlanRequest& request,
@@ -64,12 +105,9 @@ class ReferenceStep {
 
   // The median of some steps.
   absl::StatusOr<double> MeasureUs() {
-    const size_t num_before = runner_.executor().times().us.size();
-    for (int i = 0; i < kWarmUpSteps + kReferenceSteps; ++i) {
-      ASSIGN_OR_RETURN(StepOutput output, runner_.Run(std::move(state_), inputs_));
-      state_ = std::move(output.state);
-    }
-    return runner_.executor().times().Warm(static_cast<int>(num_before) + kWarmUpSteps).median_us;
+    RETURN_IF_ERROR(RunSteps(runner_, inputs_, kWarmUpSteps, state_));
+    ASSIGN_OR_RETURN(const Round round, LeastStolen(runner_, inputs_, kReferenceSteps, state_));
+    return round.times.median_us;
   }
 
  private:
@@ -84,25 +122,16 @@ class ReferenceStep {
 absl::Status RunWarm(const Step& step, StepRunner& runner, Json& row) {
   ASSIGN_OR_RETURN(const std::vector<Literal> inputs, RandomInputs(step, /*seed=*/1));
   ASSIGN_OR_RETURN(State state, runner.CreateState(inputs));
-  const auto run = [&](int num_steps) -> absl::Status {
-    for (int i = 0; i < num_steps; ++i) {
-      ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs));
-      state = std::move(output.state);
-    }
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(run(kWarmUpSteps));
-  const ProcessorTime before = ProcessorTimeNow();
+  RETURN_IF_ERROR(RunSteps(runner, inputs, kWarmUpSteps, state));
   const int num_steps = NumSteps(runner.executor().times());
-  RETURN_IF_ERROR(run(num_steps));
-  const ProcessorTime after = ProcessorTimeNow();
-  const RunStatistics warm = runner.executor().times().Warm(kWarmUpSteps);
-  row["median_us"] = warm.median_us;
-  row["quartiles_us"] = {warm.lower_quartile_us, warm.upper_quartile_us};
+  ASSIGN_OR_RETURN(const Round round, LeastStolen(runner, inputs, num_steps, state));
+  row["median_us"] = round.times.median_us;
+  row["quartiles_us"] = {round.times.lower_quartile_us, round.times.upper_quartile_us};
   row["num_steps"] = num_steps;
-  row["busy_us"] = 1e6 * (after.own_s - before.own_s) /
+  row["busy_us"] = 1e6 * (round.after.own_s - round.before.own_s) /
                    (num_steps * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));
-  row["others_share"] = OthersShare(before, after);
+  row["others_share"] = OthersShare(round.before, round.after);
+  row["stolen_share"] = round.stolen_share();
   return absl::OkStatus();
 }
 

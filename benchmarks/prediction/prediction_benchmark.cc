@@ -132,8 +132,11 @@ std::string Page(const Json& rows, const Json& before) {
       "which hardly\n"
       "depends on what else runs; *others* is the part of the cores' busy time that other "
       "processes took\n"
-      "meanwhile: measured times of rows with much of it are too long. Memory is that of the "
-      "fullest device,\n"
+      "meanwhile, *stolen* what the host of this virtual machine gave to others; rows with more "
+      "than 1.5 % of it are\n"
+      "measured again, up to six times, and the time with least of it counts: measured times of "
+      "rows with much of\n"
+      "either are too long. Memory is that of the fullest device,\n"
       "*ratio* what was estimated over what the compiler says. `--compare` fails where a row is "
       "worse by more than\n"
       "`results.json` says.\n\n{}",
@@ -147,9 +150,10 @@ std::string ProgressLine(const Json& row) {
                        row["estimated_bytes"].get<double>() / (1 << 20),
                        row["compiled_bytes"].get<double>() / (1 << 20));
   }
-  return fmt::format("{}: predicted {:.2f} ms, measured {:.2f} ms, machine {:.2f}\n", name,
-                     row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3,
-                     row["slowdown"].get<double>());
+  return fmt::format(
+      "{}: predicted {:.2f} ms, measured {:.2f} ms, machine {:.2f}, stolen {:.1f} %\n", name,
+      row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3,
+      row["slowdown"].get<double>(), 100 * row["stolen_share"].get<double>());
 }
 
 absl::Status MeasureAll(const Options& options, const std::function<void(Json)>& add) {

@@ -13,6 +13,7 @@
 #include "minka/base/hash.h"
 #include "minka/base/json.h"
 #include "minka/base/parallel.h"
+#include "minka/base/processor_time.h"
 #include "minka/base/status.h"
 
 namespace minka {
@@ -75,6 +76,22 @@ TEST(File, RoundTripsAndNamesWhatCannotBeWritten) {
             "cannot open " + path + ": No such file or directory");
   EXPECT_EQ(Message(WriteFile("/nowhere/x", "")),
             "cannot write /nowhere/x: No such file or directory");
+}
+
+TEST(ProcessorTime, OthersAndTheHostTakeTheirShares) {
+  const ProcessorTime before = {.all_s = 100, .own_s = 1, .stolen_s = 7};
+  EXPECT_DOUBLE_EQ(OthersShare(before, {.all_s = 104, .own_s = 2, .stolen_s = 7}), 0.75);
+  EXPECT_DOUBLE_EQ(StolenShare(before, {.all_s = 104, .own_s = 5, .stolen_s = 8}), 0.2);
+  EXPECT_EQ(OthersShare(before, before), 0);
+  EXPECT_EQ(StolenShare(before, before), 0);
+}
+
+TEST(ProcessorTime, CountsWhatThisProcessDoes) {
+  const ProcessorTime before = ProcessorTimeNow();
+  ProcessorTime after = before;
+  while (after.own_s < before.own_s + 0.05) after = ProcessorTimeNow();
+  EXPECT_GE(after.all_s, before.all_s + 0.02);  // in hundredths of a second
+  EXPECT_GE(after.stolen_s, before.stolen_s);
 }
 
 TEST(Gzip, UnpacksToTheSameBytesAndIsSmaller) {

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // 10: exponentials as loops have them, one after the other; transpositions.
-constexpr int kSchemaVersion = 10;
+constexpr int kSchemaVersion = 11;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -278,12 +278,18 @@ double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, 
 }
 
 std::string DisturbanceNote(const Calibration& calibration) {
-  constexpr double kMostDrift = 1.25, kMostOthers = 0.2;
+  constexpr double kMostDrift = 1.25, kMostOthers = 0.2, kMostStolen = 0.1;
   if (calibration.others_share > kMostOthers) {
     return fmt::format(
         "other processes took {:.0f} % of the time in which the cores were busy during the "
         "profile, and predictions will be too long; `minka profile` measures anew",
         100 * calibration.others_share);
+  }
+  if (calibration.stolen_share > kMostStolen) {
+    return fmt::format(
+        "the host of this virtual machine gave {:.0f} % of its cores' time to others during the "
+        "profile, and predictions will be too long; `minka profile` measures anew",
+        100 * calibration.stolen_share);
   }
   const double drift = calibration.drift;
   if (drift < kMostDrift && drift > 1 / kMostDrift) return "";
@@ -313,6 +319,7 @@ std::string Calibration::ToJson() const {
                {"synchronise_us", synchronise_us},
                {"drift", drift},
                {"others_share", others_share},
+               {"stolen_share", stolen_share},
                {"has_half_units", has_half_units},
                {"dots", DotsToJson(dots)},
                {"cached_dots", DotsToJson(cached_dots)},
@@ -364,6 +371,7 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .synchronise_us = read.NotNegative("synchronise_us"),
                     .drift = read.Positive("drift"),
                     .others_share = read.NotNegative("others_share"),
+                    .stolen_share = read.NotNegative("stolen_share"),
                     .has_half_units = json.value("has_half_units", false)};
     RETURN_IF_ERROR(read.status());
     ASSIGN_OR_RETURN(out.dots, ReadDots(json, "dots"));

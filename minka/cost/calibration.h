@@ -84,6 +84,7 @@ struct Calibration {
   double synchronise_us = 0;  // a collective between other work, beyond its own time
   double drift = 1;           // time of a program at the end over that at the beginning
   double others_share = 0;    // of the cores' busy time meanwhile, that other processes took
+  double stolen_share = 0;    // of what was measured, that a virtual machine's host gave to others
   // Devices multiply bf16 in units of their own: half_dots are products as many and as large as
   // steps have them. Else some of dots again, for what widening them takes.
   bool has_half_units = false;

@@ -317,12 +317,15 @@ TEST(Calibration, SaysThatTheMachineWasDisturbed) {
   calibration.drift = 1;
   calibration.others_share = 0.41;
   EXPECT_THAT(DisturbanceNote(calibration), HasSubstr("took 41 % of the time"));
+  calibration.others_share = 0;
+  calibration.stolen_share = 0.23;
+  EXPECT_THAT(DisturbanceNote(calibration), HasSubstr("gave 23 % of its cores' time to others"));
 }
 
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 10; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 11; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

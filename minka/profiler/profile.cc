@@ -36,8 +36,11 @@
 namespace minka {
 namespace {
 
-// So long at least is each program measured.
+// So long at least is each program measured; again, up to so many times, while the host of this
+// virtual machine gives more than this part of the time to others.
 constexpr double kMeasuredUs = 80e3;
+constexpr int kMaxRounds = 5;
+constexpr double kMostStolen = 0.05;
 
 constexpr ReductionKernel kReductions[] = {
     ReductionKernel::kRows, ReductionKernel::kColumns, ReductionKernel::kMaximumOfRows,
@@ -148,7 +151,10 @@ int64_t MeasuredCacheBytes(int cores) {
 class Profiler {
  public:
   Profiler(const LocalDevices& devices, const ProfileOptions& options)
-      : devices_(devices), options_(options), grid_(GridFor(devices.client.kind())) {}
+      : devices_(devices),
+        options_(options),
+        grid_(GridFor(devices.client.kind())),
+        uses_cores_(devices.client.kind() == Platform::kCpu) {}
 
   absl::StatusOr<Calibration> Run() {
     Calibration out{.processor = ProcessorName(devices_.client),
@@ -195,6 +201,7 @@ class Profiler {
     if (HasCollectives()) RETURN_IF_ERROR(MeasureSynchronisation(out));
     ASSIGN_OR_RETURN(const double at_last, ReferenceUs());
     out.drift = at_last / at_first;
+    out.stolen_share = stolen_shares_ / done_;
     return out;
   }
 
@@ -212,17 +219,36 @@ class Profiler {
     return sizes;
   }
 
-  // The wall time of a launch on all devices that others hardly disturb: the lower quartile.
+  // The wall time of a launch on all devices that others hardly disturb: the lower quartile of the
+  // round that the host of a virtual machine took least of.
   absl::StatusOr<double> LaunchUs(const std::string& what, absl::StatusOr<Module> module) {
-    if (options_.on_progress) options_.on_progress(what, done_++, total_);
+    if (options_.on_progress) options_.on_progress(what, done_, total_);
+    ++done_;
     RETURN_IF_ERROR(module.status());
     ASSIGN_OR_RETURN(const pjrt::Executable program,
                      pjrt::Executable::Compile(
                          devices_.client,
                          ExportHlo(CompiledForms(*module, Departures::Of(devices_.client.kind()))),
                          {.num_replicas = options_.num_devices}));
-    std::vector<double> times;
     ASSIGN_OR_RETURN(std::vector<std::vector<pjrt::Buffer>> arguments, Arguments(program));
+    std::optional<Round> best;
+    for (int i = 0; i < kMaxRounds && (!best || best->stolen_share > kMostStolen); ++i) {
+      ASSIGN_OR_RETURN(const Round round, Measure(program, arguments));
+      if (!best || round.stolen_share < best->stolen_share) best = round;
+    }
+    stolen_shares_ += best->stolen_share;
+    return best->launch_us;
+  }
+
+  // A program measured for kMeasuredUs.
+  struct Round {
+    double launch_us = 0, stolen_share = 0;
+  };
+
+  absl::StatusOr<Round> Measure(const pjrt::Executable& program,
+                                std::vector<std::vector<pjrt::Buffer>>& arguments) const {
+    const ProcessorTime before = ProcessorTimeNow();
+    std::vector<double> times;
     double total_us = 0;
     for (int i = 0; i <= options_.repetitions || total_us < kMeasuredUs; ++i) {
       std::vector<std::vector<pjrt::Buffer*>> pointers(arguments.size());
@@ -239,7 +265,8 @@ class Profiler {
       if (!program.donated_parameters().empty()) arguments = std::move(launch.results);
     }
     std::ranges::sort(times);
-    return times[times.size() / 4];
+    return Round{.launch_us = times[times.size() / 4],
+                 .stolen_share = uses_cores_ ? StolenShare(before, ProcessorTimeNow()) : 0};
   }
 
   absl::StatusOr<std::vector<std::vector<pjrt::Buffer>>> Arguments(
@@ -496,6 +523,8 @@ class Profiler {
   const ProfileOptions& options_;
   const ProfileGrid grid_;
   double step_us_ = 0;
+  const bool uses_cores_;     // who else uses them is no matter to GPUs
+  double stolen_shares_ = 0;  // summed over the programs
   int done_ = 0;
   int total_ = 0;
 };

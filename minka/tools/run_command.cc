@@ -7,6 +7,7 @@
 
 #include "fmt/ranges.h"
 #include "minka/base/file.h"
+#include "minka/base/processor_time.h"
 #include "minka/base/status.h"
 #include "minka/driver/check.h"
 #include "minka/driver/describe_pipeline.h"
@@ -220,9 +221,11 @@ class ModuleRun {
   absl::Status TimeWarmSteps(State state) {
     StepRunner& runner = run_->runner();
     const int num_steps = kNumWarmUpSteps + flags_.steps;
+    ProcessorTime warm_from;
     for (int step = 1; step < num_steps; ++step) {
       const std::string what = fmt::format("step {} of {}", step + 1, num_steps);
       ReportPart(what);
+      if (step == kNumWarmUpSteps) warm_from = ProcessorTimeNow();
       ShowStatus(
           fmt::format("{}, the last in {}", what, FormatTime(runner.executor().times().us.back())));
       auto* const pipeline = dynamic_cast<PipelineExecutor*>(&runner.executor());
@@ -233,6 +236,7 @@ class ModuleRun {
       if (is_traced) trace_ = TraceOf(*pipeline);
       state = std::move(output.state);
     }
+    if (flags_.steps > 0) figures_.stolen_share = StolenShare(warm_from, ProcessorTimeNow());
     ClearStatus();
     return absl::OkStatus();
   }

@@ -21,10 +21,19 @@ std::string MeasuredTime(double predicted_us, const RunFigures& figures) {
           ? ""
           : fmt::format("; the first step, cold, {}", FormatTime(figures.step_times.us.front()));
   if (warm.num_runs == 0) return "no warm step measured" + first;
-  return fmt::format("{} measured{}: median of {} warm step{}, half of them in {} to {}{}",
+  constexpr double kManyStolen = 0.05;
+  const std::string stolen =
+      figures.stolen_share > kManyStolen
+          ? fmt::format(
+                "; meanwhile the host of this virtual machine gave {:.0f} % of its cores' "
+                "time to others",
+                100 * figures.stolen_share)
+          : "";
+  return fmt::format("{} measured{}: median of {} warm step{}, half of them in {} to {}{}{}",
                      FormatTime(warm.median_us), Difference(predicted_us, warm.median_us),
                      warm.num_runs, warm.num_runs == 1 ? "" : "s",
-                     FormatTime(warm.lower_quartile_us), FormatTime(warm.upper_quartile_us), first);
+                     FormatTime(warm.lower_quartile_us), FormatTime(warm.upper_quartile_us), first,
+                     stolen);
 }
 
 void AddFigures(double predicted_us, const RunFigures& figures, nlohmann::ordered_json& json) {
@@ -39,6 +48,7 @@ void AddFigures(double predicted_us, const RunFigures& figures, nlohmann::ordere
   json["measured_step_time_median_us"] = if_warm(warm.median_us);
   json["measured_step_time_quartiles_us"] = {if_warm(warm.lower_quartile_us),
                                              if_warm(warm.upper_quartile_us)};
+  json["stolen_share"] = figures.stolen_share;
   json["first_step_time_us"] = figures.step_times.us.empty()
                                    ? nullptr
                                    : nlohmann::ordered_json(figures.step_times.us.front());

@@ -19,6 +19,9 @@ struct HostTimes {
 struct RunFigures {
   RunTimes step_times;
   int num_warm_up = 1;  // of them, which are not compared with the prediction
+  // Of the time in which this machine's cores had work in the warm steps, that the host of a
+  // virtual machine gave to others.
+  double stolen_share = 0;
   int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
   HostTimes host_times;
   double prepare_input_seconds = 0, create_state_seconds = 0, compile_seconds = 0;
