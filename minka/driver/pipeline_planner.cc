@@ -4,6 +4,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,6 +55,21 @@ std::vector<std::string> PinsOfStage(const std::vector<std::string>& pins, const
     if (names(stage, glob) || !names(whole, glob)) of_stage.push_back(pin);
   }
   return of_stage;
+}
+
+// Meshes in the order in which to search their stages: those whose first stage is equal to an
+// earlier one have little to do once that has been searched.
+std::vector<int> DifferentFirst(const Assignment& assignment, const PlannedPipeline& pipeline) {
+  std::vector<int> order, repeated;
+  std::set<std::pair<uint64_t, std::string>> seen;
+  for (int mesh = 0; mesh < static_cast<int>(assignment.shapes.size()); ++mesh) {
+    const Step& first = pipeline.staged.stages[mesh].step;
+    const bool is_new =
+        seen.emplace(StageHash(first), assignment.shapes[mesh].front().ToString()).second;
+    (is_new ? order : repeated).push_back(mesh);
+  }
+  order.insert(order.end(), repeated.begin(), repeated.end());
+  return order;
 }
 
 }  // namespace
@@ -356,8 +372,9 @@ absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
       ReportProgress(++num_planned, num_stages);
     }
   };
-  ForEachInParallel(static_cast<int>(assignment.shapes.size()), NumSearchThreads(planning_.search),
-                    plan_stages_of);
+  const std::vector<int> order = DifferentFirst(assignment, out);
+  ForEachInParallel(static_cast<int>(order.size()), NumSearchThreads(planning_.search),
+                    [&](int number) { plan_stages_of(order[number]); });
   for (int stage = 0; stage < num_stages; ++stage) {
     absl::StatusOr<minka::Plan>& plan = plans[stage];
     if (!plan.ok()) return WithContext(plan.status(), fmt::format("stage {}", stage));

@@ -35,9 +35,10 @@ class ScheduleSearch {
     ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, best_));
     for (const SchedulePromise& promise : promises) {
       if (IsWorthwhile(promise.step_time_us, best_.pipeline.plan)) {
-        RETURN_IF_ERROR(Plan(promise.name));
+        RETURN_IF_ERROR(Plan(promise.assignment));
       } else {
-        rows_.push_back({.name = promise.name, .why_not = WhyNotPlanned(promise)});
+        rows_.push_back({.name = promise.assignment.schedule.name,
+                         .why_not = NotPlanned(promise.step_time_us)});
       }
     }
     PlannedPipeline& best = best_.pipeline;
@@ -46,13 +47,12 @@ class ScheduleSearch {
   }
 
  private:
-  absl::Status Plan(const std::string& name) {
-    ASSIGN_OR_RETURN(const Assignment assignment, planner_.BySchedule(first_, name));
+  absl::Status Plan(const Assignment& assignment) {
     absl::StatusOr<FittedPipeline> planned = planner_.PlanWithin(
         assignment, {.remat = best_.pipeline.plan.remat}, Reshaping::kEverything);
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!planned.ok()) {
-      rows_.push_back({.name = name, .why_not = Message(planned.status())});
+      rows_.push_back({.name = assignment.schedule.name, .why_not = Message(planned.status())});
       return absl::OkStatus();
     }
     Note(planned->pipeline);
@@ -100,8 +100,8 @@ std::vector<TriedSchedule> Shown(std::vector<TriedSchedule> tried, const std::st
   return tried;
 }
 
-std::string WhyNotPlanned(const SchedulePromise& promise) {
-  return fmt::format("not planned: estimated to take {}", FormatTime(promise.step_time_us));
+std::string NotPlanned(double step_time_us) {
+  return fmt::format("not planned: estimated to take {}", FormatTime(step_time_us));
 }
 
 absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& planner,
@@ -110,14 +110,12 @@ absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& pla
   const Schedule& schedule = found.pipeline.schedule;
   if (!schedule.trains || schedule.shape.num_meshes < 2) return promises;
   for (const std::string_view name : kTried) {
-    const absl::StatusOr<Assignment> other = planner.BySchedule(found.assignment, name);
+    absl::StatusOr<Assignment> other = planner.BySchedule(found.assignment, name);
     if (!other.ok()) continue;  // it cannot be of that shape
     PipelinePlan plan = found.pipeline.plan;
     if (other->schedule.splits_backward) SplitBackward(plan);
     ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(other->schedule, plan));
-    promises.push_back({.name = std::string(name),
-                        .step_time_us = timeline.step_time,
-                        .splits_backward = other->schedule.splits_backward});
+    promises.push_back({.assignment = *std::move(other), .step_time_us = timeline.step_time});
   }
   std::ranges::stable_sort(promises, {}, &SchedulePromise::step_time_us);
   return promises;

@@ -13,9 +13,8 @@ namespace minka {
 
 // What another schedule would make of the stages of a pipeline, by simulation.
 struct SchedulePromise {
-  std::string name;
+  Assignment assignment;
   double step_time_us = 0;
-  bool splits_backward = false;
 };
 
 // The fastest first; none for a pipeline of one stage, or that trains nothing.
@@ -26,7 +25,7 @@ absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& pla
 bool IsWorthwhile(double step_time_us, const PipelinePlan& plan);
 
 // "not planned: estimated to take 3 ms".
-std::string WhyNotPlanned(const SchedulePromise& promise);
+std::string NotPlanned(double step_time_us);
 
 // Not chosen yet: why it is not, if another one is.
 TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> memory_limit_bytes);

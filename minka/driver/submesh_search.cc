@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -61,6 +62,8 @@ constexpr double kNear = 1.02;
 constexpr int kEndless = 1'000'000;
 // Of each number of devices so many shapes are tried saving memory, and those as fast nearly.
 constexpr size_t kLeastSavingShapes = 2;
+// Layers repeat where there are so many for each different one.
+constexpr size_t kManyEqual = 4;
 // Meshes of more devices are searched in shapes of two axes at most.
 constexpr int kMostDevicesOfAllShapes = 8;
 
@@ -75,6 +78,13 @@ absl::StatusOr<std::vector<StageWay>> EvenWays(PipelinePlanner& planner,
     out.push_back(std::move(way));
   }
   return out;
+}
+
+// Are most layers equal to one of a few?
+bool LayersRepeat(const std::vector<StageWay>& ways) {
+  const std::vector<int> first_equal = FirstEqualLayers(ways);
+  const std::set<int> different(first_equal.begin(), first_equal.end());
+  return first_equal.size() >= kManyEqual * different.size();
 }
 
 // The meshes that a stage may have.
@@ -159,7 +169,8 @@ class SubmeshSearch {
         first_input_(std::move(layers.input)),
         input_(first_input_),
         free_(std::move(layers.free)),
-        corrector_(CorrectorOf(found_)) {}
+        corrector_(CorrectorOf(found_)),
+        corrector_of_first_schedule_(corrector_) {}
 
   absl::StatusOr<FittedPipeline> Run() && {
     fastest_us_ = free_.front().step_time_us;
@@ -172,6 +183,7 @@ class SubmeshSearch {
     }
     if (limit && !IsNearFastest()) RETURN_IF_ERROR(FindFastestThatFits());
     if (request_.pipeline->schedule == kChooseSchedule) RETURN_IF_ERROR(TryOtherSchedules());
+    if (is_left_to_others_ && schedule_of_best_.empty()) RETURN_IF_ERROR(ReturnToFirstSchedule());
     return Best();
   }
 
@@ -184,6 +196,17 @@ class SubmeshSearch {
   static constexpr double kHopeless = 1.1;
   // Estimates need not be nearer.
   static constexpr double kRoomiestStep = 1.02;
+  // What another schedule is estimated to take, of what the first one's best takes, so that this
+  // one is left: planning more by the first made its best up to 1 % faster.
+  static constexpr double kClearlyFaster = 0.97;
+
+  struct OtherSchedule {
+    std::string name;
+    StageSearchInput input;
+    // Of the fastest pipeline that is estimated to fit; infinite: none is.
+    double step_time_us = std::numeric_limits<double>::infinity();
+    double promised_us = 0;  // of the best pipeline of the first schedule, simulated
+  };
 
   absl::Status PlanFastest(const std::vector<FoundPipeline>& found) {
     int num_planned = 0;
@@ -200,6 +223,7 @@ class SubmeshSearch {
         continue;
       }
       ++num_planned;
+      if (IsLeftToOtherSchedules()) break;
     }
     return num_planned > 0 || best_ ? absl::OkStatus() : refusal;
   }
@@ -219,6 +243,7 @@ class SubmeshSearch {
       const absl::Status planned = Plan(*next, Reshaping::kNothing);
       RETURN_IF_ERROR(CheckNotCancelled(request_));
       if (!planned.ok() && refusal.ok()) refusal = planned;
+      if (planned.ok() && IsLeftToOtherSchedules()) break;
     }
     for (const FoundPipeline& pipeline : found) NoteNotPlanned(pipeline);
     return best_ ? absl::OkStatus() : refusal;
@@ -254,9 +279,7 @@ class SubmeshSearch {
   }
 
   void NoteNotPlanned(const FoundPipeline& found) {
-    tried_.push_back({.num_devices = SizesOf(found),
-                      .why_not = fmt::format("not planned: estimated to take {:.4g} ms",
-                                             found.step_time_us / 1e3)});
+    tried_.push_back({.num_devices = SizesOf(found), .why_not = NotPlanned(found.step_time_us)});
   }
 
   void CorrectEstimates(const FoundPipeline& found, const PipelinePlan& plan) {
@@ -282,6 +305,37 @@ class SubmeshSearch {
     }
     best_ = std::move(planned);
     input_of_best_ = input_;
+    schedule_of_best_ = schedule_;
+  }
+
+  // Is another schedule estimated to be so much faster than the best of the first one that this is
+  // not looked for any longer? Where layers differ a pipeline is planned at once beside what their
+  // searches took, and each one that is corrects estimates.
+  bool IsLeftToOtherSchedules() {
+    if (request_.pipeline->schedule != kChooseSchedule || !schedule_.empty() || !best_)
+      return false;
+    if (!LayersRepeat(found_.ways)) return false;
+    if (is_left_to_others_ || has_returned_) return is_left_to_others_;
+    const absl::StatusOr<std::vector<OtherSchedule>> others = EstimateOtherSchedules();
+    is_left_to_others_ =
+        others.ok() && std::ranges::any_of(*others, [&](const OtherSchedule& other) {
+          return std::max(other.step_time_us, other.promised_us) <
+                 kClearlyFaster * best_plan().step_time_us;
+        });
+    return is_left_to_others_;
+  }
+
+  // Where none of them came to that.
+  absl::Status ReturnToFirstSchedule() {
+    is_left_to_others_ = false;
+    has_returned_ = true;
+    schedule_.clear();
+    input_ = first_input_;
+    corrector_ = corrector_of_first_schedule_;
+    planned_ = planned_by_first_schedule_;
+    RETURN_IF_ERROR(PlanFastestThatFit());
+    best_by_schedule_.front() = TriedBy(best_->pipeline, request_.search.memory_limit_bytes);
+    return absl::OkStatus();
   }
 
   // Searches under the limit, first with the ways at hand: often others than the fastest ones fit
@@ -316,28 +370,52 @@ class SubmeshSearch {
       Note(shaped.pipeline);
       best_ = std::move(shaped);
       input_of_best_ = input_;
+      schedule_of_best_ = schedule_;
       if (FitsIn(best_plan().peak_memory_bytes)) break;
     }
     return absl::OkStatus();
   }
 
-  // Stages are searched anew by every schedule that would make the best pipeline faster: it may
-  // hold more micro-batches, and does not wait for transfers.
+  // By the ways at hand, and by what they would make of the best pipeline; the fastest first. None
+  // for a pipeline of one stage, or that trains nothing.
+  absl::StatusOr<std::vector<OtherSchedule>> EstimateOtherSchedules() {
+    std::vector<OtherSchedule> out;
+    ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, *best_));
+    for (const auto& [by_other, promised_us] : promises) {
+      OtherSchedule& other =
+          out.emplace_back(OtherSchedule{.name = by_other.schedule.name, .input = first_input_});
+      ASSIGN_OR_RETURN(other.input.in_flight,
+                       planner_.InFlight(static_cast<int>(first_input_.in_flight.size()) - 1,
+                                         other.name, by_other.schedule.num_stages()));
+      other.input.send_us = {};
+      other.input.splits_backward = by_other.schedule.splits_backward;
+      const std::vector<FoundPipeline> found =
+          FindUnder(request_.search.memory_limit_bytes, other.input);
+      if (!found.empty()) other.step_time_us = found.front().step_time_us;
+      other.promised_us = promised_us;
+    }
+    std::ranges::stable_sort(out, {}, &OtherSchedule::step_time_us);
+    return out;
+  }
+
+  // Stages are searched anew by every schedule that is estimated to be faster, the fastest first:
+  // it may hold more micro-batches, and does not wait for transfers.
   absl::Status TryOtherSchedules() {
     if (!FitsIn(best_plan().peak_memory_bytes)) return absl::OkStatus();  // others need no less
     best_by_schedule_.push_back(TriedBy(best_->pipeline, request_.search.memory_limit_bytes));
-    ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, *best_));
-    const StageCorrector of_first_schedule = corrector_;
-    for (const SchedulePromise& promise : promises) {
-      schedule_ = promise.name;
-      corrector_ = of_first_schedule;
-      best_by_schedule_.push_back({.name = schedule_, .why_not = WhyNotPlanned(promise)});
-      if (!IsWorthwhile(promise.step_time_us, best_plan())) continue;
-      ASSIGN_OR_RETURN(input_.in_flight,
-                       planner_.InFlight(static_cast<int>(input_.in_flight.size()) - 1, schedule_,
-                                         best_->assignment.schedule.num_stages()));
-      input_.send_us = {};
-      input_.splits_backward = promise.splits_backward;
+    corrector_of_first_schedule_ = corrector_;
+    planned_by_first_schedule_ = planned_;
+    ASSIGN_OR_RETURN(std::vector<OtherSchedule> others, EstimateOtherSchedules());
+    for (OtherSchedule& other : others) {
+      schedule_ = other.name;
+      corrector_ = corrector_of_first_schedule_;
+      best_by_schedule_.push_back(
+          {.name = schedule_,
+           .why_not = std::isinf(other.step_time_us)
+                          ? "not planned: estimated to need too much memory"
+                          : NotPlanned(std::max(other.step_time_us, other.promised_us))});
+      if (!IsWorthwhile(std::max(other.step_time_us, other.promised_us), best_plan())) continue;
+      input_ = std::move(other.input);
       planned_.clear();
       RETURN_IF_ERROR(PlanFastestThatFit());
     }
@@ -368,7 +446,10 @@ class SubmeshSearch {
 
   std::vector<FoundPipeline> Find() const { return FindUnder(request_.search.memory_limit_bytes); }
   std::vector<FoundPipeline> FindUnder(std::optional<int64_t> limit_bytes) const {
-    StageSearchInput search = input_;
+    return FindUnder(limit_bytes, input_);
+  }
+  std::vector<FoundPipeline> FindUnder(std::optional<int64_t> limit_bytes,
+                                       StageSearchInput search) const {
     search.limit_bytes = limit_bytes;
     search.corrections = corrector_.corrections();
     return FindStages(found_.ways, search);
@@ -506,9 +587,14 @@ class SubmeshSearch {
   // Of plans with the ways at hand:
   StageCorrector corrector_;
   std::set<std::vector<std::array<int, 4>>> planned_;
+  // As they were left for other schedules:
+  bool is_left_to_others_ = false, has_returned_ = false;
+  StageCorrector corrector_of_first_schedule_;
+  std::set<std::vector<std::array<int, 4>>> planned_by_first_schedule_;
   std::vector<TriedSubmeshes> tried_;
   std::optional<FittedPipeline> best_;
   StageSearchInput input_of_best_;
+  std::string schedule_of_best_;
   double fastest_us_ = 0;  // a step of the fastest pipeline without a limit, as estimated
   // The least that a planned one takes before its stages are given limits.
   double unlimited_us_ = std::numeric_limits<double>::infinity();
