@@ -71,8 +71,8 @@ absl::StatusOr<Round> LeastStolen(StepRunner& runner, const std::vector<Literal>
                                   int num_steps, State& state) {
   ASSIGN_OR_RETURN(Round best, RunRound(runner, inputs, num_steps, state));
   for (int i = 1; i < kMaxRounds && best.stolen_share() > kMostStolen; ++i) {
-    ASSIGN_OR_RETURN(Round round, RunRound(runner, inputs, num_steps, state));
-    if (round.stolen_share() < best.stolen_share()) best = std::move(round);
+    ASSIGN_OR_RETURN(const Round round, RunRound(runner, inputs, num_steps, state));
+    if (round.stolen_share() < best.stolen_share()) best = round;
   }
   return best;
 }
