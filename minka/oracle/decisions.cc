@@ -167,6 +167,22 @@ bool IsDecision(const Module& module, Value value) {
   }
 }
 
+bool IsUnstableAtZero(const Instruction& instruction) {
+  if (instruction.results.size() != 1 || !IsFloat(instruction.shape().type)) return false;
+  switch (instruction.opcode) {
+    case Opcode::kCbrt:
+    case Opcode::kDivide:
+    case Opcode::kLog:
+    case Opcode::kMultiply:  // by an inverse
+    case Opcode::kPower:
+    case Opcode::kRsqrt:
+    case Opcode::kSqrt:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::vector<Value> FindPicks(const Module& module) {
   std::vector<Value> picks;
   const Computation& entry = module.entry_computation();

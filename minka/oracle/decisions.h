@@ -16,6 +16,9 @@ namespace minka {
 
 bool IsDecision(const Module& module, Value value);
 bool IsPick(const Module& module, Value value);
+// Quotients, roots and logarithms: where what they read lies within rounding of zero, their result
+// may be anything. Adafactor's first step divides a gradient by its own size.
+bool IsUnstableAtZero(const Instruction& instruction);
 // Of the entry computation, in its order.
 std::vector<Value> FindPicks(const Module& module);
 

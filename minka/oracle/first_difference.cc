@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -17,6 +18,9 @@ namespace {
 
 constexpr int kMaxTurned = 16;
 constexpr size_t kMaxTies = 16;  // of picks, and of others
+// The elements of an operation that may amplify rounding: four, or this part of all.
+constexpr int64_t kMaxAmplified = 4;
+constexpr int64_t kPartAmplified = 1024;
 
 // A value of the prepared step that the search knows of the plan's run.
 struct Point {
@@ -99,6 +103,18 @@ class DifferenceSearch {
     Value decision;
     std::string text;
     bool can_turn = false;
+  };
+
+  // The element of an operation that amplifies rounding most, and how many such there are.
+  struct Amplified {
+    int64_t element = 0, num_elements = 0;
+    double difference = 0;
+  };
+
+  // Where FindDifference() stops, among the results of a program.
+  struct Unexplained {
+    size_t at = 0;
+    std::optional<Amplified> amplified;
   };
 
   // What a decision reads, by one device, and how far rounding may move it.
@@ -456,8 +472,8 @@ class DifferenceSearch {
                          RunTurned(program.one_device, program.step, num_steps_));
         FillConstants(one_device, *mesh);
         const OracleReport report = CompareResults(program.step, *mesh, one_device);
-        ASSIGN_OR_RETURN(const std::optional<size_t> first,
-                         FirstUnexplained(program.step, report, *mesh));
+        ASSIGN_OR_RETURN(const std::optional<Unexplained> first,
+                         FirstUnexplained(program.step, report, *mesh, one_device));
         if (first) return At(program, *first, report, *mesh, one_device);
       }
     }
@@ -465,9 +481,9 @@ class DifferenceSearch {
   }
 
   // Among the values that were added; they stand in the order of operations.
-  absl::StatusOr<std::optional<size_t>> FirstUnexplained(const Step& step,
-                                                         const OracleReport& report,
-                                                         const MeshResults& mesh) const {
+  absl::StatusOr<std::optional<Unexplained>> FirstUnexplained(
+      const Step& step, const OracleReport& report, const MeshResults& mesh,
+      const OneDeviceResults& one_device) const {
     const std::vector<Value>& values = step.module.entry_computation().results;
     for (size_t i = entry_.results.size(); i < values.size(); ++i) {
       const Instruction& instruction = entry_.instruction(values[i]);
@@ -475,11 +491,69 @@ class DifferenceSearch {
           IsPlain(instruction.opcode)) {
         continue;
       }
-      if (IsDecision(run_.prepared.module, values[i])) return i;
+      if (IsDecision(run_.prepared.module, values[i])) return Unexplained{i};
       ASSIGN_OR_RETURN(const bool follows, FollowsFromOperands(values, i, mesh));
-      if (!follows) return i;
+      if (!follows) return Unexplained{i};
+      const std::optional<Amplified> amplified =
+          FindAmplified(values, i, report, mesh.values, one_device.single);
+      if (amplified) return Unexplained{i, amplified};
     }
     return std::nullopt;
+  }
+
+  // Elements off by more than rounding although what they are computed from is not. nullopt: there
+  // are none, too many, or what the operation reads is off, too.
+  std::optional<Amplified> FindAmplified(const std::vector<Value>& values, size_t at,
+                                         const OracleReport& report,
+                                         const std::vector<Literal>& mesh,
+                                         const std::vector<Literal>& one_device) const {
+    const Instruction& instruction = entry_.instruction(values[at]);
+    if (!IsUnstableAtZero(instruction) || report.outputs[at].fault != Fault::kValue) {
+      return std::nullopt;
+    }
+    const auto difference = [&](size_t result, int64_t element) {
+      return std::abs(ElementAsDouble(mesh[result], element) -
+                      ElementAsDouble(one_device[result], element));
+    };
+    const std::vector<int64_t> elements = FewestWithTheError(
+        report.outputs[at], [&](int64_t element) { return difference(at, element); });
+    if (elements.empty()) return std::nullopt;
+    for (const Value operand : instruction.operands) {
+      const size_t read =
+          std::find(values.begin() + entry_.results.size(), values.end(), operand) - values.begin();
+      const OutputComparison& compared = report.outputs[read];
+      if (!compared.ok()) return std::nullopt;
+      for (const int64_t element : elements) {
+        if (!(difference(read, element) <= ToleranceOf(compared))) return std::nullopt;
+      }
+    }
+    return Amplified{elements.front(), static_cast<int64_t>(elements.size()),
+                     difference(at, elements.front())};
+  }
+
+  // The elements, the worst first, without which the others are off by no more than allowed. Empty:
+  // too many.
+  template <typename Difference>
+  static std::vector<int64_t> FewestWithTheError(const OutputComparison& output,
+                                                 const Difference& difference) {
+    const int64_t num_elements = output.shape.num_elements();
+    std::vector<std::pair<double, int64_t>> worst;
+    double rest = 0;
+    for (int64_t i = 0; i < num_elements; ++i) {
+      worst.push_back({difference(i), i});
+      rest += worst.back().first * worst.back().first;
+    }
+    const double allowed = output.norms.allowed_error * output.norms.allowed_error;
+    const int64_t most = std::max(kMaxAmplified, num_elements / kPartAmplified);
+    const auto end = worst.begin() + std::min(most, num_elements);
+    std::ranges::partial_sort(worst, end, std::greater<>());
+    std::vector<int64_t> elements;
+    for (auto it = worst.begin(); it != end && rest > allowed; ++it) {
+      elements.push_back(it->second);
+      rest -= it->first * it->first;
+    }
+    if (!(rest <= allowed)) elements.clear();
+    return elements;
   }
 
   // Does one device get the plan's result from the operands that the plan has?
@@ -509,8 +583,9 @@ class DifferenceSearch {
     return CompareResults(step, {.values = {mesh.values[at]}}, one_device).ok();
   }
 
-  Difference At(const Program& program, size_t at, const OracleReport& report,
+  Difference At(const Program& program, const Unexplained& unexplained, const OracleReport& report,
                 const MeshResults& mesh, const OneDeviceResults& one_device) const {
+    const size_t at = unexplained.at;
     const Value value = program.step.module.entry_computation().results[at];
     const Instruction& instruction = entry_.instruction(value);
     const auto point = std::ranges::find(points_, value, &Point::value);
@@ -519,6 +594,15 @@ class DifferenceSearch {
         fmt::format("in step {} the first operation that differs is {} {} {}{} in {}", num_steps_,
                     OpcodeName(instruction.opcode), instruction.name, ToString(entry_.shape(value)),
                     SourceOf(instruction), kept_.Describe(*point->place));
+    if (const auto& amplified = unexplained.amplified) {
+      difference.can_turn = true;
+      difference.text += fmt::format(
+          ": {} element{}, the first {}, off by {:.2g}, although what it reads there lies within "
+          "rounding of what one device reads",
+          amplified->num_elements, amplified->num_elements == 1 ? "" : "s",
+          ElementName(entry_.shape(value), amplified->element), amplified->difference);
+      return difference;
+    }
     if (!IsDecision(run_.prepared.module, value)) {
       difference.text += fmt::format(": {}; what it reads agrees", Describe(report.outputs[at]));
       return difference;
@@ -571,12 +655,16 @@ class DifferenceSearch {
       if (found == values.end()) return std::nullopt;
       inputs.values.push_back(results[found - values.begin()]);
       const OutputComparison& compared = report.outputs[found - values.begin()];
-      if (compared.parts.empty()) continue;
-      const Norms& norms = compared.parts.front();
-      inputs.tolerance +=
-          4 * norms.allowed_error / std::sqrt(std::max<double>(norms.num_elements, 1));
+      inputs.tolerance += ToleranceOf(compared);
     }
     return inputs;
+  }
+
+  // What an element may be off by.
+  static double ToleranceOf(const OutputComparison& output) {
+    if (output.parts.empty()) return 0;
+    const Norms& norms = output.parts.front();
+    return 4 * norms.allowed_error / std::sqrt(std::max<double>(norms.num_elements, 1));
   }
 
   std::string_view ThresholdName(Value decision) const {

@@ -4,9 +4,10 @@
 // A decision (decisions.h) whose input lies within rounding of its threshold may go either way, and
 // everything behind it then differs although nothing is wrong. Such an operation is turned over on
 // one device, too: its elements become an input, with the values that the plan has. The plan is
-// right if one device agrees with it once all of them are. Where no operation differs with its
-// values kept, the plan's own program may have decided otherwise: then elements that lie within
-// rounding of their threshold are turned over one by one, nearest first.
+// right if one device agrees with it once all of them are. So it goes with a few elements of a
+// quotient or root of what is zero but for rounding (IsUnstableAtZero). Where no operation differs
+// with its values kept, the plan's own program may have decided otherwise: then elements that lie
+// within rounding of their threshold are turned over one by one, nearest first.
 //
 // Both programs run with intermediate values as more results, in as many groups as
 // `max_bytes_at_once` asks for.
@@ -28,7 +29,7 @@ namespace minka {
 struct FirstDifference {
   // One sentence; "" where every operation agrees once `turned` are turned over.
   std::string text;
-  // The decisions that were turned over on one device, one sentence each.
+  // The decisions and quotients that were turned over on one device, one sentence each.
   std::vector<std::string> turned;
   // The plan's results against one device after that.
   OracleReport report;

@@ -298,6 +298,75 @@ TEST(FindFirstDifference, PicksWithinRoundingMayGoEitherWay) {
   EXPECT_GT(num_refused, 0) << "no score went the other way";
 }
 
+// Adafactor's first step: a gradient, summed over the batch, is divided by its own size.
+constexpr char kOwnSize[] = R"(HloModule own_size
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT s = f32[] add(p, q)
+}
+
+ENTRY main {
+  x = f32[256,16] parameter(0)
+  weight = f32[16] parameter(1)
+  zero = f32[] constant(0)
+  rate = f32[] constant(0.001)
+  gradient = f32[16] reduce(x, zero), dimensions={0}, to_apply=add
+  square = f32[16] multiply(gradient, gradient)
+  tiny = f32[] constant(1e-30)
+  tinies = f32[16] broadcast(tiny), dimensions={}
+  moment = f32[16] add(square, tinies)
+  inverse = f32[16] rsqrt(moment)
+  direction = f32[16] multiply(gradient, inverse)
+  rates = f32[16] broadcast(rate), dimensions={}
+  change = f32[16] multiply(direction, rates)
+  updated = f32[16] subtract(weight, change)
+  ROOT results = (f32[16]) tuple(updated)
+}
+)";
+
+// The column's first half as it is, and the second with the other sign, so that its sum lies within
+// rounding of zero.
+Literal WithACancellingColumn(const Literal& literal) {
+  std::string bytes = *literal.bytes;
+  const int64_t rows = literal.shape.dims[0], columns = literal.shape.dims[1];
+  for (int64_t row = rows / 2; row < rows; ++row) {
+    bytes[(row * columns + 1) * sizeof(float) - 1] ^= '\x80';
+  }
+  return {literal.shape, std::make_shared<const std::string>(std::move(bytes))};
+}
+
+TEST(FindFirstDifference, QuotientsOfWhatIsZeroButForRoundingMayBeAnything) {
+  const Step step =
+      Must(MakeStep(Must(ParseHloText(kOwnSize)), {.batch_inputs = {"0"}, .states = {"1:0"}}));
+  Parallelized run =
+      Must(Parallelize(step, Cluster::Local(4), DataParallel{.mesh = "4"}, {.devices = Devices()}));
+  OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
+  int num_refused = 0;
+  for (uint64_t seed = 1; seed <= 200 && num_refused < 3; ++seed) {
+    const StepInputs inputs = [&](int number) -> absl::StatusOr<ParameterValues> {
+      ASSIGN_OR_RETURN(ParameterValues values, InputsNearTheirMean(step, 3145731.0F, seed)(number));
+      values[0] = WithACancellingColumn(values[0]);
+      return values;
+    };
+    const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
+    if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
+      continue;
+    }
+    ++num_refused;
+    const OracleReport report = Must(CheckAgainstOneDevice(run, inputs, /*num_steps=*/1));
+    EXPECT_EQ(report.Failures(), "") << "seed " << seed;
+    ASSERT_EQ(report.turned.size(), 1u);
+    // The inverse where a sum is zero, else the quotient.
+    EXPECT_THAT(report.turned[0], HasSubstr("f32[16] in [-]: 1 element, the first [0], off by "));
+    EXPECT_THAT(report.turned[0],
+                HasSubstr("although what it reads there lies within rounding of what one device "
+                          "reads"));
+  }
+  EXPECT_GT(num_refused, 0) << "no sum went to the other side of zero";
+}
+
 // Element 0 of the mask lies so close to its threshold that rounding elsewhere moves values by
 // more, but not so close that a nudge of the inputs turns it over.
 StepInputs InputsWithATie(const Step& step) {
