@@ -21,8 +21,9 @@ import time
 
 FOLDER = pathlib.Path(__file__).parent
 NUM_DEVICES, NUM_STEPS = 8, 3
-# Losses of jax.jit, whose XLA is another version than the plugin's.
-LOSS_TOLERANCE = 2e-3
+# Losses of jax.jit, whose XLA is another version than the plugin's. Training may amplify rounding: losses may also differ by four times
+# what they do where each number that jax.jit reads is moved by a rounding.
+LOSS_TOLERANCE, NUDGES = 2e-3, 3
 METHODS = ("DataParallel", "Zero2", "Zero3", "Shard", "Pipeline")
 MODULES = ("flax_models", "keras_models", "hub_models")
 # JAX keeps memory between steps, as minka's executables do (benchmarks/python/jit_benchmark.py).
@@ -65,12 +66,33 @@ def compiled(program, name):
     raise AssertionError("not reached")
 
 
-def losses_of(step, program):
-    state, losses = program.state, []
+def losses_of(step, state, batch):
+    losses = []
     for _ in range(NUM_STEPS):
-        state, loss = step(state, program.batch)
+        state, loss = step(state, batch)
         losses.append(float(loss))
     return losses
+
+
+def difference(losses, wanted):
+    return max(abs(a - b) / (abs(b) + 1e-6) for a, b in zip(losses, wanted))
+
+
+def nudged(tree, seed):
+    """Each float moved to a neighbour; whole numbers, which may be counters, stay (docs/design/0005)."""
+    import jax
+    import numpy as np
+    random = np.random.default_rng(seed)
+
+    def nudge(leaf):
+        if not jax.numpy.issubdtype(getattr(leaf, "dtype", None), np.floating):
+            return leaf
+        values = np.asarray(leaf)
+        epsilon = float(jax.numpy.finfo(values.dtype).eps)
+        moved = values * (1 + epsilon * random.choice([-1, 1], size=values.shape)).astype(values.dtype)
+        return np.where(values == np.round(values), values, moved)
+
+    return jax.tree.map(nudge, tree)
 
 
 def correctness(program, method):
@@ -87,9 +109,17 @@ def correctness(program, method):
            "without_rule": sorted({name for stage in stages for name in stage["unsupported_ops"]})}
     if per_micro_batch:  # another function of the batch
         return row | {"result": "equal per micro-batch"}
-    losses, wanted = losses_of(step, program), losses_of(jax.jit(program.step), program)
-    worst = max(abs(a - b) / (abs(b) + 1e-6) for a, b in zip(losses, wanted))
-    return row | {"loss_difference": worst} | ({"result": "other losses"} if not worst <= LOSS_TOLERANCE else {})
+    jitted = jax.jit(program.step)
+    wanted = losses_of(jitted, program.state, program.batch)
+    losses = losses_of(step, program.state, program.batch)
+    worst = difference(losses, wanted)
+    row["loss_difference"] = worst
+    if worst <= LOSS_TOLERANCE:
+        return row
+    draws = [losses_of(jitted, nudged(program.state, seed), nudged(program.batch, seed)) for seed in range(NUDGES)]
+    row["nudged_loss_difference"] = max(difference(draw, wanted) for draw in draws)
+    is_rounding = difference(losses[:1], wanted[:1]) <= LOSS_TOLERANCE and worst <= 4 * row["nudged_loss_difference"]
+    return row | ({} if is_rounding else {"result": "other losses"})
 
 
 def step_times(program, method, turns):
@@ -161,7 +191,7 @@ def cell(row):
         return ""
     text = row.get("result", "")
     if text.startswith("equal"):
-        text = "equal" + ("¹" if text != "equal" else "") + f", {row['planning_seconds']:.1f} s"
+        text = "equal" + ("¹" if text != "equal" else "²" if "nudged_loss_difference" in row else "") + f", {row['planning_seconds']:.1f} s"
     if "ratio" in row:
         text += f", {row['step_ms']:.1f} ms ({row['ratio']:.2f})"
     return text
@@ -183,7 +213,8 @@ def page(rows):
         opcodes = sorted({opcode for row in own if row for opcode in row.get("without_rule", [])})
         rule = f"{100 * share:.2g} % ({', '.join(opcodes)})" if opcodes else ""
         lines.append(f"| {name} | " + " | ".join(cell(row) for row in own) + f" | {rule} |")
-    lines += ["", "¹ per micro-batch: batch norms see one micro-batch, so the losses are not those of `jax.jit`.", ""]
+    lines += ["", "¹ per micro-batch: batch norms see one micro-batch, so the losses are not those of `jax.jit`.",
+              "² training amplifies rounding: `jax.jit` from inputs moved by one rounding has losses as far away.", ""]
     messages = [row for row in rows if "message" in row]
     lines += [f"- {row['model']}, {row['method']}: {row['message'].splitlines()[0]}" for row in messages]
     equal = sum(row.get("result", "").startswith("equal") for row in rows)
