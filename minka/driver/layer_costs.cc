@@ -4,6 +4,8 @@
 #include <chrono>
 #include <numeric>
 #include <set>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "fmt/format.h"
@@ -152,51 +154,99 @@ class ProgressByWay {
 
 }  // namespace
 
+// Of a layer on a mesh, at one price of memory after another.
+struct LayerCosts::Job {
+  struct Price {
+    size_t asked = 0;
+    absl::StatusOr<LayerCost> cost;
+  };
+  const StageStep* layer = nullptr;
+  int number = 0;  // of the layer
+  std::vector<Price> prices;
+};
+
 std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
     const std::vector<LayersOn>& asked) {
-  std::vector<absl::StatusOr<std::vector<LayerCost>>> costs;
-  struct Job {
-    size_t asked = 0;
-    const StageStep* layer = nullptr;
-    LayerCost* cost = nullptr;
-    absl::Status failure;
-  };
-  std::vector<Job> jobs;
-  std::vector<const CutStep*> cuts;
-  ProgressByWay progress(planning_, asked);
+  std::vector<size_t> of_cut, of_others;
+  std::set<RematChoice> to_cut;
   for (size_t i = 0; i < asked.size(); ++i) {
+    const bool is_cut = cut_.contains(asked[i].remat);
+    (is_cut ? of_cut : of_others).push_back(i);
+    if (!is_cut) to_cut.insert(asked[i].remat);
+  }
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> costs(asked.size());
+  ProgressByWay progress(planning_, asked);
+  const auto search = [&](std::vector<Job>& jobs) {
+    for (const Job& job : jobs) {
+      for (const Job::Price& price : job.prices) progress.Expect(price.asked);
+    }
+    const auto find_costs = [&](int number) {
+      std::optional<MeshProblem> problem;
+      for (Job::Price& price : jobs[number].prices) {
+        price.cost = CostOfLayer(*jobs[number].layer, asked[price.asked], problem);
+        progress.Finish(price.asked);
+      }
+    };
+    ForEachInParallel(static_cast<int>(jobs.size()), NumSearchThreads(planning_.search),
+                      find_costs);
+  };
+  std::vector<Job> first = JobsOf(asked, of_cut, costs);
+  {
+    // What cannot be cut says so again below.
+    const auto cut = [&] {
+      for (const RematChoice& remat : to_cut) CutBehindLayers(remat).status().IgnoreError();
+    };
+    const bool has_threads = NumSearchThreads(planning_.search) > 1;
+    std::optional<std::jthread> cutter;
+    if (has_threads && !first.empty() && !to_cut.empty()) cutter.emplace(cut);
+    search(first);
+  }
+  Collect(asked, first, costs);
+  std::vector<Job> others = JobsOf(asked, of_others, costs);
+  search(others);
+  Collect(asked, others, costs);
+  return costs;
+}
+
+std::vector<LayerCosts::Job> LayerCosts::JobsOf(
+    const std::vector<LayersOn>& asked, std::span<const size_t> numbers,
+    std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs) {
+  std::vector<Job> jobs;
+  std::map<std::pair<const StageStep*, std::string>, size_t> job_of;
+  for (const size_t i : numbers) {
     const absl::StatusOr<const CutStep*> cut = CutBehindLayers(asked[i].remat);
-    cuts.push_back(cut.ok() ? *cut : nullptr);
     if (!cut.ok()) {
-      costs.emplace_back(cut.status());
+      costs[i] = cut.status();
       continue;
     }
     const std::vector<int>& first_equal = (*cut)->first_equal;
-    costs.emplace_back(std::vector<LayerCost>(first_equal.size()));
+    costs[i].emplace(first_equal.size());
     for (int layer = 0; layer < static_cast<int>(first_equal.size()); ++layer) {
       if (first_equal[layer] != layer) continue;
-      progress.Expect(i);
-      jobs.push_back({i, &(*cut)->staged.stages[layer], &(*costs[i])[layer]});
+      const StageStep* const step = &(*cut)->staged.stages[layer];
+      const auto [at, added] = job_of.try_emplace({step, asked[i].mesh.ToString()}, jobs.size());
+      if (added) jobs.push_back({.layer = step, .number = layer});
+      jobs[at->second].prices.emplace_back().asked = i;
     }
   }
-  const auto find_cost = [&](int number) {
-    Job& job = jobs[number];
-    const absl::StatusOr<LayerCost> cost = CostOfLayer(*job.layer, asked[job.asked]);
-    job.failure = cost.status();
-    if (cost.ok()) *job.cost = *cost;
-    progress.Finish(job.asked);
-  };
-  ForEachInParallel(static_cast<int>(jobs.size()), NumSearchThreads(planning_.search), find_cost);
-  for (size_t i = 0; i < asked.size(); ++i) {
-    if (!costs[i].ok()) continue;
-    for (size_t layer = 0; layer < costs[i]->size(); ++layer) {
-      (*costs[i])[layer] = (*costs[i])[cuts[i]->first_equal[layer]];
-    }
-  }
+  return jobs;
+}
+
+void LayerCosts::Collect(const std::vector<LayersOn>& asked, const std::vector<Job>& jobs,
+                         std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs) const {
   for (const Job& job : jobs) {
-    if (!job.failure.ok() && costs[job.asked].ok()) costs[job.asked] = job.failure;
+    for (const auto& [i, cost] : job.prices) {
+      if (!costs[i].ok()) continue;
+      if (!cost.ok()) {
+        costs[i] = cost.status();
+        continue;
+      }
+      const std::vector<int>& first_equal = cut_.at(asked[i].remat).first_equal;
+      for (size_t layer = 0; layer < first_equal.size(); ++layer) {
+        if (first_equal[layer] == job.number) (*costs[i])[layer] = *cost;
+      }
+    }
   }
-  return costs;
 }
 
 absl::StatusOr<std::vector<BytesBetween>> LayerCosts::BytesInFrontOf(const RematChoice& remat) {
@@ -219,12 +269,14 @@ absl::StatusOr<std::vector<BytesBetween>> LayerCosts::BytesInFrontOf(const Remat
   return out;
 }
 
-absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const LayersOn& where) {
+absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const LayersOn& where,
+                                                  std::optional<MeshProblem>& problem) {
   RETURN_IF_ERROR(CheckNotCancelled(planning_));
   StageRequest request{.meshes = {where.mesh},
                        .search = planning_.search,
                        .memory_price = where.memory_price,
-                       .tries_unusual = false};
+                       .tries_unusual = false,
+                       .problem = where.memory_price > 0 ? &problem : nullptr};
   request.search.gap = std::max(request.search.gap, kGap);
   request.search.memory_limit_bytes.reset();
   request.search.pins.clear();

@@ -3,6 +3,8 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,9 +33,9 @@ class LayerCosts {
   LayerCosts(const PlanRequest& planning, PreparedSteps& steps, StagePlanner& planner)
       : planning_(planning), steps_(steps), planner_(planner) {}
 
-  // By what is asked, then by layer; layers are searched in parallel, equal ones once. An error
-  // where the step cannot be cut behind every layer, or a layer has no plan there. Pins and the
-  // memory limit of the request are left out.
+  // By what is asked, then by layer; layers are searched in parallel, equal ones once, and beside
+  // them the step is cut in other ways. An error where the step cannot be cut behind every layer,
+  // or a layer has no plan there. Pins and the memory limit of the request are left out.
   std::vector<absl::StatusOr<std::vector<LayerCost>>> Of(const std::vector<LayersOn>& asked);
 
   // By layer, what crosses in front of it. An error where the step cannot be cut behind every
@@ -47,8 +49,15 @@ class LayerCosts {
   };
 
   absl::StatusOr<const CutStep*> CutBehindLayers(const RematChoice& remat);
-  // Thread-safe.
-  absl::StatusOr<LayerCost> CostOfLayer(const StageStep& layer, const LayersOn& where);
+  struct Job;
+  // To find what is asked for by these numbers; costs of steps that cannot be cut become errors.
+  std::vector<Job> JobsOf(const std::vector<LayersOn>& asked, std::span<const size_t> numbers,
+                          std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs);
+  void Collect(const std::vector<LayersOn>& asked, const std::vector<Job>& jobs,
+               std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs) const;
+  // Thread-safe. `problem`: of the layer on the mesh, see StageRequest.
+  absl::StatusOr<LayerCost> CostOfLayer(const StageStep& layer, const LayersOn& where,
+                                        std::optional<MeshProblem>& problem);
 
   const PlanRequest& planning_;
   PreparedSteps& steps_;

@@ -125,6 +125,12 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
     }
     const bool is_charged = request.memory_price > 0;
     if (is_charged) ChargeMemory(step, request.memory_price, request_.cluster, options);
+    if (request.problem != nullptr) {
+      if (!request.problem->has_value()) {
+        ASSIGN_OR_RETURN(*request.problem, MeshProblem::Create(step, mesh, *costs->model, options));
+      }
+      options.problem = &**request.problem;
+    }
     const bool has_best = best && FitsIn(request.search, *best);
     if (has_best && !is_charged && request_.methods.front() == Method::kShard)
       options.cutoff = best->result.objective;

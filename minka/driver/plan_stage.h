@@ -32,6 +32,9 @@ struct StageRequest {
   // Choices that split an operation in unusual ways, too: they are most of those on meshes of three
   // axes, and hardly ever taken.
   bool tries_unusual = true;
+  // Of an equal step on its one mesh with equal options but for memory_price, which is never 0:
+  // made by the first search and used by others, one at a time. Null: each makes its own.
+  std::optional<MeshProblem>* problem = nullptr;
 };
 
 // Equal for stages of equal layers: what a search looks at, without pins.

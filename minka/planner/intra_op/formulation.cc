@@ -19,6 +19,12 @@ constexpr ShardingId kNoBytes = -1;
 // What an operation costs at least is at most this part of what a cell can hold.
 constexpr double kHeadroom = 1e4;
 
+int64_t ToUnits(double cost, const Formulation& formulation) {
+  if (std::isinf(cost)) return kForbidden;
+  return static_cast<int64_t>(
+      std::min(cost * formulation.units_per_cost, formulation.most_per_cell));
+}
+
 // Versions that every micro-batch needs cost their bytes all the time when they are made once.
 bool HoistsReshards(const IntraOpOptions& options) {
   return options.method != Method::kZero3 && !options.search.memory_limit_bytes;
@@ -49,7 +55,6 @@ class Formulator {
         AddValue({id, result});
       }
     }
-    if (options_.memory_price.us_per_byte > 0) ChargeMemory();
     out_.problem.set_usage_limit(options_.search.memory_limit_bytes);
     return std::move(out_);
   }
@@ -68,18 +73,14 @@ class Formulator {
     for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
       dearest = std::max(dearest, std::ranges::min(op_costs_.Costs(id)));
     }
-    cell_limit_ = std::ldexp(1.0, 61) / (8.0 * facts_.entry.num_instructions() + 1);
-    out_.units_per_cost = std::min(kMaxUnitsPerCost, cell_limit_ / (kHeadroom * dearest + 1));
-  }
-
-  int64_t ToUnits(double cost) const {
-    if (std::isinf(cost)) return kForbidden;
-    return static_cast<int64_t>(std::min(cost * out_.units_per_cost, cell_limit_));
+    out_.most_per_cell = std::ldexp(1.0, 61) / (8.0 * facts_.entry.num_instructions() + 1);
+    out_.units_per_cost =
+        std::min(kMaxUnitsPerCost, out_.most_per_cell / (kHeadroom * dearest + 1));
   }
 
   void AddOperation(InstructionId id) {
     std::vector<int64_t> costs;
-    for (double cost : op_costs_.Costs(id)) costs.push_back(ToUnits(cost));
+    for (double cost : op_costs_.Costs(id)) costs.push_back(ToUnits(cost, out_));
     out_.operations.push_back(out_.problem.AddNode(costs));
     out_.ports.push_back(choices(id).results.empty() ? -1 : choices(id).results[0]);
   }
@@ -250,7 +251,7 @@ class Formulator {
       for (size_t j = 0; j < num_shardings; ++j) {
         if (i == j) continue;
         const double cost = reshards.To(ports_[kept_port][j]);
-        cells[(i * 2 + 1) * num_shardings + j] = ToUnits(static_cast<double>(runs_) * cost);
+        cells[(i * 2 + 1) * num_shardings + j] = ToUnits(static_cast<double>(runs_) * cost, out_);
       }
     }
     const auto size = static_cast<int32_t>(num_shardings);
@@ -315,7 +316,7 @@ class Formulator {
           wanted.push_back(target);
           cost += reshards.To(target);
         }
-        cells.push_back(ToUnits(static_cast<double>(runs_) * cost));
+        cells.push_back(ToUnits(static_cast<double>(runs_) * cost, out_));
       }
     }
     return out_.problem.AddTable(static_cast<int32_t>(from.size()),
@@ -341,36 +342,6 @@ class Formulator {
     out_.problem.AddUsage(node, interval, out_.problem.AddUsageRow(bytes));
   }
 
-  void ChargeMemory() {
-    const SolverProblem& problem = out_.problem;
-    std::vector<int64_t> costs;
-    for (size_t usage = 0; usage < problem.usages().size(); ++usage) {
-      const NodeUsage& used = problem.usages()[usage];
-      const double us_per_byte = options_.memory_price.us_per_byte * CopiesHeld(used.interval);
-      out_.us_per_byte.push_back(us_per_byte);
-      if (us_per_byte == 0) continue;
-      costs.clear();
-      for (const int64_t bytes : problem.usage_row(used.row))
-        costs.push_back(ToUnits(us_per_byte * static_cast<double>(bytes)));
-      out_.problem.AddCosts(problem.usage_node(usage), costs);
-    }
-  }
-
-  // Of what is there at these times, how many are there at once while micro-batches are computed,
-  // temporaries left out.
-  double CopiesHeld(TimeInterval time) const {
-    const MicroLoop& loop = facts_.loop;
-    const int64_t num_instructions = facts_.entry.num_instructions();
-    const bool is_static = loop.exists() ? time.begin <= loop.begin && time.end >= loop.end
-                                         : time.begin == 0 && time.end > num_instructions;
-    if (is_static) return 1;
-    const int64_t last = std::min(time.end, num_instructions) - 1;
-    if (last < time.begin) return 0;
-    const bool is_kept =
-        facts_.phases[time.begin] == Phase::kForward && facts_.phases[last] == Phase::kBackward;
-    return is_kept ? options_.memory_price.in_flight : 0;
-  }
-
   struct EdgeTable {
     TableId table = -1;
     int32_t reshards = -1;
@@ -384,7 +355,6 @@ class Formulator {
   const CostModel& cost_;
   const IntraOpOptions& options_;
   OpCosts op_costs_;
-  double cell_limit_ = 0;
   Formulation out_;
   std::map<std::vector<PortId>, PortId> kept_ports_;
   ReshardUse use_;    // of the reshards being added
@@ -561,13 +531,51 @@ Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts
   return Formulator(facts, tables, reshards, mesh, cost, options).Run();
 }
 
-double HeldCost(const Formulation& formulation, std::span<const int32_t> choice) {
+namespace {
+
+// Of what is there at these times, how many are there at once while micro-batches are computed,
+// temporaries left out.
+double CopiesHeld(const StepFacts& facts, TimeInterval time, double in_flight) {
+  const MicroLoop& loop = facts.loop;
+  const int64_t num_instructions = facts.entry.num_instructions();
+  const bool is_static = loop.exists() ? time.begin <= loop.begin && time.end >= loop.end
+                                       : time.begin == 0 && time.end > num_instructions;
+  if (is_static) return 1;
+  const int64_t last = std::min(time.end, num_instructions) - 1;
+  if (last < time.begin) return 0;
+  const bool is_kept =
+      facts.phases[time.begin] == Phase::kForward && facts.phases[last] == Phase::kBackward;
+  return is_kept ? in_flight : 0;
+}
+
+}  // namespace
+
+ChargedProblem ChargeMemory(const StepFacts& facts, const Formulation& formulation,
+                            const MemoryPrice& price) {
   const SolverProblem& problem = formulation.problem;
+  ChargedProblem charged{.problem = problem};
+  if (price.us_per_byte <= 0) return charged;
+  std::vector<int64_t> costs;
+  for (size_t usage = 0; usage < problem.usages().size(); ++usage) {
+    const NodeUsage& used = problem.usages()[usage];
+    const double us_per_byte =
+        price.us_per_byte * CopiesHeld(facts, used.interval, price.in_flight);
+    charged.us_per_byte.push_back(us_per_byte);
+    if (us_per_byte == 0) continue;
+    costs.clear();
+    for (const int64_t bytes : problem.usage_row(used.row))
+      costs.push_back(ToUnits(us_per_byte * static_cast<double>(bytes), formulation));
+    charged.problem.AddCosts(problem.usage_node(usage), costs);
+  }
+  return charged;
+}
+
+double ChargedProblem::HeldCost(std::span<const int32_t> choice) const {
   double cost = 0;
-  for (size_t usage = 0; usage < formulation.us_per_byte.size(); ++usage) {
+  for (size_t usage = 0; usage < us_per_byte.size(); ++usage) {
     const int64_t bytes =
         problem.usage_row(problem.usages()[usage].row)[choice[problem.usage_node(usage)]];
-    cost += formulation.us_per_byte[usage] * static_cast<double>(bytes);
+    cost += us_per_byte[usage] * static_cast<double>(bytes);
   }
   return cost;
 }

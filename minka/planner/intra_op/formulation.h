@@ -107,14 +107,21 @@ struct Formulation {
   // Are versions that the loop over micro-batches reads made once, in front of it?
   bool hoists_reshards = true;
   double units_per_cost = 1;  // solver cost = cost * units_per_cost, rounded down
-  // By usage of the problem, what a byte of it costs the search; empty: nothing.
-  std::vector<double> us_per_byte;
+  double most_per_cell = 0;   // in solver cost: what is dearer is cut to it
 };
 
-// What the search is charged for the memory of the choices (IntraOpOptions::memory_price).
-double HeldCost(const Formulation& formulation, std::span<const int32_t> choice);
+// What the search takes for memory at a price: the problem with it, and what a byte of each of its
+// usages costs, or nothing.
+struct ChargedProblem {
+  SolverProblem problem;
+  std::vector<double> us_per_byte;
 
-// Adds the ports of kept and view nodes to `tables`.
+  double HeldCost(std::span<const int32_t> choice) const;
+};
+ChargedProblem ChargeMemory(const StepFacts& facts, const Formulation& formulation,
+                            const MemoryPrice& price);
+
+// Without a price of memory. Adds the ports of kept and view nodes to `tables`.
 Formulation Formulate(const StepFacts& facts, ChoiceTables& tables, ReshardCosts& reshards,
                       const Mesh& mesh, const CostModel& cost, const IntraOpOptions& options);
 

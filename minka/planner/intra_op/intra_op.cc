@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <mutex>
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
@@ -53,13 +54,14 @@ bool SavesMemory(const IntraOpOptions& options) {
          (options.method == Method::kZero3 && options.search.limits.combine_gathers_bytes == 0);
 }
 
-ReshardLimits LimitsFor(const Mesh& mesh, const IntraOpOptions& options) {
+ReshardLimits LimitsFor(const Mesh& mesh, const StepFacts& facts, const IntraOpOptions& options) {
   ReshardLimits limits{.no_all_gather = options.search.limits.no_all_gather,
                        .no_all_to_all = options.search.limits.no_all_to_all,
                        .discourages_gathers_of_activations = IsDataParallel(options.method),
                        .discourages_gathers_of_state = options.method == Method::kData,
                        .prefers_scattered_gradients = options.search.limits.prefer_reduce_scatter,
-                       .combines_only_all_reduces = SavesMemory(options)};
+                       .combines_only_all_reduces = SavesMemory(options),
+                       .num_combinable = facts.NumEnteringApply()};
   if (const int axis = mesh.FindAxis(options.search.limits.batch_axis); axis >= 0) {
     limits.batch_axes = AxisSet::Of(axis);
   }
@@ -165,16 +167,55 @@ absl::StatusOr<int64_t> PeakMemory(const StepFacts& facts, const StagePlan& stag
   return EstimateMemory(facts, stage).peak_bytes;
 }
 
-SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
-                                     const IntraOpOptions& options) {
-  const Clock::time_point start = Clock::now();
-  const StepFacts facts(step, cost.platform());
+}  // namespace
+
+struct MeshProblem::Parts {
+  Parts(const Step& step, const Mesh& of_mesh, const CostModel& cost, ChoiceTables enumerated,
+        const IntraOpOptions& options)
+      : mesh(of_mesh),
+        cost(cost),
+        facts(step, cost.platform()),
+        tables(std::move(enumerated)),
+        reshards(mesh, cost, tables.shardings, LimitsFor(mesh, facts, options),
+                 options.reshard_costs),
+        formulation(Formulate(facts, tables, reshards, mesh, cost, options)) {}
+
+  ReshardTimes TimesOfReshards(std::span<const int32_t> choice) {
+    const std::lock_guard lock(mutex);
+    return ReshardTimesOf(formulation, tables, reshards, choice);
+  }
+
+  const Mesh mesh;
+  const CostModel& cost;
+  const StepFacts facts;
+  ChoiceTables tables;
+  ReshardCosts reshards;  // what it remembers is guarded by mutex
+  const Formulation formulation;
+  std::mutex mutex;
+};
+
+MeshProblem::MeshProblem(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+MeshProblem::MeshProblem(MeshProblem&&) noexcept = default;
+MeshProblem& MeshProblem::operator=(MeshProblem&&) noexcept = default;
+MeshProblem::~MeshProblem() = default;
+
+absl::StatusOr<MeshProblem> MeshProblem::Create(const Step& step, const Mesh& mesh,
+                                                const CostModel& cost,
+                                                const IntraOpOptions& options) {
   ASSIGN_OR_RETURN(ChoiceTables tables,
                    EnumerateChoices(step, mesh, cost.forbids_replicated_dots(), options));
-  ReshardLimits limits = LimitsFor(mesh, options);
-  limits.num_combinable = facts.NumEnteringApply();
-  ReshardCosts reshards(mesh, cost, tables.shardings, limits, options.reshard_costs);
-  Formulation formulation = Formulate(facts, tables, reshards, mesh, cost, options);
+  return MeshProblem(std::make_unique<Parts>(step, mesh, cost, std::move(tables), options));
+}
+
+SearchResult<IntraOpResult> MeshProblem::Search(const IntraOpOptions& options) const {
+  const Clock::time_point start = Clock::now();
+  const Mesh& mesh = parts_->mesh;
+  const CostModel& cost = parts_->cost;
+  const StepFacts& facts = parts_->facts;
+  const ChoiceTables& tables = parts_->tables;
+  const Formulation& formulation = parts_->formulation;
+  ChargedProblem charged = ChargeMemory(facts, formulation, options.memory_price);
+  charged.problem.set_usage_limit(options.search.memory_limit_bytes);
 
   if (options.budget != nullptr) {
     options.budget->Take(kWorkPerOperation * facts.entry.num_instructions());
@@ -191,8 +232,8 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
   std::optional<IntraOpResult> least;  // where none fits, of those found
   int64_t least_work = kLeastWork;
   for (int round = 0;; ++round) {
-    ASSIGN_OR_RETURN(SolveResult solved, SolveWithin(formulation.problem, parameters,
-                                                     options.budget, least_work, start));
+    ASSIGN_OR_RETURN(SolveResult solved,
+                     SolveWithin(charged.problem, parameters, options.budget, least_work, start));
     // A lowered limit is searched as long as the limit itself, from its prices.
     least_work = std::max(least_work, solved.work);
     parameters.initial_prices = solved.prices;
@@ -200,7 +241,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
     const bool is_least = solved.infeasibility.has_value();
     if (is_least && !solved.infeasibility->choice.empty()) {
       solved.choice = solved.infeasibility->choice;
-      ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(formulation.problem, solved.choice));
+      ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(charged.problem, solved.choice));
       solved.cost = evaluation.cost;
     }
     const bool is_proved = round == 0 && solved.status == SolveStatus::kInfeasible;
@@ -213,20 +254,20 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
       break;
     }
     if (limit && MayLackMemory(solved)) {
-      formulation.problem.set_usage_limit(std::nullopt);
+      charged.problem.set_usage_limit(std::nullopt);
       parameters.initial_prices.clear();
-      ASSIGN_OR_RETURN(
-          solved, SolveWithin(formulation.problem, parameters, options.budget, least_work, start));
+      ASSIGN_OR_RETURN(solved,
+                       SolveWithin(charged.problem, parameters, options.budget, least_work, start));
     }
     if (solved.choice.empty()) return FoundNothing(solved.status, mesh, options);
     result.stage =
-        DecodeChoices(facts, tables, formulation, reshards, mesh, cost, solved.choice,
+        DecodeChoices(facts, tables, formulation, parts_->reshards, mesh, cost, solved.choice,
                       {.save_memory = SavesMemory(options),
                        .combine_gathers_bytes = options.search.limits.combine_gathers_bytes});
     ASSIGN_OR_RETURN(const int64_t peak, PeakMemory(facts, result.stage, options));
     result.stage.peak_memory_bytes = peak;
     // Whoever has no more penalties and costs less would have been better in the search.
-    const ReshardTimes reshard_times = ReshardTimesOf(formulation, tables, reshards, solved.choice);
+    const ReshardTimes reshard_times = parts_->TimesOfReshards(solved.choice);
     penalties = reshard_times.penalties;
     result.objective = reshard_times.time;
     for (const OpPlan& op : result.stage.ops) result.objective += op.cost_us;
@@ -234,7 +275,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
     // The bound holds for the limit that was asked for: a lowered limit only raises the optimum.
     if (round == 0)
       search_bound = static_cast<double>(solved.lower_bound) / formulation.units_per_cost;
-    const double held = HeldCost(formulation, solved.choice);
+    const double held = charged.HeldCost(solved.choice);
     result.priced_lower_bound = search_bound;
     result.lower_bound = std::max(0.0, search_bound - penalties - held);
     result.memory_price = solved.memory_price / formulation.units_per_cost;
@@ -247,7 +288,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
       if (!options.takes_least) return does_not_fit();
       break;
     }
-    formulation.problem.set_usage_limit(limit);
+    charged.problem.set_usage_limit(limit);
   }
   const std::optional<int64_t> asked = options.search.memory_limit_bytes;
   if (asked && result.stage.peak_memory_bytes > *asked) {
@@ -261,8 +302,8 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
   result.lower_bound = std::min(result.lower_bound, result.objective);
   result.gap =
       result.objective > 0 ? (result.objective - result.lower_bound) / result.objective : 0;
-  result.num_nodes = formulation.problem.num_nodes();
-  result.num_edges = static_cast<int>(formulation.problem.edges().size());
+  result.num_nodes = charged.problem.num_nodes();
+  result.num_edges = static_cast<int>(charged.problem.edges().size());
   result.notes = tables.notes;
   if (!tables.cut.empty()) result.notes.push_back(NoteOnCut(tables.cut));
   if (std::abs(saved) > kRounding * result.objective) {
@@ -271,7 +312,7 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
         "many instructions collectives are combined are in neither objective nor bound",
         100 * std::abs(saved) / result.objective, saved > 0 ? "below" : "above"));
   }
-  std::ranges::copy(NotesOnTrips(step.module), std::back_inserter(result.notes));
+  std::ranges::copy(NotesOnTrips(facts.step.module), std::back_inserter(result.notes));
   if (IsDataParallel(options.method) && penalties > 1e-3 * result.objective) {
     result.notes.push_back(
         fmt::format("method {} avoids gathers and moves that this plan cannot do without; what the "
@@ -279,6 +320,21 @@ SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const C
                     MethodName(options.method)));
   }
   result.seconds = SecondsSince(start);
+  return result;
+}
+
+namespace {
+
+SearchResult<IntraOpResult> PlanOnce(const Step& step, const Mesh& mesh, const CostModel& cost,
+                                     const IntraOpOptions& options) {
+  if (options.problem != nullptr) return options.problem->Search(options);
+  const Clock::time_point start = Clock::now();
+  ASSIGN_OR_RETURN(const MeshProblem problem, MeshProblem::Create(step, mesh, cost, options));
+  IntraOpOptions left = options;
+  const double seconds = SecondsSince(start);
+  left.search.time_limit_seconds = std::max(0.0, options.search.time_limit_seconds - seconds);
+  SearchResult<IntraOpResult> result = problem.Search(left);
+  if (result.ok()) result->seconds += seconds;
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,6 +91,7 @@ struct MemoryPrice {
 };
 
 class ReshardCostTables;  // reshard_prices.h
+class MeshProblem;
 
 struct IntraOpOptions {
   Method method = Method::kShard;
@@ -98,6 +100,10 @@ struct IntraOpOptions {
   // Of the mesh and the cost model, shared by several searches there; outlive the call. Null: the
   // search has its own. The answer is the same.
   ReshardCostTables* reshard_costs = nullptr;
+  // Of an equal step, the mesh and the cost model, and of equal options but for prices of memory,
+  // limits on work and time, gap, cutoff and threads; outlives the call. Null: made anew. For
+  // kShard without tries_rules.
+  const MeshProblem* problem = nullptr;
   // The search ends once nothing can have a smaller objective. For methods without penalties.
   std::optional<double> cutoff;
   // Are the plans of data, zero2 and zero3 among the answers of kShard? Without them planning takes
@@ -135,6 +141,27 @@ struct IntraOpResult {
   int num_nodes = 0, num_edges = 0;
   std::vector<int32_t> choice;  // for a later warm start
   std::vector<std::string> notes;
+};
+
+// A step on a mesh with all choices and what they cost: what searches have in common that differ in
+// the price of memory. Thread-safe.
+class MeshProblem {
+ public:
+  // Step, cost model and options.reshard_costs must outlive it.
+  static absl::StatusOr<MeshProblem> Create(const Step& step, const Mesh& mesh,
+                                            const CostModel& cost, const IntraOpOptions& options);
+  MeshProblem(MeshProblem&&) noexcept;
+  MeshProblem& operator=(MeshProblem&&) noexcept;
+  ~MeshProblem();
+
+  // See IntraOpOptions::problem.
+  SearchResult<IntraOpResult> Search(const IntraOpOptions& options) const;
+
+ private:
+  struct Parts;
+  explicit MeshProblem(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
 };
 
 // Precondition: the step is prepared (driver/prepare.h), with its structure
