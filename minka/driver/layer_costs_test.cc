@@ -74,6 +74,34 @@ TEST_F(LayerCostsTest, ThreadsAndWhatElseIsAskedChangeNothing) {
   }
 }
 
+// Searches at several prices share a problem, and the step is cut for what is recomputed meanwhile.
+TEST_F(LayerCostsTest, WhatSearchesShareChangesNothing) {
+  PreparedSteps steps(Simplified());
+  StagePlanner planner(request_);
+  LayerCosts costs(request_, steps, planner);
+  const Mesh mesh = MeshOf("x=2,y=2");
+  ASSERT_TRUE(costs.Of({{.mesh = mesh}})[0].ok());
+  const RematChoice all = steps.RematCandidates();
+  ASSERT_FALSE(all.empty());
+  std::vector<LayersOn> asked;
+  for (const double price : {0.03, 128.0}) {
+    asked.push_back({.mesh = mesh, .memory_price = price});
+    asked.push_back({.mesh = mesh, .memory_price = price, .remat = all});
+  }
+  const CostsOfLayers shared = costs.Of(asked);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const CostsOfLayers alone = Of({asked[i]});
+    ASSERT_TRUE(shared[i].ok()) << shared[i].status();
+    ASSERT_TRUE(alone[0].ok()) << alone[0].status();
+    ASSERT_EQ(shared[i]->size(), alone[0]->size());
+    for (size_t layer = 0; layer < alone[0]->size(); ++layer) {
+      EXPECT_THAT((*shared[i])[layer], IsCost((*alone[0])[layer])) << i << " " << layer;
+    }
+  }
+  EXPECT_LT((*shared[1])[2].saved_bytes, (*shared[0])[2].saved_bytes);    // recomputed
+  EXPECT_LT((*shared[2])[2].static_bytes, (*shared[0])[2].static_bytes);  // dearer
+}
+
 TEST_F(LayerCostsTest, EqualLayersCostTheSameAndOnMoreDevicesHoldLess) {
   const CostsOfLayers costs = Of({{.mesh = MeshOf("x=1")}, {.mesh = MeshOf("x=4")}});
   ASSERT_TRUE(costs[0].ok()) << costs[0].status();

@@ -254,6 +254,11 @@ class RematWriter {
       return;
     }
     for (Value& operand : instruction.operands) operand = ReadBy(id, operand);
+    if (facts_.IsBackward(id)) {
+      const int level = facts_.level(id);
+      // Where the structure has it in a higher layer, which a pipeline may run before.
+      if (level >= 0 && repetitions_.RepeatsAnythingOf(level)) instruction.part.layer = level;
+    }
     rewriter_.Map(id, rewriter_.Append(std::move(instruction)));
     written_.push_back(id);
   }

@@ -20,7 +20,8 @@ absl::StatusOr<RematChoice> EffectiveRemat(const Step& step, const RematChoice& 
 // convolutions, sorts and control flow. These values and the gradients that arrive from the layers
 // above pass one barrier (lanes of lowering/join_barriers.h, the first one marked as remat_region):
 // it keeps the copies apart from the originals and from starting before the gradients are there.
-// What is computed stays the same, bit for bit.
+// What is computed stays the same, bit for bit. What waits for a layer's gradients so is part of
+// its backward pass, also where the step's structure has it in that of a higher one.
 //
 // Values that depend on state alone, that another layer or the step's results read anyway, and
 // stateful random bits are kept always. Instructions keep their order, but what reads copies comes
