@@ -9,6 +9,9 @@
 namespace minka {
 namespace {
 
+// What one run may be off by, of what the draws show.
+constexpr double kNoiseFactor = 4;
+
 // Complex arrays as twice as many real elements.
 Literal AsReals(const Literal& literal) {
   if (!IsComplex(literal.shape.type)) return literal;
@@ -163,7 +166,8 @@ void CompareNorms(const ResultElements& x, const ResultRounding& rounding,
                                    static_cast<double>(std::max<int64_t>(whole.num_elements, 1)));
     const double noise = std::max({norms.single_error, norms.nudged_error,
                                    share * std::max(whole.single_error, whole.nudged_error)});
-    norms.allowed_error = 4 * noise + Roundings(rounding, norms);
+    const double factor = norms.reference < noise ? kNoiseFactor * kNoiseFactor : kNoiseFactor;
+    norms.allowed_error = factor * noise + Roundings(rounding, norms);
     out.parts.push_back(norms);
     const int64_t device = part == 0 ? -1 : parts.devices[part - 1];
     // A part that has all of the error is named instead of the whole.
@@ -227,7 +231,7 @@ void CompareStateTogether(const std::vector<ResultRounding>& roundings,
   if (worst == nullptr || !worst->ok()) return;
   error = std::sqrt(error / num_elements);
   const double allowed =
-      4 * std::sqrt(noise / num_elements) + std::min(2.0, 4 / std::sqrt(num_elements));
+      kNoiseFactor * std::sqrt(noise / num_elements) + std::min(2.0, 4 / std::sqrt(num_elements));
   if (error <= allowed) return;
   worst->fault = Fault::kTogether;
   worst->detail = fmt::format(

@@ -5,8 +5,9 @@
 //
 // where `noise` is what rounding does to one device: the largest of |single - ref| and of
 // |nudged - ref| for each nudged run (a part's share of the whole's, where that is more), and
-// `roundings` what a few elements may be off by where those draws were lucky, see Roundings().
-// docs/design/0005 says where the constants come from.
+// `roundings` what a few elements may be off by where those draws were lucky, see Roundings(). A
+// result whose |ref| is less than its noise may be off by 16 times of it: it may be the square of
+// what is nothing but noise. docs/design/0005 says where the constants come from.
 //
 // Integers and predicates must equal the single run's. What the `rng` opcode reaches is compared by
 // shape and range only. An element that is not finite must be so, with that sign, in some run of

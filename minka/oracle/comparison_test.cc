@@ -63,6 +63,20 @@ TEST(CompareResult, TheLargestOfSeveralDrawsCounts) {
   EXPECT_FALSE(ok(0.995));
 }
 
+// The square of a gradient that is zero in exact arithmetic.
+TEST(CompareResult, WhatIsNothingButNoiseMayBeItsSquare) {
+  const auto ok = [](double minka, double reference) {
+    return CompareResult({.minka = Filled(kF32, minka),
+                          .single = Filled(kF32, reference + 1e-18),
+                          .reference = Filled(kF64, reference)},
+                         {.own_epsilon = kF32Epsilon, .path_epsilon = kF32Epsilon})
+        .ok();
+  };
+  EXPECT_TRUE(ok(15e-18, 1e-36));
+  EXPECT_FALSE(ok(17e-18, 1e-36));
+  EXPECT_FALSE(ok(15e-18, 2e-18));
+}
+
 // f32 state of 1000 elements, computed from bf16, that the step takes from 1000 to 999, or to
 // `minka` in the last `num_off` elements.
 OutputComparison CompareState(double minka, int num_off, double nudged = 999,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -54,6 +55,20 @@ bool PicksPlaces(const Instruction& instruction) {
       return true;
     case Opcode::kReduce:
       return instruction.results.size() == 2;
+    default:
+      return false;
+  }
+}
+
+bool IsQuotientOrRoot(const Instruction& instruction) {
+  switch (instruction.opcode) {
+    case Opcode::kCbrt:
+    case Opcode::kDivide:
+    case Opcode::kLog:
+    case Opcode::kPower:
+    case Opcode::kRsqrt:
+    case Opcode::kSqrt:
+      return true;
     default:
       return false;
   }
@@ -167,20 +182,12 @@ bool IsDecision(const Module& module, Value value) {
   }
 }
 
-bool IsUnstableAtZero(const Instruction& instruction) {
+bool IsUnstableAtZero(const Computation& entry, const Instruction& instruction) {
   if (instruction.results.size() != 1 || !IsFloat(instruction.shape().type)) return false;
-  switch (instruction.opcode) {
-    case Opcode::kCbrt:
-    case Opcode::kDivide:
-    case Opcode::kLog:
-    case Opcode::kMultiply:  // by an inverse
-    case Opcode::kPower:
-    case Opcode::kRsqrt:
-    case Opcode::kSqrt:
-      return true;
-    default:
-      return false;
-  }
+  if (instruction.opcode != Opcode::kMultiply) return IsQuotientOrRoot(instruction);
+  return std::ranges::any_of(instruction.operands, [&](Value operand) {
+    return IsQuotientOrRoot(entry.instruction(Source(entry, operand)));
+  });
 }
 
 std::vector<Value> FindPicks(const Module& module) {
@@ -277,27 +284,54 @@ Step WithResults(Step step, std::span<const Value> values) {
   return step;
 }
 
-Step WithGiven(const Step& step, std::span<const Value> values) {
+Step WithGiven(const Step& step, std::span<const Value> values, std::span<const Value> choices) {
   Step out = step;
   out.marks.clear();
   const Computation& entry = step.module.entry_computation();
   Rewriter rewriter(entry);
-  std::vector<InstructionId> given;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const std::string name = rewriter.NewName(entry.instruction(values[i]).name + ".given");
-    const auto number = static_cast<int64_t>(entry.parameters.size() + i);
-    given.push_back(rewriter
-                        .AppendOne({.opcode = Opcode::kParameter,
-                                    .name = name,
-                                    .results = {entry.shape(values[i])},
-                                    .attributes = ParameterAttributes{number}})
-                        .instruction);
-    out.parameters.push_back({.role = ParameterRole::kBatch, .name = name});
+  const auto add_input = [&](const std::string& name, const Shape& shape) {
+    const auto number = static_cast<int64_t>(out.parameters.size());
+    out.parameters.push_back({.role = ParameterRole::kBatch, .name = rewriter.NewName(name)});
+    return rewriter.AppendOne({.opcode = Opcode::kParameter,
+                               .name = out.parameters.back().name,
+                               .results = {shape},
+                               .attributes = ParameterAttributes{number}});
+  };
+  std::map<Value, Value> given;
+  for (const Value value : values) {
+    given[value] = add_input(entry.instruction(value).name + ".given", entry.shape(value));
   }
+  struct Choice {
+    Value is_given, given;
+  };
+  std::map<Value, Choice> chosen;
+  for (const Value value : choices) {
+    const std::string& name = entry.instruction(value).name;
+    const Value is_given = add_input(name + ".is_given", Shape{ElementType::kPred, {}});
+    chosen[value] = {is_given, add_input(name + ".given", entry.shape(value))};
+  }
+  const auto choose = [&](Value value, const Choice& choice) {
+    const Shape& shape = entry.shape(value);
+    const Value own = rewriter.Now(value);
+    const Value mask = rewriter.AppendOne({.opcode = Opcode::kBroadcast,
+                                           .name = rewriter.NewName("is_given"),
+                                           .operands = {choice.is_given},
+                                           .results = {{ElementType::kPred, shape.dims}},
+                                           .attributes = DimensionsAttributes{}});
+    return rewriter.AppendOne({.opcode = Opcode::kSelect,
+                               .name = rewriter.NewName("chosen"),
+                               .operands = {mask, choice.given, own},
+                               .results = {shape}});
+  };
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     rewriter.Copy(id);
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i].instruction == id) rewriter.Map(values[i], {given[i], 0});
+    for (int r = 0; r < static_cast<int>(entry.instructions[id].results.size()); ++r) {
+      const Value value{id, r};
+      if (const auto found = given.find(value); found != given.end()) {
+        rewriter.Map(value, found->second);
+      } else if (const auto choice = chosen.find(value); choice != chosen.end()) {
+        rewriter.Map(value, choose(value, choice->second));
+      }
     }
   }
   out.module.entry_computation() = std::move(rewriter).Finish();

@@ -16,9 +16,10 @@ namespace minka {
 
 bool IsDecision(const Module& module, Value value);
 bool IsPick(const Module& module, Value value);
-// Quotients, roots and logarithms: where what they read lies within rounding of zero, their result
-// may be anything. Adafactor's first step divides a gradient by its own size.
-bool IsUnstableAtZero(const Instruction& instruction);
+// Quotients, roots and logarithms, and products with them: where what they read lies within
+// rounding of zero, their result may be anything. Adafactor's first step divides a gradient by its
+// own size.
+bool IsUnstableAtZero(const Computation& entry, const Instruction& instruction);
 // Of the entry computation, in its order.
 std::vector<Value> FindPicks(const Module& module);
 
@@ -50,7 +51,9 @@ std::vector<OtherPick> OtherPicks(const Module& module, Value decision,
 
 // The step with more results, behind its own.
 Step WithResults(Step step, std::span<const Value> values);
-// The step in which the values are batch inputs, behind its own parameters. Without marks.
-Step WithGiven(const Step& step, std::span<const Value> values);
+// The step in which the values are batch inputs, behind its own parameters. Behind these, for each
+// of `choices`, whether it is given (pred[]), and what. Without marks.
+Step WithGiven(const Step& step, std::span<const Value> values,
+               std::span<const Value> choices = {});
 
 }  // namespace minka

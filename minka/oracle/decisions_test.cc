@@ -170,5 +170,22 @@ TEST(WithGiven, ReadsTheValuesFromParametersBehindItsOwn) {
   EXPECT_EQ(entry.instruction(entry.results[0]).opcode, Opcode::kCompare);
 }
 
+TEST(WithGiven, ReadsChoicesFromParametersWhereTheirFlagSaysSo) {
+  const Module module = Decisions();
+  const Step step{.module = module, .parameters = {{}}, .results = std::vector<ResultInfo>(6)};
+  const Value compare = module.entry_computation().results[0];
+  const std::vector<Value> picks = FindPicks(module);
+  const Step given = WithGiven(step, {{picks[0]}}, {{compare}});
+  ASSERT_TRUE(Verify(given.module).ok());
+  const Computation& entry = given.module.entry_computation();
+  ASSERT_EQ(entry.parameters.size(), 4);
+  const Instruction& chosen = entry.instruction(entry.results[0]);
+  ASSERT_EQ(chosen.opcode, Opcode::kSelect);
+  EXPECT_EQ(entry.instruction(chosen.operands[0]).operands[0].instruction, entry.parameters[2]);
+  EXPECT_EQ(chosen.operands[1].instruction, entry.parameters[3]);
+  EXPECT_EQ(entry.instruction(chosen.operands[2]).opcode, Opcode::kCompare);
+  EXPECT_EQ(entry.results[2].instruction, entry.parameters[1]);
+}
+
 }  // namespace
 }  // namespace minka

@@ -71,6 +71,7 @@ class DifferenceSearch {
         kept_(std::move(kept)),
         max_bytes_at_once_(max_bytes_at_once),
         points_(FindPoints()),
+        choices_(FindChoices()),
         groups_(MakeGroups()),
         programs_(groups_.size()) {}
 
@@ -132,9 +133,9 @@ class DifferenceSearch {
     double distance = 0, tolerance = 0;
   };
 
-  // For one device, compiled for the decisions that were turned over when it last ran.
+  // For one device, compiled for the values, choices apart, that were given when it last ran.
   struct TurnedProgram {
-    std::vector<Value> turned;
+    std::vector<Value> given;
     std::optional<OneDevice> compiled;
   };
 
@@ -167,6 +168,25 @@ class DifferenceSearch {
       }
     }
     return points;
+  }
+
+  // What may be turned over without another program: decisions, and as many quotients as fit.
+  std::vector<Value> FindChoices() const {
+    std::vector<Value> choices;
+    int64_t bytes = 0;
+    for (const auto& [value, place] : points_) {
+      if (!place) continue;
+      if (!IsDecision(run_.prepared.module, value)) {
+        const int64_t more = entry_.shape(value).num_bytes();
+        if (!IsUnstableAtZero(entry_, entry_.instruction(value)) ||
+            bytes + more > max_bytes_at_once_ / 4) {
+          continue;
+        }
+        bytes += more;
+      }
+      choices.push_back(value);
+    }
+    return choices;
   }
 
   std::vector<std::vector<int>> MakeGroups() const {
@@ -302,24 +322,37 @@ class DifferenceSearch {
     return InternalError("the decision {} is in no group", entry_.instruction(decision).name);
   }
 
-  StepInputs TurnedInputs() {
-    return [this](int step) -> absl::StatusOr<ParameterValues> {
+  // The step's own, `given`, and of each choice whether it was turned over, and to what.
+  StepInputs TurnedInputs(const std::vector<Value>& given) {
+    return [this, &given](int step) -> absl::StatusOr<ParameterValues> {
       ASSIGN_OR_RETURN(ParameterValues values, run_.inputs(step));
-      for (const Value decision : turned_) {
-        ASSIGN_OR_RETURN(values.emplace_back(), DecisionOf(decision, step + 1));
+      for (const Value value : given) {
+        ASSIGN_OR_RETURN(values.emplace_back(), DecisionOf(value, step + 1));
+      }
+      for (const Value choice : choices_) {
+        const bool is_turned = std::ranges::find(turned_, choice) != turned_.end();
+        values.push_back(FilledLiteral({ElementType::kPred, {}}, is_turned ? 1 : 0));
+        Literal& decided = values.emplace_back(FilledLiteral(entry_.shape(choice), 0));
+        if (!is_turned) continue;
+        ASSIGN_OR_RETURN(decided, DecisionOf(choice, step + 1));
       }
       return values;
     };
   }
 
-  // One device with the decisions in `turned_` given.
+  // One device with the values in `turned_` given.
   absl::StatusOr<OneDeviceResults> RunTurned(TurnedProgram& program, const Step& step,
                                              int num_steps) {
-    if (!program.compiled || program.turned != turned_) {
-      ASSIGN_OR_RETURN(program.compiled, OneDevice::Compile(WithGiven(step, turned_), run_.client));
-      program.turned = turned_;
+    std::vector<Value> given;
+    for (const Value value : turned_) {
+      if (std::ranges::find(choices_, value) == choices_.end()) given.push_back(value);
     }
-    return program.compiled->Run(TurnedInputs(), num_steps);
+    if (!program.compiled || program.given != given) {
+      ASSIGN_OR_RETURN(program.compiled,
+                       OneDevice::Compile(WithGiven(step, given, choices_), run_.client));
+      program.given = std::move(given);
+    }
+    return program.compiled->Run(TurnedInputs(program.given), num_steps);
   }
 
   absl::StatusOr<OracleReport> CompareOriginal() {
@@ -508,7 +541,7 @@ class DifferenceSearch {
                                          const std::vector<Literal>& mesh,
                                          const std::vector<Literal>& one_device) const {
     const Instruction& instruction = entry_.instruction(values[at]);
-    if (!IsUnstableAtZero(instruction) || report.outputs[at].fault != Fault::kValue) {
+    if (!IsUnstableAtZero(entry_, instruction) || report.outputs[at].fault != Fault::kValue) {
       return std::nullopt;
     }
     const auto difference = [&](size_t result, int64_t element) {
@@ -677,6 +710,7 @@ class DifferenceSearch {
   const KeptValues kept_;
   const int64_t max_bytes_at_once_;
   const std::vector<Point> points_;
+  const std::vector<Value> choices_;
   const std::vector<std::vector<int>> groups_;
   std::vector<std::optional<Program>> programs_;
   TurnedProgram original_;             // of the step as it is
