@@ -1,7 +1,7 @@
 #!/bin/bash
 # run_clang_tidy.sh DEV_DIR BUILT_DIR JOBS: clang-tidy over the sources under minka/ (not the tests) with the checks of .clang-tidy, by
 # the compile commands of DEV_DIR, which has one for each source, and the headers that the build of BUILT_DIR generates. Where
-# MINKA_TEST_ROTATION is set, as in .ci/run, over those that were touched lately and an eighth of the others, another with every commit.
+# MINKA_TEST_ROTATION is set, as in .ci/run, over those that were touched lately and a sixteenth of the others, another with every commit.
 set -euo pipefail
 dev_dir=$1
 built_dir=$2
@@ -12,12 +12,12 @@ generated=$(ninja -C "$built_dir" -t targets all | sed -n "s/^\(.*\.pb\.h\): .*/
 mkdir -p "$dev_dir/tidy"
 sed "s#-I$PWD/$dev_dir#-I$PWD/$built_dir#g" "$dev_dir/compile_commands.json" >"$dev_dir/tidy/compile_commands.json"
 sources() { git ls-files 'minka/*.cc' | grep -v -e '_test\.cc$' -e '_fuzzer\.cc$'; }
-# What the last commits touched, headers by the source of their name, and of the others one in eight.
+# What the last commits touched, headers by the source of their name, and of the others one in 16.
 touched() { git diff --name-only HEAD~20 -- 'minka/*.cc' 'minka/*.h' | sed 's/\.h$/.cc/' | sort -u; }
-one_in_eight() { sources | awk -v part=$((MINKA_TEST_ROTATION % 8)) 'NR % 8 == part'; }
+one_in_16() { sources | awk -v part=$((MINKA_TEST_ROTATION % 16)) 'NR % 16 == part'; }
 chosen() {
   if [[ -n ${MINKA_TEST_ROTATION:-} ]] && git rev-parse --quiet --verify HEAD~20 >/dev/null; then
-    { sources | grep -x -F -f <(touched) || true; one_in_eight; } | sort -u
+    { sources | grep -x -F -f <(touched) || true; one_in_16; } | sort -u
   else
     sources
   fi
