@@ -18,6 +18,7 @@
 #include "minka/lowering/stages.h"
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
+#include "minka/models/registry.h"
 
 namespace minka {
 namespace {
@@ -51,6 +52,26 @@ TEST(PreparedSteps, GiveWhatPrepareGivesForAnyNumberOfMicroBatches) {
       EXPECT_EQ(steps.With(remat, micro_batches).value(), prepared);
     }
   }
+}
+
+// A router's auxiliary loss has a gradient that waits for no layer above.
+TEST(PrepareWholeBatch, LayersEndBeforeLowerOnesAreComputedAgain) {
+  const Step step = TraceModel("moe-10b")->step;
+  const Step prepared =
+      PrepareWholeBatch(Simplify(step, AutoLayers{18}, true).value(), {RematPolicy::kAll}).value();
+  const Computation& entry = prepared.module.entry_computation();
+  std::map<int, InstructionId> last;  // of backward passes, by layer
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const StepPart& part = entry.instructions[id].part;
+    if (part.phase == Phase::kBackward) last[part.layer] = id;
+  }
+  int num_regions = 0;
+  for (const Mark& mark : prepared.marks) {
+    if (mark.kind != MarkKind::kRematRegion || !last.contains(mark.index + 2)) continue;
+    ++num_regions;
+    EXPECT_LT(last[mark.index + 2], mark.value.instruction) << "layer " << mark.index;
+  }
+  EXPECT_GE(num_regions, 4);
 }
 
 TEST(Prepare, ValuesOfTooManyDimensionsAreRefused) {

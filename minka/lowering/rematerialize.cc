@@ -206,6 +206,7 @@ class RematWriter {
         entry_(facts.entry()),
         rewriter_(entry_),
         lanes_(facts.num_layers()),
+        waiting_for_barrier_(facts.num_layers()),
         out_(step) {
     FindWaiting();
   }
@@ -216,7 +217,10 @@ class RematWriter {
       Write(id);
       WriteReady();
     }
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) Write(id);
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+      Write(id);
+      WriteReady();
+    }
     for (Mark& mark : out_.marks) mark.value = rewriter_.Now(mark.value);
     out_.module.entry_computation() = std::move(rewriter_).Finish();
     out_.marks.insert(out_.marks.end(), regions_.begin(), regions_.end());
@@ -266,24 +270,45 @@ class RematWriter {
   // Weights' gradients as soon as the gradients that they read are there: they free what their
   // layer's copies need. Modules may have them in any order behind.
   void WriteReady() {
-    while (!written_.empty()) {
+    while (!written_.empty() || !freed_.empty()) {
+      for (const InstructionId id : std::exchange(freed_, {})) WriteIfReady(id);
+      if (written_.empty()) continue;
       const InstructionId id = written_.back();
       written_.pop_back();
       if (!facts_.IsBackward(id)) continue;
       const auto num_results = static_cast<int32_t>(entry_.instructions[id].results.size());
       for (int32_t i = 0; i < num_results; ++i) {
-        for (const Use& use : facts_.uses({id, i})) {
-          if (IsReady(use.user)) Write(use.user);
-        }
+        for (const Use& use : facts_.uses({id, i})) WriteIfReady(use.user);
       }
     }
   }
-  bool IsReady(InstructionId id) const {
-    return facts_.EndsHere(id) &&
-           std::ranges::all_of(entry_.instructions[id].operands, [&](Value operand) {
-             return !facts_.IsBackward(operand.instruction) ||
-                    rewriter_.IsMapped(operand.instruction);
-           });
+  void WriteIfReady(InstructionId id) {
+    if (!facts_.EndsHere(id)) return;
+    const std::vector<Value>& operands = entry_.instructions[id].operands;
+    const bool has_gradients = std::ranges::all_of(operands, [&](Value operand) {
+      return !facts_.IsBackward(operand.instruction) || rewriter_.IsMapped(operand.instruction);
+    });
+    if (!has_gradients) return;
+    for (const Value operand : operands) {
+      const int layer = BarrierInFrontOf(id, operand);
+      if (layer < 0 || BarrierMayStand(layer)) continue;
+      waiting_for_barrier_[layer].push_back(id);
+      return;
+    }
+    Write(id);
+  }
+
+  // The layer whose barrier the backward operation reads the value behind; -1: of none.
+  int BarrierInFrontOf(InstructionId reader, Value value) const {
+    if (repetitions_.IsRepeated(value)) return facts_.layer(value.instruction);
+    const int level = facts_.level(reader);
+    return level >= 0 && IsLane(level, value) ? level : -1;
+  }
+  // Without writing what gradients of higher layers wait for.
+  bool BarrierMayStand(int layer) const {
+    return !lanes_[layer].empty() || std::ranges::all_of(facts_.arriving(layer), [&](Value value) {
+      return rewriter_.IsMapped(value.instruction);
+    });
   }
 
   Value ReadBy(InstructionId reader, Value value) {
@@ -326,6 +351,7 @@ class RematWriter {
     }
     regions_.push_back(
         {.kind = MarkKind::kRematRegion, .value = lanes_[layer].begin()->second, .index = layer});
+    for (const InstructionId id : waiting_for_barrier_[layer]) freed_.push_back(id);
   }
 
   Value Copy(Value value) {
@@ -355,7 +381,9 @@ class RematWriter {
   std::vector<InstructionId> waits_until_;  // by instruction; -1: nothing
   Rewriter rewriter_;
   std::map<InstructionId, std::vector<Value>> copies_;
-  std::vector<std::map<Value, Value>> lanes_;  // by layer
+  std::vector<std::map<Value, Value>> lanes_;                    // by layer
+  std::vector<std::vector<InstructionId>> waiting_for_barrier_;  // by layer
+  std::vector<InstructionId> freed_;                             // by a barrier, since WriteReady
   std::set<InstructionId> begun_;
   std::vector<InstructionId> written_;  // since WriteReady
   std::vector<Mark> regions_;
