@@ -251,12 +251,13 @@ class RematWriter {
   }
 
   void Write(InstructionId id) {
-    Instruction instruction = entry_.instructions[id];
+    const Instruction& original = entry_.instructions[id];
     if (!begun_.insert(id).second) {
-      MINKA_CHECK(instruction.results.empty() || rewriter_.IsMapped(id),
-                  "rematerialisation makes {} wait for itself", instruction.name);
+      MINKA_CHECK(original.results.empty() || rewriter_.IsMapped(id),
+                  "rematerialisation makes {} wait for itself", original.name);
       return;
     }
+    Instruction instruction = original;
     for (Value& operand : instruction.operands) operand = ReadBy(id, operand);
     if (facts_.IsBackward(id)) {
       const int level = facts_.level(id);
