@@ -85,7 +85,7 @@ def nudged(tree, seed):
     random = np.random.default_rng(seed)
 
     def nudge(leaf):
-        if not jax.numpy.issubdtype(getattr(leaf, "dtype", None), np.floating):
+        if not hasattr(leaf, "dtype") or not jax.numpy.issubdtype(leaf.dtype, np.floating):
             return leaf
         values = np.asarray(leaf)
         epsilon = float(jax.numpy.finfo(values.dtype).eps)

@@ -58,7 +58,9 @@ TEST(PreparedSteps, GiveWhatPrepareGivesForAnyNumberOfMicroBatches) {
 TEST(PrepareWholeBatch, LayersEndBeforeLowerOnesAreComputedAgain) {
   const Step step = TraceModel("moe-10b")->step;
   const Step prepared =
-      PrepareWholeBatch(Simplify(step, AutoLayers{18}, true).value(), {RematPolicy::kAll}).value();
+      PrepareWholeBatch(Simplify(step, AutoLayers{18}, /*unrolls_loops=*/true).value(),
+                        {RematPolicy::kAll})
+          .value();
   const Computation& entry = prepared.module.entry_computation();
   std::map<int, InstructionId> last;  // of backward passes, by layer
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {

@@ -544,9 +544,11 @@ class DifferenceSearch {
     if (!IsUnstableAtZero(entry_, instruction) || report.outputs[at].fault != Fault::kValue) {
       return std::nullopt;
     }
+    // Norms leave out what is not finite, too.
     const auto difference = [&](size_t result, int64_t element) {
-      return std::abs(ElementAsDouble(mesh[result], element) -
-                      ElementAsDouble(one_device[result], element));
+      const double off = std::abs(ElementAsDouble(mesh[result], element) -
+                                  ElementAsDouble(one_device[result], element));
+      return std::isfinite(off) ? off : 0;
     };
     const std::vector<int64_t> elements = FewestWithTheError(
         report.outputs[at], [&](int64_t element) { return difference(at, element); });

@@ -27,7 +27,11 @@
 namespace minka {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 const LocalDevices& Devices() {
   static const LocalDevices devices = Must(OpenLocalDevices({.num_devices = 4}));
@@ -117,29 +121,39 @@ StepInputs InputsNearTheirMean(const Step& step, float mean, uint64_t seed) {
   };
 }
 
-TEST(FindFirstDifference, ValuesWithinRoundingOfAThresholdMayGoEitherWay) {
-  const Step step = BatchNormStep();
-  Parallelized run =
-      Must(Parallelize(step, Cluster::Local(4), DataParallel{.mesh = "4"}, {.devices = Devices()}));
+// What was turned over, one decision for each of the first runs, at most so many, of seeds up to
+// 200 that a comparison without a search refuses. The search accepts them.
+template <typename InputsOfSeed>
+std::vector<std::string> TurnedOver(const Step& step, Parallelized& run, size_t most,
+                                    const InputsOfSeed& inputs_of) {
   OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
-  int num_refused = 0;
-  for (uint64_t seed = 1; seed <= 200 && num_refused < 3; ++seed) {
-    const StepInputs inputs = InputsNearTheirMean(step, 3145731.0F, seed);
+  std::vector<std::string> turned;
+  for (uint64_t seed = 1; seed <= 200 && turned.size() < most; ++seed) {
+    const StepInputs inputs = inputs_of(seed);
     const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
     if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
       continue;
     }
-    ++num_refused;
     const OracleReport report = Must(CheckAgainstOneDevice(run, inputs, /*num_steps=*/1));
     EXPECT_EQ(report.Failures(), "") << "seed " << seed;
-    ASSERT_EQ(report.turned.size(), 1u);
-    EXPECT_THAT(report.turned[0],
-                HasSubstr("in step 1 the first operation that differs is compare mask pred[256,4] "
-                          "(relu) in [x,-]: "));
-    EXPECT_THAT(report.turned[0],
-                HasSubstr(" from what it is compared with; rounding moves it by"));
+    EXPECT_EQ(report.turned.size(), 1u) << "seed " << seed;
+    turned.push_back(report.turned.empty() ? "" : report.turned[0]);
   }
-  EXPECT_GT(num_refused, 0) << "no sum went the other way";
+  return turned;
+}
+
+TEST(FindFirstDifference, ValuesWithinRoundingOfAThresholdMayGoEitherWay) {
+  const Step step = BatchNormStep();
+  Parallelized run =
+      Must(Parallelize(step, Cluster::Local(4), DataParallel{.mesh = "4"}, {.devices = Devices()}));
+  const auto turned = TurnedOver(step, run, /*most=*/3, [&](uint64_t seed) {
+    return InputsNearTheirMean(step, 3145731.0F, seed);
+  });
+  EXPECT_THAT(turned, Not(IsEmpty())) << "no sum went the other way";
+  EXPECT_THAT(turned,
+              Each(AllOf(HasSubstr("in step 1 the first operation that differs is compare mask "
+                                   "pred[256,4] (relu) in [x,-]: "),
+                         HasSubstr(" from what it is compared with; rounding moves it by"))));
 }
 
 // Every device has a part of each sum, of one micro-batch after another.
@@ -157,25 +171,15 @@ TEST(FindFirstDifference, MicroBatchesAreSeenTogether) {
   const Step step =
       Must(MakeStep(Must(ParseHloText(kDense)), {.batch_inputs = {"0", "1"}, .states = {"2:0"}}));
   Parallelized run = SumOverDevices(step);
-  OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
-  int num_refused = 0;
-  for (uint64_t seed = 1; seed <= 200 && num_refused == 0; ++seed) {
-    const StepInputs inputs = [&](int number) -> absl::StatusOr<ParameterValues> {
+  const auto turned = TurnedOver(step, run, /*most=*/1, [&](uint64_t seed) -> StepInputs {
+    return [&step, seed](int number) -> absl::StatusOr<ParameterValues> {
       ASSIGN_OR_RETURN(ParameterValues values, InputsNearTheirMean(step, kDenseMean, seed)(number));
       values[2] = Ones(values[2].shape);
       return values;
     };
-    const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
-    if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
-      continue;
-    }
-    ++num_refused;
-    const OracleReport report = Must(CheckAgainstOneDevice(run, inputs, /*num_steps=*/1));
-    EXPECT_EQ(report.Failures(), "") << "seed " << seed;
-    ASSERT_EQ(report.turned.size(), 1u);
-    EXPECT_THAT(report.turned[0], HasSubstr("compare mask pred[8,4] (relu)"));
-  }
-  EXPECT_GT(num_refused, 0) << "no sum went the other way";
+  });
+  EXPECT_THAT(turned, Not(IsEmpty())) << "no sum went the other way";
+  EXPECT_THAT(turned, Each(HasSubstr("compare mask pred[8,4] (relu)")));
 }
 
 TEST(FindFirstDifference, NamesTheMicroBatchesOperationWhoseSumIsMissing) {
@@ -274,28 +278,18 @@ TEST(FindFirstDifference, PicksWithinRoundingMayGoEitherWay) {
                              .search = {.pins = {"parameter.0=[-,x]", "parameter.2=[x,-]"},
                                         .limits = {.no_all_gather = true, .no_all_to_all = true}}},
                        {.devices = Devices()}));
-  OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
-  int num_refused = 0;
-  for (uint64_t seed = 1; seed <= 200 && num_refused < 3; ++seed) {
-    const StepInputs inputs = [&](int number) -> absl::StatusOr<ParameterValues> {
+  const auto turned = TurnedOver(step, run, /*most=*/3, [&](uint64_t seed) -> StepInputs {
+    return [&step, seed](int number) -> absl::StatusOr<ParameterValues> {
       ASSIGN_OR_RETURN(ParameterValues values, InputsNearTheirMean(step, kDenseMean, seed)(number));
       values[2] = Nudged(FilledLiteral(values[2].shape, 0.75), 0x1p-24, seed);
       return values;
     };
-    const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
-    if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
-      continue;
-    }
-    ++num_refused;
-    const OracleReport report = Must(CheckAgainstOneDevice(run, inputs, /*num_steps=*/1));
-    EXPECT_EQ(report.Failures(), "") << "seed " << seed;
-    ASSERT_EQ(report.turned.size(), 1u);
-    EXPECT_THAT(report.turned[0],
-                HasSubstr("in step 1 the first operation that differs is reduce best s32[8] "
-                          "(router, model.py:12) in [-]: "));
-    EXPECT_THAT(report.turned[0], HasSubstr(" from what one device picks; rounding moves it by"));
-  }
-  EXPECT_GT(num_refused, 0) << "no score went the other way";
+  });
+  EXPECT_THAT(turned, Not(IsEmpty())) << "no score went the other way";
+  EXPECT_THAT(turned,
+              Each(AllOf(HasSubstr("in step 1 the first operation that differs is reduce best "
+                                   "s32[8] (router, model.py:12) in [-]: "),
+                         HasSubstr(" from what one device picks; rounding moves it by"))));
 }
 
 // Adafactor's first step: a gradient, summed over the batch, is divided by its own size.
@@ -342,29 +336,19 @@ TEST(FindFirstDifference, QuotientsOfWhatIsZeroButForRoundingMayBeAnything) {
       Must(MakeStep(Must(ParseHloText(kOwnSize)), {.batch_inputs = {"0"}, .states = {"1:0"}}));
   Parallelized run =
       Must(Parallelize(step, Cluster::Local(4), DataParallel{.mesh = "4"}, {.devices = Devices()}));
-  OneDevice one_device = Must(OneDevice::Compile(step, Devices().client));
-  int num_refused = 0;
-  for (uint64_t seed = 1; seed <= 200 && num_refused < 3; ++seed) {
-    const StepInputs inputs = [&](int number) -> absl::StatusOr<ParameterValues> {
+  const auto turned = TurnedOver(step, run, /*most=*/3, [&](uint64_t seed) -> StepInputs {
+    return [&step, seed](int number) -> absl::StatusOr<ParameterValues> {
       ASSIGN_OR_RETURN(ParameterValues values, InputsNearTheirMean(step, 3145731.0F, seed)(number));
       values[0] = WithACancellingColumn(values[0]);
       return values;
     };
-    const OneDeviceResults results = Must(one_device.Run(inputs, /*num_steps=*/1));
-    if (Must(CompareWithOneDevice(step, run.runner(), inputs, /*num_steps=*/1, results)).ok()) {
-      continue;
-    }
-    ++num_refused;
-    const OracleReport report = Must(CheckAgainstOneDevice(run, inputs, /*num_steps=*/1));
-    EXPECT_EQ(report.Failures(), "") << "seed " << seed;
-    ASSERT_EQ(report.turned.size(), 1u);
-    // The inverse where a sum is zero, else the quotient.
-    EXPECT_THAT(report.turned[0], HasSubstr("f32[16] in [-]: 1 element, the first [0], off by "));
-    EXPECT_THAT(report.turned[0],
-                HasSubstr("although what it reads there lies within rounding of what one device "
-                          "reads"));
-  }
-  EXPECT_GT(num_refused, 0) << "no sum went to the other side of zero";
+  });
+  EXPECT_THAT(turned, Not(IsEmpty())) << "no sum went to the other side of zero";
+  // The inverse where a sum is zero, else the quotient.
+  EXPECT_THAT(turned,
+              Each(AllOf(HasSubstr("f32[16] in [-]: 1 element, the first [0], off by "),
+                         HasSubstr("although what it reads there lies within rounding of what one "
+                                   "device reads"))));
 }
 
 // Element 0 of the mask lies so close to its threshold that rounding elsewhere moves values by
