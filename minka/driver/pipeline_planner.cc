@@ -270,7 +270,7 @@ absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages,
 
 std::function<double(const StageBorder& border)> PipelinePlanner::SendUs() {
   const absl::StatusOr<const Step*> prepared = PreparedWith(FirstRemat());
-  if (!prepared.ok() || FirstSchedule(**prepared) != kFirstSchedule) return {};
+  if (!prepared.ok()) return {};
   absl::StatusOr<std::vector<BytesBetween>> bytes = layer_costs_.BytesInFrontOf(FirstRemat());
   if (!bytes.ok()) return {};
   return [bytes = *std::move(bytes), cluster = planning_.cluster](const StageBorder& border) {

@@ -88,8 +88,8 @@ class PipelinePlanner {
   absl::StatusOr<std::vector<int>> InFlight(int most_stages, std::string_view schedule,
                                             int num_stages);
 
-  // How long a micro-batch and its gradient are on their way between stages, where the schedule
-  // that stages are searched with lets them wait for that; else, or where it is not known, empty.
+  // How long a micro-batch and its gradient are on their way between stages; empty where that is
+  // not known.
   std::function<double(const StageBorder& border)> SendUs();
 
   // What the forward and backward pass of each layer take on one device.

@@ -387,7 +387,6 @@ class SubmeshSearch {
       ASSIGN_OR_RETURN(other.input.in_flight,
                        planner_.InFlight(static_cast<int>(first_input_.in_flight.size()) - 1,
                                          other.name, by_other.schedule.num_stages()));
-      other.input.send_us = {};
       other.input.splits_backward = by_other.schedule.splits_backward;
       const std::vector<FoundPipeline> found =
           FindUnder(request_.search.memory_limit_bytes, other.input);
@@ -637,10 +636,18 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers) {
   // In so many micro-batches the busiest stage takes the whole step.
   StageSearchInput endless = layers.input;
   endless.num_micro_batches = kEndless;
+  endless.in_flight = {};
+  endless.send_us = {};
   const double micro_batch_us =
       FindStages(layers.ways.ways, endless).front().step_time_us / kEndless;
-  return {.step_time_us = layers.free.front().step_time_us,
-          .work_us = micro_batch_us * layers.input.num_micro_batches};
+  const FoundPipeline& fastest = layers.free.front();
+  const int num_micro_batches = layers.input.num_micro_batches;
+  const double work_us = micro_batch_us * num_micro_batches;
+  const bool may_hold_all =
+      2 * layers.input.InFlight(static_cast<int>(fastest.stages.size())) > num_micro_batches;
+  return {.step_time_us = fastest.step_time_us,
+          .work_us = work_us,
+          .waits_us = may_hold_all ? 0 : fastest.step_time_us - work_us};
 }
 
 std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,

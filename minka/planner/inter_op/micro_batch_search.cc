@@ -77,8 +77,8 @@ class CountSearcher {
       // Each of its micro-batches has this part of the work at least.
       const double part = static_cast<double>(tried.num_micro_batches) /
                           static_cast<double>(other.num_micro_batches);
-      other.at_least_us = std::max(other.at_least_us,
-                                   part * estimate->step_time_us + (1 - part) * estimate->work_us);
+      other.at_least_us =
+          std::max(other.at_least_us, estimate->work_us + part * estimate->waits_us);
     }
   }
 

@@ -20,6 +20,9 @@ namespace minka {
 struct CountEstimate {
   double step_time_us = 0;  // of the fastest pipeline
   double work_us = 0;       // all micro-batches on its busiest stage, where that has least to do
+  // For how long its busiest stage waits, if it still does where more micro-batches follow: where
+  // stages may hold all that there are, they would fill that time.
+  double waits_us = 0;
 };
 
 struct CountPlan {

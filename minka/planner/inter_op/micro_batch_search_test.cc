@@ -29,25 +29,29 @@ struct Workload {
   double us_per_example = 10, us_per_micro_batch = 5;
   double planned_part = 1;  // of what is estimated, what a plan takes
 
-  double Step(int64_t count, int num_micro_batches) const {
+  FoundPipeline Find(int64_t count, int num_micro_batches) const {
     std::vector<StageWay> ways;
     for (const int size : {1, 2, 4}) {
       const double examples = static_cast<double>(batch) / static_cast<double>(count);
       // Fewer examples than devices leave some idle.
       const double us = us_per_example * std::max(examples / size, 1.0) + us_per_micro_batch;
       StageWay way{.num_devices = size};
-      way.kept.assign(num_layers, {.micro_batch_us = us});
+      way.kept.assign(num_layers, {.forward_us = us / 3, .micro_batch_us = us});
       ways.push_back(std::move(way));
     }
     return FindStages(
                ways,
                {.num_devices = 8, .devices_per_host = 8, .num_micro_batches = num_micro_batches})
-        .front()
-        .step_time_us;
+        .front();
   }
   CountEstimate Estimate(int64_t count) const {
-    return {.step_time_us = Step(count, static_cast<int>(count)),
-            .work_us = Step(count, 1'000'000) / 1'000'000 * static_cast<double>(count)};
+    const FoundPipeline found = Find(count, static_cast<int>(count));
+    const double work_us =
+        Find(count, 1'000'000).step_time_us / 1'000'000 * static_cast<double>(count);
+    const bool holds_all = static_cast<int64_t>(found.stages.size()) * 2 > count;
+    return {.step_time_us = found.step_time_us,
+            .work_us = work_us,
+            .waits_us = holds_all ? 0 : found.step_time_us - work_us};
   }
   double Planned(int64_t count) const { return planned_part * Estimate(count).step_time_us; }
 };

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "minka/planner/inter_op/schedule_times.h"
+
 namespace minka {
 namespace {
 
@@ -13,6 +15,8 @@ constexpr int kMostBlocks = 64;
 // Bounds on the work of a stage are tried in steps of so much.
 constexpr double kBoundStep = 1.01;
 constexpr int kMostBounds = 64;
+// Longer than any step.
+constexpr double kLongestUs = 1e30;
 
 class StageSearch {
  public:
@@ -25,6 +29,7 @@ class StageSearch {
         num_blocks_(options.num_devices / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
                                             : std::min(num_layers_, num_blocks_)),
+        times_(options.num_micro_batches, Held(options, most_stages_), options.splits_backward),
         first_equal_(FirstEqualLayers(ways)) {
     for (int layer = 0; layer < num_layers_; ++layer) may_begin_.push_back(options.MayBegin(layer));
     may_begin_.push_back(true);  // behind the last one
@@ -38,7 +43,6 @@ class StageSearch {
     TryBound(kUnreached);
     const double least = LeastBound();
     const double step = std::max(kBoundStep, std::pow(step_time_us_ / least, 1.0 / kMostBounds));
-    // What all but the last micro-batch take is part of a step's time.
     double bound = options_.num_micro_batches > 1 ? least : kUnreached;
     while (bound < step_time_us_) {
       TryBound(bound);
@@ -54,10 +58,11 @@ class StageSearch {
 
  private:
   struct Entry {
-    double sum_us = kUnreached;  // of this stage and those behind it, with what is sent
-    double behind_us = 0;        // from its last backward pass until all their updates are done
+    TailTimes tail = {.passing_us = kUnreached};  // of this stage and those behind it
+    double send_us = 0;                           // to the next one and back
     int end_layer = 0, size = 0;
-    double all_us() const { return sum_us + behind_us; }
+
+    bool is_reached() const { return tail.passing_us != kUnreached; }
   };
 
   // The fastest way that fits.
@@ -65,8 +70,17 @@ class StageSearch {
     bool is_known = false;
     int16_t way = -1;  // none fits
     int32_t num_recomputed = 0;
-    double forward_us = 0, micro_batch_us = kUnreached, step_us = 0;
+    StageTimes times;
   };
+
+  // By number from the end. What is held for gradients of weights alone is no longer in flight: of
+  // others there are as many as by 1f1b.
+  static std::vector<int> Held(const StageSearchInput& options, int most_stages) {
+    std::vector<int> held;
+    for (int from_end = 0; from_end <= most_stages; ++from_end)
+      held.push_back(options.splits_backward ? from_end : options.InFlight(from_end));
+    return held;
+  }
 
   int FewestStages() const { return options_.num_stages > 0 ? options_.num_stages : 2; }
 
@@ -113,17 +127,6 @@ class StageSearch {
     const int host = options_.devices_per_host;
     if (size <= host) return device % host + size <= host;
     return device % host == 0 && size % host == 0;
-  }
-
-  // Of all micro-batches but the last.
-  double Work(double micro_batch_us) const {
-    return (options_.num_micro_batches - 1) * micro_batch_us;
-  }
-
-  // What they take at least, where the n-th stage from the end and those behind it take so much of
-  // each together with what is sent between them.
-  double Round(double sum_us, int from_end) const {
-    return send_us_.empty() ? 0 : Work(sum_us / options_.InFlight(from_end));
   }
 
   void FindSendTimes() {
@@ -201,22 +204,23 @@ class StageSearch {
       choice = {.is_known = true,
                 .way = static_cast<int16_t>(way),
                 .num_recomputed = stage->num_recomputed,
-                .forward_us = stage->cost.forward_us,
-                .micro_batch_us = stage->cost.micro_batch_us,
-                .step_us = stage->cost.step_us};
+                .times = {.forward_us = stage->cost.forward_us,
+                          .micro_batch_us = stage->cost.micro_batch_us,
+                          .step_us = stage->cost.step_us}};
     }
     return choice;
   }
 
-  // No pipeline has less work in its largest stage: not its dearest layer, nor the mean over
-  // devices.
+  // No pipeline has less in its largest stage: not its dearest layer, nor the mean over devices.
   double LeastBound() const {
+    const int most_held = std::min(options_.InFlight(most_stages_), options_.num_micro_batches);
     double dearest = 0, all = 0;
     for (int layer = 0; layer < num_layers_; ++layer) {
       double least = kUnreached, least_share = kUnreached;
       for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
         const LayerCost& cost = ways_[way].kept[layer];
-        const double work = Work(cost.micro_batch_us);
+        const double work = (options_.num_micro_batches - 1) * cost.micro_batch_us -
+                            (most_held - 1) * cost.forward_us;
         least = std::min(least, work);
         least_share = std::min(least_share, work * ways_[way].num_devices);
       }
@@ -230,22 +234,17 @@ class StageSearch {
     return best_[from_end][begin * (num_blocks_ + 1) + block];
   }
 
-  // How much earlier the stage behind has done its last backward pass.
-  double AheadUs(const Choice& stage, double send_us) const {
-    return options_.splits_backward ? 0 : stage.micro_batch_us - stage.forward_us + send_us / 2;
-  }
-
   // By number of stages from the end, first layer and first device: the least sum of times of which
   // no stage has more work than the bound.
   void FillUnder(double bound) {
     best_.assign(most_stages_ + 1, std::vector<Entry>((num_layers_ + 1) * (num_blocks_ + 1)));
-    At(0, num_layers_, num_blocks_).sum_us = 0;
+    At(0, num_layers_, num_blocks_).tail = {};
     for (int from_end = 1; from_end <= most_stages_; ++from_end) {
       bool any = false;
       for (int end = 1; end <= num_layers_; ++end) {
         if (!may_begin_[end]) continue;
         for (int block = 1; block <= num_blocks_; ++block) {
-          if (At(from_end - 1, end, block).sum_us == kUnreached) continue;
+          if (!At(from_end - 1, end, block).is_reached()) continue;
           any = true;
           Extend(from_end, end, block, bound);
         }
@@ -256,6 +255,8 @@ class StageSearch {
 
   void Extend(int from_end, int end, int end_block, double bound) {
     const Entry behind = At(from_end - 1, end, end_block);
+    const double round_us =
+        std::min(bound, kLongestUs) / std::max(1, options_.num_micro_batches - 1);
     for (int size = 0; size < static_cast<int>(sizes_.size()); ++size) {
       const int block = end_block - sizes_[size] / block_;
       if (block < 0 || !MayBegin(block * block_, sizes_[size])) continue;
@@ -263,17 +264,12 @@ class StageSearch {
       for (int begin = end - 1; begin >= 0; --begin) {
         if (!may_begin_[begin]) continue;
         const Choice& stage = Fastest(size, begin, end, from_end);
+        if (stage.way < 0) break;
+        const TailTimes tail = times_.Before(stage.times, from_end, send_us, behind.tail, round_us);
         // More layers neither take less nor fit better.
-        if (stage.way < 0 || Work(stage.micro_batch_us) > bound) break;
-        const double sum = behind.sum_us + stage.micro_batch_us + send_us;
-        if (Round(sum, from_end) > bound) break;
-        const Entry extended = {
-            .sum_us = sum,
-            .behind_us = std::max(stage.step_us, behind.behind_us - AheadUs(stage, send_us)),
-            .end_layer = end,
-            .size = size};
+        if (times_.ExcessUs(stage.times, from_end, tail, tail.chain_us) > bound) break;
         Entry& entry = At(from_end, begin, block);
-        if (extended.all_us() < entry.all_us()) entry = extended;
+        if (tail.all_us() < entry.tail.all_us()) entry = {tail, send_us, end, size};
       }
     }
   }
@@ -284,7 +280,7 @@ class StageSearch {
   }
 
   void Keep(int num_stages) {
-    if (At(num_stages, 0, 0).sum_us == kUnreached) return;
+    if (!At(num_stages, 0, 0).is_reached()) return;
     FoundPipeline pipeline = Read(num_stages);
     step_time_us_ = std::min(step_time_us_, pipeline.step_time_us);
     FoundPipeline& best = found_[num_stages];
@@ -295,21 +291,18 @@ class StageSearch {
 
   FoundPipeline Read(int num_stages) {
     FoundPipeline out;
-    double most_work = 0, slowest_us = 0;
+    std::vector<ScheduleTimes::StageOfStep> of_step;
     int begin = 0, block = 0;
     for (int from_end = num_stages; from_end > 0; --from_end) {
       const Entry entry = At(from_end, begin, block);
       const Choice& stage = Fastest(entry.size, begin, entry.end_layer, from_end);
       out.stages.push_back(StageOf(stage.way, begin, entry.end_layer, stage.num_recomputed,
                                    options_.InFlight(from_end)));
-      most_work = std::max({most_work, Work(stage.micro_batch_us), Round(entry.sum_us, from_end)});
-      slowest_us = std::max(slowest_us, stage.micro_batch_us);
+      of_step.push_back({stage.times, entry.send_us});
       begin = entry.end_layer;
       block += sizes_[entry.size] / block_;
     }
-    const Entry first = At(num_stages, 0, 0);
-    out.step_time_us =
-        most_work + slowest_us + options_.Waits() * (first.sum_us - slowest_us) + first.behind_us;
+    out.step_time_us = times_.StepUs(of_step);
     return out;
   }
 
@@ -317,6 +310,7 @@ class StageSearch {
   const StageSearchInput& options_;
   const StageEstimates estimates_;
   const int num_layers_, block_, num_blocks_, most_stages_;
+  const ScheduleTimes times_;
   const std::vector<int> first_equal_;     // by layer
   std::vector<int> run_length_;            // by layer: of equal layers from it on
   std::vector<int> longest_run_;           // by first equal layer: where most of them are in a row

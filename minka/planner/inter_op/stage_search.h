@@ -1,10 +1,11 @@
 // Which layers are a stage, on how many devices, how they run there and what they recompute: the
 // pipelines that are fastest under a memory limit, by what each layer takes by itself on each mesh.
 //
-// For each bound on what a micro-batch takes in the steady state, a dynamic program from the last
-// stage to the first finds the least sum of the stages' times and of what their updates add, as
-// Alpa's does of times (OSDI'22, section 5.2). Stages count from the end there, since that is what
-// says how many micro-batches one holds at once.
+// A step takes what a micro-batch takes there and back, and the most that a stage's work and
+// waiting exceed that by (ScheduleTimes). For each bound on that excess, a dynamic program from the
+// last stage to the first finds the least sum of what passing the stages takes and of what updates
+// add, as Alpa's does for bounds on a stage's time (OSDI'22, section 5.2). Stages count from the
+// end there, since that is what says how many micro-batches one holds at once.
 #pragma once
 
 #include <algorithm>
@@ -33,12 +34,9 @@ struct StageSearchInput {
   // Layers at which a stage begins, ascending from 0 on. Empty: any.
   std::vector<int> stage_begins;
   // How many micro-batches the n-th stage from the end holds at once, from n = 1 on; the last one
-  // holds for all before it.
-  std::vector<int> in_flight = {0, 1};
-  // How long a micro-batch and its gradient are on their way, by a schedule whose stages wait for
-  // that: by 1f1b a stage begins another micro-batch when the gradient of the first of those that
-  // it holds is back, so each takes at least what one takes there and back, by as many as are held.
-  // Empty: nobody waits.
+  // holds for all before it. Empty: n, as by 1f1b.
+  std::vector<int> in_flight;
+  // How long a micro-batch and its gradient are on their way. Empty: no time at all.
   std::function<double(const StageBorder& border)> send_us;
   // Stages compute gradients of weights while they would wait, as by zero-bubble-h1, and all end at
   // once; by others the ones behind end earlier.
@@ -49,15 +47,13 @@ struct StageSearchInput {
   StageCorrections corrections;
 
   int InFlight(int from_end) const {
+    if (in_flight.empty()) return from_end;
     return in_flight[std::min(from_end, static_cast<int>(in_flight.size()) - 1)];
   }
   // May a stage begin at the layer?
   bool MayBegin(int layer) const {
     return stage_begins.empty() || std::ranges::find(stage_begins, layer) != stage_begins.end();
   }
-  // While the pipeline fills and drains, its busiest stage waits for so much of what a micro-batch
-  // takes on each of the others.
-  double Waits() const { return splits_backward ? 1.0 / 3 : 1; }
   // What a step of the stage takes, waiting aside.
   double BusyUs(const FoundStage& stage) const {
     return num_micro_batches * stage.cost.micro_batch_us + stage.cost.step_us;
