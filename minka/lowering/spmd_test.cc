@@ -385,6 +385,26 @@ TEST(LowerSpmd, PutsIsolatedCopiesBehindBarriers) {
   EXPECT_EQ(Count(local, Opcode::kOptBarrier), 2);
 }
 
+TEST(LowerSpmd, PutsFewRowsInOrderBehindGathers) {
+  const auto count_for = [](int64_t num_rows, int dim) {
+    ModuleBuilder target("rows");
+    ComputationBuilder b = target.Entry();
+    const Value x = b.Parameter({kF32, {num_rows, 16}}, "x");
+    b.SetResults({b.Unary(Opcode::kNegate, x)});
+    const Module module = *std::move(target).Finish();
+    const Plan plan =
+        PlanOfStrategies(module, DataModel(), {{{kIdle, Factor(dim)}}, {{kIdle, kIdle}}});
+    const Module local = Lowered(module, plan);
+    EXPECT_EQ(Count(local, Opcode::kAllGather), 1);
+    EXPECT_EQ(Count(local, Opcode::kTranspose), Count(local, Opcode::kOptBarrier));
+    return Count(local, Opcode::kOptBarrier);
+  };
+  EXPECT_EQ(count_for(8, 1), 1);
+  EXPECT_EQ(count_for(8, 0), 0);
+  EXPECT_EQ(count_for(1, 1), 0);
+  EXPECT_EQ(count_for(64, 1), 0);
+}
+
 TEST(LowerSpmd, LeavesPartialOperandsOfLinearOperationsAlone) {
   ModuleBuilder target("linear");
   ComputationBuilder b = target.Entry();
