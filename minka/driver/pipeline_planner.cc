@@ -253,6 +253,8 @@ absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages) {
 absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages,
                                                            std::string_view schedule,
                                                            int num_stages) {
+  const auto known = in_flight_.find({most_stages, std::string(schedule), num_stages});
+  if (known != in_flight_.end()) return known->second;
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
   std::vector<int> out = {0};
   for (int from_end = 1; from_end <= most_stages; ++from_end) {
@@ -265,6 +267,7 @@ absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages,
     // Some schedules cannot have every number of stages.
     out.push_back(made.ok() ? PeakInFlight(*made)[all - from_end] : out.back());
   }
+  in_flight_[{most_stages, std::string(schedule), num_stages}] = out;
   return out;
 }
 

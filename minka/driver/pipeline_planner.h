@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -125,7 +127,8 @@ class PipelinePlanner {
   StagePlanner& stages_;
   LayerCosts layer_costs_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::vector<double> load_;  // by layer
+  std::vector<double> load_;                                                 // by layer
+  std::map<std::tuple<int, std::string, int>, std::vector<int>> in_flight_;  // see InFlight
 };
 
 }  // namespace minka

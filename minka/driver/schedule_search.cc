@@ -1,6 +1,7 @@
 #include "minka/driver/schedule_search.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "fmt/format.h"
@@ -34,7 +35,7 @@ class ScheduleSearch {
     Note(best_.pipeline);
     ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, best_));
     for (const SchedulePromise& promise : promises) {
-      if (IsWorthwhile(promise.step_time_us, best_.pipeline.plan)) {
+      if (IsWorthwhile(promise.step_time_us, best_.pipeline.plan.step_time_us)) {
         RETURN_IF_ERROR(Plan(promise.assignment));
       } else {
         rows_.push_back({.name = promise.assignment.schedule.name,
@@ -57,7 +58,7 @@ class ScheduleSearch {
     }
     Note(planned->pipeline);
     const PipelinePlan& plan = planned->pipeline.plan;
-    if (Fits(plan) && IsWorthwhile(plan.step_time_us, best_.pipeline.plan))
+    if (Fits(plan) && IsWorthwhile(plan.step_time_us, best_.pipeline.plan.step_time_us))
       best_ = *std::move(planned);
     return absl::OkStatus();
   }
@@ -79,8 +80,8 @@ class ScheduleSearch {
 
 }  // namespace
 
-bool IsWorthwhile(double step_time_us, const PipelinePlan& plan) {
-  return step_time_us < kWorthwhile * plan.step_time_us;
+bool IsWorthwhile(double step_time_us, double instead_of_us) {
+  return step_time_us < kWorthwhile * instead_of_us;
 }
 
 TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> memory_limit_bytes) {
@@ -92,7 +93,7 @@ TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> mem
 
 std::vector<TriedSchedule> Shown(std::vector<TriedSchedule> tried, const std::string& chosen) {
   const auto is_planned = [](const TriedSchedule& one) { return one.figures.has_value(); };
-  if (std::ranges::count_if(tried, is_planned) < 2) return {};
+  if (std::ranges::none_of(tried | std::views::drop(1), is_planned)) return {};
   for (TriedSchedule& one : tried) {
     one.chosen = one.name == chosen;
     if (one.chosen) one.why_not.clear();
@@ -104,18 +105,25 @@ std::string NotPlanned(double step_time_us) {
   return fmt::format("not planned: estimated to take {}", FormatTime(step_time_us));
 }
 
+std::vector<Assignment> ByOtherSchedules(PipelinePlanner& planner, const Assignment& assignment) {
+  std::vector<Assignment> others;
+  const Schedule& schedule = assignment.schedule;
+  if (!schedule.trains || schedule.shape.num_meshes < 2) return others;
+  for (const std::string_view name : kTried) {
+    absl::StatusOr<Assignment> other = planner.BySchedule(assignment, name);
+    if (other.ok()) others.push_back(*std::move(other));  // else it cannot be of that shape
+  }
+  return others;
+}
+
 absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& planner,
                                                             const FittedPipeline& found) {
   std::vector<SchedulePromise> promises;
-  const Schedule& schedule = found.pipeline.schedule;
-  if (!schedule.trains || schedule.shape.num_meshes < 2) return promises;
-  for (const std::string_view name : kTried) {
-    absl::StatusOr<Assignment> other = planner.BySchedule(found.assignment, name);
-    if (!other.ok()) continue;  // it cannot be of that shape
+  for (Assignment& other : ByOtherSchedules(planner, found.assignment)) {
     PipelinePlan plan = found.pipeline.plan;
-    if (other->schedule.splits_backward) SplitBackward(plan);
-    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(other->schedule, plan));
-    promises.push_back({.assignment = *std::move(other), .step_time_us = timeline.step_time});
+    if (other.schedule.splits_backward) SplitBackward(plan);
+    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(other.schedule, plan));
+    promises.push_back({.assignment = std::move(other), .step_time_us = timeline.step_time});
   }
   std::ranges::stable_sort(promises, {}, &SchedulePromise::step_time_us);
   return promises;

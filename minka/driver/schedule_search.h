@@ -17,12 +17,16 @@ struct SchedulePromise {
   double step_time_us = 0;
 };
 
-// The fastest first; none for a pipeline of one stage, or that trains nothing.
+// The same stages by each other schedule that is tried; none for a pipeline of one stage, or that
+// trains nothing.
+std::vector<Assignment> ByOtherSchedules(PipelinePlanner& planner, const Assignment& assignment);
+
+// The fastest first.
 absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& planner,
                                                             const FittedPipeline& found);
 
-// Is a step of another schedule so much shorter than the plan's that it is taken instead?
-bool IsWorthwhile(double step_time_us, const PipelinePlan& plan);
+// Is a step of another schedule so much shorter that it is taken instead?
+bool IsWorthwhile(double step_time_us, double instead_of_us);
 
 // "not planned: estimated to take 3 ms".
 std::string NotPlanned(double step_time_us);
@@ -30,8 +34,8 @@ std::string NotPlanned(double step_time_us);
 // Not chosen yet: why it is not, if another one is.
 TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> memory_limit_bytes);
 
-// What is shown of the schedules looked at, of which `chosen` was taken: nothing where no other one
-// was worth planning.
+// What is shown of the schedules looked at, the first one first, of which `chosen` was taken:
+// nothing where no other one was worth planning.
 std::vector<TriedSchedule> Shown(std::vector<TriedSchedule> tried, const std::string& chosen);
 
 // Where the meshes are given: the pipeline as it is or, with the same stages on the same meshes, by

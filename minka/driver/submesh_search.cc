@@ -62,8 +62,6 @@ constexpr double kNear = 1.02;
 constexpr int kEndless = 1'000'000;
 // Of each number of devices so many shapes are tried saving memory, and those as fast nearly.
 constexpr size_t kLeastSavingShapes = 2;
-// Layers repeat where there are so many for each different one.
-constexpr size_t kManyEqual = 4;
 // Meshes of more devices are searched in shapes of two axes at most.
 constexpr int kMostDevicesOfAllShapes = 8;
 
@@ -78,13 +76,6 @@ absl::StatusOr<std::vector<StageWay>> EvenWays(PipelinePlanner& planner,
     out.push_back(std::move(way));
   }
   return out;
-}
-
-// Are most layers equal to one of a few?
-bool LayersRepeat(const std::vector<StageWay>& ways) {
-  const std::vector<int> first_equal = FirstEqualLayers(ways);
-  const std::set<int> different(first_equal.begin(), first_equal.end());
-  return first_equal.size() >= kManyEqual * different.size();
 }
 
 // The meshes that a stage may have.
@@ -179,11 +170,12 @@ class SubmeshSearch {
         !limit || free_.front().peak_bytes() < kHopeless * static_cast<double>(*limit);
     if (may_fit) {
       RETURN_IF_ERROR(PlanFastest(free_));
-      fastest_us_ = std::max(fastest_us_, unlimited_us_);
+      if (!std::isinf(unlimited_us_)) fastest_us_ = std::max(fastest_us_, unlimited_us_);
     }
-    if (limit && !IsNearFastest()) RETURN_IF_ERROR(FindFastestThatFits());
+    if (limit && !is_left_to_others_ && !IsNearFastest()) RETURN_IF_ERROR(FindFastestThatFits());
     if (request_.pipeline->schedule == kChooseSchedule) RETURN_IF_ERROR(TryOtherSchedules());
-    if (is_left_to_others_ && schedule_of_best_.empty()) RETURN_IF_ERROR(ReturnToFirstSchedule());
+    if (is_left_to_others_ && !(best_ && IsWorthwhile(best_plan().step_time_us, by_first_us_)))
+      RETURN_IF_ERROR(ReturnToFirstSchedule());
     return Best();
   }
 
@@ -194,10 +186,13 @@ class SubmeshSearch {
   static constexpr int kMostCorrected = 6;
   // What is estimated to need so many times the limit is not planned.
   static constexpr double kHopeless = 1.1;
+  // So many numbers of stages are assumed.
+  static constexpr int kMostStageCounts = 4;
   // Estimates need not be nearer.
   static constexpr double kRoomiestStep = 1.02;
-  // What another schedule is estimated to take, of what the first one's best takes, so that this
-  // one is left: planning more by the first made its best up to 1 % faster.
+  // What another schedule is estimated to take, of what the first one's best takes or is estimated
+  // to, so that this one is left: planning more by the first made its best up to 1 % faster, and
+  // takes up to 2 % more than estimated.
   static constexpr double kClearlyFaster = 0.97;
 
   struct OtherSchedule {
@@ -216,6 +211,7 @@ class SubmeshSearch {
         NoteNotPlanned(pipeline);
         continue;
       }
+      if (IsLeftToOtherSchedules(pipeline)) return absl::OkStatus();
       const absl::Status planned = Plan(pipeline, Reshaping::kLimits);
       RETURN_IF_ERROR(CheckNotCancelled(request_));
       if (!planned.ok()) {
@@ -223,7 +219,6 @@ class SubmeshSearch {
         continue;
       }
       ++num_planned;
-      if (IsLeftToOtherSchedules()) break;
     }
     return num_planned > 0 || best_ ? absl::OkStatus() : refusal;
   }
@@ -239,11 +234,10 @@ class SubmeshSearch {
       const auto next = std::ranges::find_if(found, [&](const FoundPipeline& pipeline) {
         return !planned_.contains(StagesOf(pipeline));
       });
-      if (next == found.end() || IsSlower(*next)) break;
+      if (next == found.end() || IsSlower(*next) || IsLeftToOtherSchedules(*next)) break;
       const absl::Status planned = Plan(*next, Reshaping::kNothing);
       RETURN_IF_ERROR(CheckNotCancelled(request_));
       if (!planned.ok() && refusal.ok()) refusal = planned;
-      if (planned.ok() && IsLeftToOtherSchedules()) break;
     }
     for (const FoundPipeline& pipeline : found) NoteNotPlanned(pipeline);
     return best_ ? absl::OkStatus() : refusal;
@@ -259,6 +253,7 @@ class SubmeshSearch {
       return planned.status();
     }
     unlimited_us_ = std::min(unlimited_us_, planned->unlimited_us);
+    missed_ = std::max(1.0, planned->pipeline.plan.step_time_us / found.step_time_us);
     CorrectEstimates(found, planned->pipeline.plan);
     Take(*std::move(planned));
     return absl::OkStatus();
@@ -297,31 +292,32 @@ class SubmeshSearch {
     NoteSchedule(planned.pipeline);
     const PipelinePlan& plan = planned.pipeline.plan;
     if (!FitsIn(plan.peak_memory_bytes)) return;
-    if (best_) {
-      const bool is_other = planned.pipeline.schedule.name != best_->pipeline.schedule.name;
-      if (is_other ? !IsWorthwhile(plan.step_time_us, best_plan())
-                   : best_plan().step_time_us <= plan.step_time_us)
-        return;
-    }
+    if (best_ && !IsTakenInstead(planned.pipeline)) return;
     best_ = std::move(planned);
     input_of_best_ = input_;
     schedule_of_best_ = schedule_;
   }
 
-  // Is another schedule estimated to be so much faster than the best of the first one that this is
-  // not looked for any longer? Where layers differ a pipeline is planned at once beside what their
-  // searches took, and each one that is corrects estimates.
-  bool IsLeftToOtherSchedules() {
-    if (request_.pipeline->schedule != kChooseSchedule || !schedule_.empty() || !best_)
-      return false;
-    if (!LayersRepeat(found_.ways)) return false;
+  // Of the best pipeline so far: where the first schedule takes as long as others, that is taken.
+  bool IsTakenInstead(const PlannedPipeline& planned) const {
+    const double us = planned.plan.step_time_us, best_us = best_plan().step_time_us;
+    if (planned.schedule.name == best_->pipeline.schedule.name) return us < best_us;
+    return schedule_.empty() ? !IsWorthwhile(best_us, us) : IsWorthwhile(us, best_us);
+  }
+
+  // Is another schedule estimated to be so much faster than the best of the first one, or than the
+  // next that would be planned, that this is not looked for any longer?
+  bool IsLeftToOtherSchedules(const FoundPipeline& next) {
+    if (request_.pipeline->schedule != kChooseSchedule || !schedule_.empty()) return false;
     if (is_left_to_others_ || has_returned_) return is_left_to_others_;
-    const absl::StatusOr<std::vector<OtherSchedule>> others = EstimateOtherSchedules();
+    if (!best_ && first_input_.meshes_share_cores) return false;  // estimates know nothing of that
+    by_first_us_ = best_ ? best_plan().step_time_us : next.step_time_us;
+    const absl::StatusOr<std::vector<OtherSchedule>> others = EstimateOtherSchedules(next);
     is_left_to_others_ =
         others.ok() && std::ranges::any_of(*others, [&](const OtherSchedule& other) {
-          return std::max(other.step_time_us, other.promised_us) <
-                 kClearlyFaster * best_plan().step_time_us;
+          return std::max(other.step_time_us, other.promised_us) < kClearlyFaster * by_first_us_;
         });
+    if (is_left_to_others_) next_of_first_ = next;
     return is_left_to_others_;
   }
 
@@ -330,12 +326,12 @@ class SubmeshSearch {
     is_left_to_others_ = false;
     has_returned_ = true;
     schedule_.clear();
+    row_ = 0;
     input_ = first_input_;
     corrector_ = corrector_of_first_schedule_;
     planned_ = planned_by_first_schedule_;
-    RETURN_IF_ERROR(PlanFastestThatFit());
-    best_by_schedule_.front() = TriedBy(best_->pipeline, request_.search.memory_limit_bytes);
-    return absl::OkStatus();
+    return best_ || !request_.search.memory_limit_bytes ? PlanFastestThatFit()
+                                                        : FindFastestThatFits();
   }
 
   // Searches under the limit, first with the ways at hand: often others than the fastest ones fit
@@ -349,12 +345,12 @@ class SubmeshSearch {
       // What cannot be planned so may be with ways that save memory.
       const absl::Status planned = PlanFastestThatFit();
       RETURN_IF_ERROR(CheckNotCancelled(request_));
-      if (planned.ok() && IsNearFastest()) return absl::OkStatus();
+      if (is_left_to_others_ || (planned.ok() && IsNearFastest())) return absl::OkStatus();
     }
     SaveMemory();
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     RETURN_IF_ERROR(PlanFastestThatFit());
-    if (best_) return absl::OkStatus();
+    if (best_ || is_left_to_others_) return absl::OkStatus();
     found = Find();
     if (!found.empty()) {
       ASSIGN_OR_RETURN(nearest, AssignmentOf(found.front()));
@@ -376,20 +372,26 @@ class SubmeshSearch {
     return absl::OkStatus();
   }
 
-  // By the ways at hand, and by what they would make of the best pipeline; the fastest first. None
-  // for a pipeline of one stage, or that trains nothing.
-  absl::StatusOr<std::vector<OtherSchedule>> EstimateOtherSchedules() {
+  // By the ways at hand, and by what they would make of the best pipeline, if there is one; the
+  // fastest first. None for a pipeline of one stage, or that trains nothing. `like` has as many
+  // stages as theirs may have.
+  absl::StatusOr<std::vector<OtherSchedule>> EstimateOtherSchedules(const FoundPipeline& like) {
+    std::vector<SchedulePromise> promises;
+    if (best_) {
+      ASSIGN_OR_RETURN(promises, OtherSchedules(planner_, *best_));
+    } else {
+      ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(like));
+      best_by_schedule_[0].name = assignment.schedule.name;
+      for (Assignment& other : ByOtherSchedules(planner_, assignment))
+        promises.push_back({.assignment = std::move(other)});
+    }
     std::vector<OtherSchedule> out;
-    ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, *best_));
     for (const auto& [by_other, promised_us] : promises) {
       OtherSchedule& other =
           out.emplace_back(OtherSchedule{.name = by_other.schedule.name, .input = first_input_});
-      ASSIGN_OR_RETURN(other.input.in_flight,
-                       planner_.InFlight(static_cast<int>(first_input_.in_flight.size()) - 1,
-                                         other.name, by_other.schedule.num_stages()));
+      ASSIGN_OR_RETURN(other.input.in_flight, InFlight(other.name, by_other.schedule.num_stages()));
       other.input.splits_backward = by_other.schedule.splits_backward;
-      const std::vector<FoundPipeline> found =
-          FindUnder(request_.search.memory_limit_bytes, other.input);
+      const std::vector<FoundPipeline> found = FindBy(other.name, other.input);
       if (!found.empty()) other.step_time_us = found.front().step_time_us;
       other.promised_us = promised_us;
     }
@@ -400,31 +402,35 @@ class SubmeshSearch {
   // Stages are searched anew by every schedule that is estimated to be faster, the fastest first:
   // it may hold more micro-batches, and does not wait for transfers.
   absl::Status TryOtherSchedules() {
-    if (!FitsIn(best_plan().peak_memory_bytes)) return absl::OkStatus();  // others need no less
-    best_by_schedule_.push_back(TriedBy(best_->pipeline, request_.search.memory_limit_bytes));
+    if (best_ && !FitsIn(best_plan().peak_memory_bytes))
+      return absl::OkStatus();  // others need no less
+    if (!best_) best_by_schedule_[0].why_not = NotPlanned(by_first_us_);
     corrector_of_first_schedule_ = corrector_;
     planned_by_first_schedule_ = planned_;
-    ASSIGN_OR_RETURN(std::vector<OtherSchedule> others, EstimateOtherSchedules());
+    ASSIGN_OR_RETURN(std::vector<OtherSchedule> others, EstimateOtherSchedules(next_of_first_));
     for (OtherSchedule& other : others) {
+      const double us = std::max(other.step_time_us, other.promised_us);
       schedule_ = other.name;
       corrector_ = corrector_of_first_schedule_;
-      best_by_schedule_.push_back(
-          {.name = schedule_,
-           .why_not = std::isinf(other.step_time_us)
-                          ? "not planned: estimated to need too much memory"
-                          : NotPlanned(std::max(other.step_time_us, other.promised_us))});
-      if (!IsWorthwhile(std::max(other.step_time_us, other.promised_us), best_plan())) continue;
+      row_ = static_cast<int>(best_by_schedule_.size());
+      best_by_schedule_.push_back({.name = schedule_,
+                                   .why_not = std::isinf(other.step_time_us)
+                                                  ? "not planned: estimated to need too much memory"
+                                                  : NotPlanned(us)});
+      if (!IsWorthwhile(us, best_ ? best_plan().step_time_us : by_first_us_)) continue;
       input_ = std::move(other.input);
       planned_.clear();
-      RETURN_IF_ERROR(PlanFastestThatFit());
+      missed_ = 1;
+      const absl::Status planned = PlanFastestThatFit();
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      if (!is_left_to_others_) RETURN_IF_ERROR(planned);
     }
     return absl::OkStatus();
   }
 
   // The best one of the schedule at hand, or that needs least.
   void NoteSchedule(const PlannedPipeline& planned) {
-    if (schedule_.empty()) return;
-    TriedSchedule& row = best_by_schedule_.back();
+    TriedSchedule& row = best_by_schedule_[row_];
     const auto rank = [&](const PipelineFigures& figures) {
       const bool fits = FitsIn(figures.peak_memory_bytes);
       return std::pair(
@@ -443,7 +449,38 @@ class SubmeshSearch {
     planned_.clear();
   }
 
-  std::vector<FoundPipeline> Find() const { return FindUnder(request_.search.memory_limit_bytes); }
+  std::vector<FoundPipeline> Find() {
+    return schedule_.empty() ? FindUnder(request_.search.memory_limit_bytes)
+                             : FindBy(schedule_, input_);
+  }
+
+  absl::StatusOr<std::vector<int>> InFlight(const std::string& schedule, int num_stages) {
+    return planner_.InFlight(static_cast<int>(first_input_.in_flight.size()) - 1, schedule,
+                             num_stages);
+  }
+
+  // By another schedule under the limit. Where gradients of weights are put off every stage may
+  // hold as many micro-batches as the first one, which is known once stages are found: they are
+  // searched again until they are as many as was assumed.
+  std::vector<FoundPipeline> FindBy(const std::string& schedule, StageSearchInput search) {
+    std::vector<FoundPipeline> found = FindUnder(request_.search.memory_limit_bytes, search);
+    if (!search.splits_backward) return found;
+    for (int i = 0; i < kMostStageCounts && !found.empty(); ++i) {
+      const auto in_flight = InFlight(schedule, static_cast<int>(found.front().stages.size()));
+      if (!in_flight.ok() || *in_flight == search.in_flight) break;
+      search.in_flight = *in_flight;
+      found = FindUnder(request_.search.memory_limit_bytes, search);
+    }
+    // More stages hold more than was assumed.
+    const int held = search.InFlight(1);
+    if (held < search.num_micro_batches) {
+      std::erase_if(found, [held](const FoundPipeline& pipeline) {
+        return static_cast<int>(pipeline.stages.size()) > held;
+      });
+    }
+    return found;
+  }
+
   std::vector<FoundPipeline> FindUnder(std::optional<int64_t> limit_bytes) const {
     return FindUnder(limit_bytes, input_);
   }
@@ -473,10 +510,12 @@ class SubmeshSearch {
     return roomiest;
   }
 
+  // Others of the same schedule are likely to miss their estimates by as much as the last one did.
   bool IsSlower(const FoundPipeline& found) const {
     if (!best_) return false;
-    return schedule_.empty() ? best_plan().step_time_us <= found.step_time_us
-                             : !IsWorthwhile(found.step_time_us, best_plan());
+    const double us = missed_ * found.step_time_us;
+    return schedule_.empty() ? best_plan().step_time_us <= us
+                             : !IsWorthwhile(us, best_plan().step_time_us);
   }
 
   // Precondition: there is one.
@@ -581,19 +620,23 @@ class SubmeshSearch {
   const StageSearchInput first_input_;  // by the first schedule
   StageSearchInput input_;
   std::string schedule_;  // another than the first one; or empty
-  std::vector<TriedSchedule> best_by_schedule_;
+  std::vector<TriedSchedule> best_by_schedule_ = std::vector<TriedSchedule>(1);  // the first first
+  int row_ = 0;  // of the schedule at hand
   const std::vector<FoundPipeline> free_;
   // Of plans with the ways at hand:
   StageCorrector corrector_;
   std::set<std::vector<std::array<int, 4>>> planned_;
   // As they were left for other schedules:
   bool is_left_to_others_ = false, has_returned_ = false;
+  double by_first_us_ = 0;       // the best by the first one, planned or estimated
+  FoundPipeline next_of_first_;  // that would have been planned by it
   StageCorrector corrector_of_first_schedule_;
   std::set<std::vector<std::array<int, 4>>> planned_by_first_schedule_;
   std::vector<TriedSubmeshes> tried_;
   std::optional<FittedPipeline> best_;
   StageSearchInput input_of_best_;
   std::string schedule_of_best_;
+  double missed_ = 1;      // the last plan's step time, of what was estimated
   double fastest_us_ = 0;  // a step of the fastest pipeline without a limit, as estimated
   // The least that a planned one takes before its stages are given limits.
   double unlimited_us_ = std::numeric_limits<double>::infinity();
