@@ -5,6 +5,8 @@ import html
 import json
 import pathlib
 
+from .errors import failed_precondition
+
 
 class Plan:
     """A plan: str() is its tables, json its content as docs/plan.md describes it."""
@@ -30,6 +32,16 @@ class Plan:
     def gap(self) -> float | None:
         """0.01: by its predicted costs no other plan that was searched is faster by more than a hundredth. None: nothing is proved."""
         return self.json["gap"]
+
+    def candidates(self) -> dict:
+        """What the stages of a pipeline were searched from: {"candidates": rows of a run of layers on a mesh, with times in microseconds,
+        bytes per device and why it was dropped, "refused": meshes that layers cannot be planned on}; what `minka plan --candidates` writes.
+
+        minka.Error where nothing was searched: plans of one mesh, stages or meshes that were given, plans that were loaded.
+        """
+        if self.json["schedule"] == "none":
+            raise failed_precondition("there are no candidates: a plan of one mesh has no stages to search for")
+        return json.loads(self._executable.candidates_json())
 
     def save(self, path: str) -> None:
         """Writes plan.json."""

@@ -6,6 +6,7 @@
 
 #include "jax_step.h"
 #include "minka/base/status.h"
+#include "minka/driver/candidates_file.h"
 
 namespace minka {
 namespace {
@@ -426,6 +427,13 @@ absl::StatusOr<std::string> Executable::PlanTable() const {
   const PlannedPipeline* pipeline = run_.pipeline();
   if (!pipeline) return minka::PlanTable(run_.prepared(), run_.plan());
   return DescribePipeline(*pipeline);
+}
+
+absl::StatusOr<std::string> Executable::CandidatesJson() const {
+  const std::lock_guard lock(mutex_);
+  const PlannedPipeline* pipeline = run_.pipeline();
+  if (!pipeline) return FailedPrecondition("there is no pipeline");
+  return minka::CandidatesJson(*pipeline);
 }
 
 absl::Status Executable::Dump(const std::string& folder) {

@@ -131,6 +131,8 @@ class Executable {
 
   std::string PlanJson() const;
   absl::StatusOr<std::string> PlanTable() const;
+  // Of a pipeline; see minka/driver/candidates_file.h.
+  absl::StatusOr<std::string> CandidatesJson() const;
   absl::Status Dump(const std::string& folder);
 
  private:

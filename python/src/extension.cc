@@ -293,6 +293,11 @@ void BindExecutable(nb::module_& module) {
              const nb::gil_scoped_release release;
              return ValueOf(executable.PlanTable());
            })
+      .def("candidates_json",
+           [](const Executable& executable) {
+             const nb::gil_scoped_release release;
+             return ValueOf(executable.CandidatesJson());
+           })
       .def("dump", [](Executable& executable, const std::string& folder) {
         const nb::gil_scoped_release release;
         Check(executable.Dump(folder));

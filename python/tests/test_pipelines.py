@@ -49,6 +49,21 @@ def test_auto_stages_on_meshes_of_the_sizes_allowed(devices):
         assert {num_devices for _, num_devices in stages_of(parallel.plan)} == {choice}
 
 
+def test_candidates_are_what_stages_were_searched_from(devices):
+    step, state, batches = make_program("mlp")
+    plan = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, layers=4, stages="auto")).compile(state, batches[0])
+    rows = plan.candidates()["candidates"]
+    chosen = [row for row in rows if row.get("stage_of_plan") is not None]
+    assert len(chosen) == len(stages_of(plan))
+    assert all(row["step_us"] > 0 and row["peak_bytes"] > 0 for row in rows)
+    one_mesh = minka.parallelize(step, method=minka.Shard()).compile(state, batches[0])
+    with pytest.raises(minka.Error, match="a plan of one mesh has no stages to search for"):
+        one_mesh.candidates()
+    given = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, layers=2, stages=minka.UniformStages(2), submeshes=[2, 2]))
+    with pytest.raises(minka.Error, match="the submeshes were given, not searched for"):
+        given.compile(state, batches[0]).candidates()
+
+
 @pytest.mark.parametrize("options, message", [
     ({"layers": "some"}, 'layers is "some"; take "marked", minka.AutoLayers'),
     ({"stages": "2"}, 'stages is "2"; take "auto", minka.UniformStages'),
