@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-std::vector<LayerCost> Layers(std::vector<double> times) {
+std::vector<LayerCost> Layers(const std::vector<double>& times) {
   std::vector<LayerCost> out;
   for (const double time : times) out.push_back({.micro_batch_us = time});
   return out;
@@ -25,7 +25,7 @@ std::vector<LayerCost> Layers(std::vector<double> times) {
 // A way on so many devices where each does its even part.
 StageWay Evenly(std::vector<double> times, int num_devices) {
   for (double& time : times) time /= num_devices;
-  return {.num_devices = num_devices, .kept = Layers(std::move(times))};
+  return {.num_devices = num_devices, .kept = Layers(times)};
 }
 
 std::vector<int> SizesOf(const FoundPipeline& found, const std::vector<StageWay>& ways) {
