@@ -295,7 +295,6 @@ class SubmeshSearch {
     if (best_ && !IsTakenInstead(planned.pipeline)) return;
     best_ = std::move(planned);
     input_of_best_ = input_;
-    schedule_of_best_ = schedule_;
   }
 
   // Of the best pipeline so far: where the first schedule takes as long as others, that is taken.
@@ -327,6 +326,7 @@ class SubmeshSearch {
     has_returned_ = true;
     schedule_.clear();
     row_ = 0;
+    missed_ = 1;
     input_ = first_input_;
     corrector_ = corrector_of_first_schedule_;
     planned_ = planned_by_first_schedule_;
@@ -366,7 +366,6 @@ class SubmeshSearch {
       Note(shaped.pipeline);
       best_ = std::move(shaped);
       input_of_best_ = input_;
-      schedule_of_best_ = schedule_;
       if (FitsIn(best_plan().peak_memory_bytes)) break;
     }
     return absl::OkStatus();
@@ -635,7 +634,6 @@ class SubmeshSearch {
   std::vector<TriedSubmeshes> tried_;
   std::optional<FittedPipeline> best_;
   StageSearchInput input_of_best_;
-  std::string schedule_of_best_;
   double missed_ = 1;      // the last plan's step time, of what was estimated
   double fastest_us_ = 0;  // a step of the fastest pipeline without a limit, as estimated
   // The least that a planned one takes before its stages are given limits.

@@ -152,6 +152,8 @@ TEST(ChosenSchedule, IsTheFastestThatFits) {
     // Few micro-batches wait for long.
     EXPECT_NE(chosen->plan.schedule, "1f1b");
     EXPECT_EQ(chosen->tried_schedules.front().name, "1f1b");
+    // Where stages are searched for, that is known beforehand.
+    EXPECT_EQ(chosen->tried_schedules.front().figures.has_value(), !submeshes.empty());
     for (const TriedSchedule& tried : chosen->tried_schedules) {
       EXPECT_EQ(tried.chosen, tried.name == chosen->plan.schedule);
       const auto named = plan(tried.name, std::nullopt, submeshes);
