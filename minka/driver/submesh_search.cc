@@ -311,12 +311,12 @@ class SubmeshSearch {
     if (is_left_to_others_ || has_returned_) return is_left_to_others_;
     if (!best_ && first_input_.meshes_share_cores) return false;  // estimates know nothing of that
     by_first_us_ = best_ ? best_plan().step_time_us : next.step_time_us;
-    const absl::StatusOr<std::vector<OtherSchedule>> others = EstimateOtherSchedules(next);
-    is_left_to_others_ =
-        others.ok() && std::ranges::any_of(*others, [&](const OtherSchedule& other) {
-          return std::max(other.step_time_us, other.promised_us) < kClearlyFaster * by_first_us_;
-        });
-    if (is_left_to_others_) next_of_first_ = next;
+    absl::StatusOr<std::vector<OtherSchedule>> others = EstimateOtherSchedules(next);
+    if (!others.ok()) return false;
+    is_left_to_others_ = std::ranges::any_of(*others, [&](const OtherSchedule& other) {
+      return std::max(other.step_time_us, other.promised_us) < kClearlyFaster * by_first_us_;
+    });
+    others_ = *std::move(others);
     return is_left_to_others_;
   }
 
@@ -372,8 +372,8 @@ class SubmeshSearch {
   }
 
   // By the ways at hand, and by what they would make of the best pipeline, if there is one; the
-  // fastest first. None for a pipeline of one stage, or that trains nothing. `like` has as many
-  // stages as theirs may have.
+  // fastest first. None for a pipeline of one stage, or that trains nothing. `like`: one of the
+  // first schedule, where there is no best.
   absl::StatusOr<std::vector<OtherSchedule>> EstimateOtherSchedules(const FoundPipeline& like) {
     std::vector<SchedulePromise> promises;
     if (best_) {
@@ -406,8 +406,10 @@ class SubmeshSearch {
     if (!best_) best_by_schedule_[0].why_not = NotPlanned(by_first_us_);
     corrector_of_first_schedule_ = corrector_;
     planned_by_first_schedule_ = planned_;
-    ASSIGN_OR_RETURN(std::vector<OtherSchedule> others, EstimateOtherSchedules(next_of_first_));
-    for (OtherSchedule& other : others) {
+    if (!is_left_to_others_) {
+      ASSIGN_OR_RETURN(others_, EstimateOtherSchedules(/*like=*/{}));
+    }
+    for (OtherSchedule& other : others_) {
       const double us = std::max(other.step_time_us, other.promised_us);
       schedule_ = other.name;
       corrector_ = corrector_of_first_schedule_;
@@ -627,8 +629,8 @@ class SubmeshSearch {
   std::set<std::vector<std::array<int, 4>>> planned_;
   // As they were left for other schedules:
   bool is_left_to_others_ = false, has_returned_ = false;
-  double by_first_us_ = 0;       // the best by the first one, planned or estimated
-  FoundPipeline next_of_first_;  // that would have been planned by it
+  double by_first_us_ = 0;  // the best by the first one, planned or estimated
+  std::vector<OtherSchedule> others_;
   StageCorrector corrector_of_first_schedule_;
   std::set<std::vector<std::array<int, 4>>> planned_by_first_schedule_;
   std::vector<TriedSubmeshes> tried_;

@@ -12,9 +12,8 @@ namespace {
 constexpr double kUnreached = std::numeric_limits<double>::infinity();
 // Places where a mesh may begin: clusters of more devices are parted into so many blocks.
 constexpr int kMostBlocks = 64;
-// Bounds on the work of a stage are tried in steps of so much.
+// Bounds on the excess of a stage are tried in steps of so much.
 constexpr double kBoundStep = 1.01;
-constexpr int kMostBounds = 64;
 // Longer than any step.
 constexpr double kLongestUs = 1e30;
 
@@ -40,13 +39,12 @@ class StageSearch {
   }
 
   std::vector<FoundPipeline> Run() && {
-    TryBound(kUnreached);
-    const double least = LeastBound();
-    const double step = std::max(kBoundStep, std::pow(step_time_us_ / least, 1.0 / kMostBounds));
-    double bound = options_.num_micro_batches > 1 ? least : kUnreached;
-    while (bound < step_time_us_) {
-      TryBound(bound);
-      bound *= step;
+    if (TryBound(kUnreached) && options_.num_micro_batches > 1) {
+      // Stages that exceed more, and passing them, take longer than what is found.
+      const double least_us = LeastOfAll();
+      for (double bound = LeastThatAnyKeeps(); bound + least_us < step_time_us_;
+           bound *= kBoundStep)
+        TryBound(bound);
     }
     std::vector<FoundPipeline> out;
     for (FoundPipeline& found : found_) {
@@ -234,8 +232,8 @@ class StageSearch {
     return best_[from_end][begin * (num_blocks_ + 1) + block];
   }
 
-  // By number of stages from the end, first layer and first device: the least sum of times of which
-  // no stage has more work than the bound.
+  // By number of stages from the end, first layer and first device: the least that passing takes of
+  // stages of which none exceeds it by more than the bound.
   void FillUnder(double bound) {
     best_.assign(most_stages_ + 1, std::vector<Entry>((num_layers_ + 1) * (num_blocks_ + 1)));
     At(0, num_layers_, num_blocks_).tail = {};
@@ -274,13 +272,37 @@ class StageSearch {
     }
   }
 
-  void TryBound(double bound) {
+  // False: no pipeline keeps it.
+  bool TryBound(double bound) {
     FillUnder(bound);
-    for (int stages = FewestStages(); stages <= most_stages_; ++stages) Keep(stages);
+    bool is_kept = false;
+    for (int stages = FewestStages(); stages <= most_stages_; ++stages) {
+      if (!At(stages, 0, 0).is_reached()) continue;
+      is_kept = true;
+      Keep(stages);
+    }
+    return is_kept;
+  }
+
+  // Under the last bound: what a step takes beside what its stages exceed, at least.
+  double LeastOfAll() {
+    double least = kUnreached;
+    for (int stages = FewestStages(); stages <= most_stages_; ++stages)
+      least = std::min(least, At(stages, 0, 0).tail.all_us());
+    return least;
+  }
+
+  // Within a step. Precondition: some pipeline was found.
+  double LeastThatAnyKeeps() {
+    double not_kept = LeastBound(), kept = std::max(step_time_us_, not_kept);
+    while (kept > kBoundStep * not_kept) {
+      const double middle = std::sqrt(not_kept * kept);
+      (TryBound(middle) ? kept : not_kept) = middle;
+    }
+    return kept;
   }
 
   void Keep(int num_stages) {
-    if (!At(num_stages, 0, 0).is_reached()) return;
     FoundPipeline pipeline = Read(num_stages);
     step_time_us_ = std::min(step_time_us_, pipeline.step_time_us);
     FoundPipeline& best = found_[num_stages];
