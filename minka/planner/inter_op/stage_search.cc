@@ -42,9 +42,11 @@ class StageSearch {
     if (TryBound(kUnreached) && options_.num_micro_batches > 1) {
       // Stages that exceed more, and passing them, take longer than what is found.
       const double least_us = LeastOfAll();
-      for (double bound = LeastThatAnyKeeps(); bound + least_us < step_time_us_;
-           bound *= kBoundStep)
+      double bound = LeastThatAnyKeeps();
+      while (bound + least_us < step_time_us_) {
         TryBound(bound);
+        bound *= kBoundStep;
+      }
     }
     std::vector<FoundPipeline> out;
     for (FoundPipeline& found : found_) {
