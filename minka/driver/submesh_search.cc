@@ -253,7 +253,9 @@ class SubmeshSearch {
       return planned.status();
     }
     unlimited_us_ = std::min(unlimited_us_, planned->unlimited_us);
-    missed_ = std::max(1.0, planned->pipeline.plan.step_time_us / found.step_time_us);
+    // Of cores that meshes share estimates know nothing.
+    if (!first_input_.meshes_share_cores)
+      missed_ = std::max(1.0, planned->pipeline.plan.step_time_us / found.step_time_us);
     CorrectEstimates(found, planned->pipeline.plan);
     Take(*std::move(planned));
     return absl::OkStatus();
@@ -309,7 +311,7 @@ class SubmeshSearch {
   bool IsLeftToOtherSchedules(const FoundPipeline& next) {
     if (request_.pipeline->schedule != kChooseSchedule || !schedule_.empty()) return false;
     if (is_left_to_others_ || has_returned_) return is_left_to_others_;
-    if (!best_ && first_input_.meshes_share_cores) return false;  // estimates know nothing of that
+    if (!best_ && first_input_.meshes_share_cores) return false;
     by_first_us_ = best_ ? best_plan().step_time_us : next.step_time_us;
     absl::StatusOr<std::vector<OtherSchedule>> others = EstimateOtherSchedules(next);
     if (!others.ok()) return false;
