@@ -253,7 +253,7 @@ class SubmeshSearch {
       return planned.status();
     }
     unlimited_us_ = std::min(unlimited_us_, planned->unlimited_us);
-    // Of cores that meshes share estimates know nothing.
+    // Estimates know nothing of cores that meshes share: what they miss by says nothing of others.
     if (!first_input_.meshes_share_cores)
       missed_ = std::max(1.0, planned->pipeline.plan.step_time_us / found.step_time_us);
     CorrectEstimates(found, planned->pipeline.plan);
@@ -401,7 +401,7 @@ class SubmeshSearch {
   }
 
   // Stages are searched anew by every schedule that is estimated to be faster, the fastest first:
-  // it may hold more micro-batches, and does not wait for transfers.
+  // it may hold more micro-batches, and so wait less.
   absl::Status TryOtherSchedules() {
     if (best_ && !FitsIn(best_plan().peak_memory_bytes))
       return absl::OkStatus();  // others need no less
