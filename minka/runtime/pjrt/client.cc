@@ -189,6 +189,15 @@ absl::StatusOr<Buffer> Client::Adopt(int device, const Shape& shape,
                 Metering::kByBuffer);
 }
 
+absl::Status Client::RegisterHostMemory(std::span<char> memory) const {
+  if (state_->kind == Platform::kCpu) return absl::OkStatus();
+  auto args = Arguments<PJRT_Client_DmaMap_Args>();
+  args.client = state_->client;
+  args.data = memory.data();
+  args.size = memory.size();
+  return Call(state_->api, &PJRT_Api::PJRT_Client_DmaMap, args);
+}
+
 std::optional<AllocatorBytes> Client::allocator_bytes(int device) const {
   auto args = Arguments<PJRT_Device_MemoryStats_Args>();
   args.device = state_->handles[device];

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +70,11 @@ class Client {
   // the device needs it no more.
   absl::StatusOr<Buffer> Adopt(int device, const Shape& shape, std::shared_ptr<char> memory) const;
   static constexpr size_t kAlignment = 64;
+
+  // Lets devices with memory of their own read and write this process's memory by themselves, where
+  // their plugin would copy what lies there once more: makes all its pages resident. To stay mapped
+  // as long as the client; devices that use this process's memory need none of it.
+  absl::Status RegisterHostMemory(std::span<char> memory) const;
 
   // The sum over live buffers and its largest value, kept by minka (exact on CPU, see MemoryMeter).
   MemoryMeter& meter() const;

@@ -35,6 +35,8 @@ SharedArena::Header& SharedArena::header() const {
 
 size_t SharedArena::capacity() const { return memory_->size() - kHeaderBytes; }
 
+std::span<char> SharedArena::bytes() const { return {memory_->data() + kHeaderBytes, capacity()}; }
+
 absl::StatusOr<SharedArena> SharedArena::Create(size_t capacity) {
   ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create(kArenaName, kHeaderBytes + capacity));
   new (memory.data()) Header;

@@ -26,7 +26,8 @@ struct ArenaRegion {
 // worker, of what is fetched the driver itself.
 class SharedArena {
  public:
-  // Room for the inputs of some steps; what was never used takes no memory.
+  // Room for the inputs of some steps; what was never used takes no memory, unless devices read and
+  // write the arena by themselves (pjrt::Client::RegisterHostMemory).
   static constexpr size_t kDefaultCapacity = size_t{256} << 20;
 
   static absl::StatusOr<SharedArena> Create(size_t capacity = kDefaultCapacity);
@@ -36,6 +37,8 @@ class SharedArena {
   // To be handed down; closed by exec otherwise.
   int file() const { return memory_->file(); }
   size_t capacity() const;
+  // All regions, whoever has them.
+  std::span<char> bytes() const;
 
   // The driver's end; one thread at a time.
 

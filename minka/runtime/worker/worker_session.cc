@@ -255,6 +255,7 @@ absl::Status WorkerSession::Put(const worker::Put& put) {
   pjrt::LentContents piece{.bytes = put.bytes()};
   if (put.has_region()) {
     ASSIGN_OR_RETURN(const SharedArenas* const arenas, Arenas());
+    RegisterOnce(arenas->put, is_put_arena_registered_);
     ASSIGN_OR_RETURN(piece, arenas->put.Lend(RegionFromProto(put.region())));
   }
   const auto size = static_cast<size_t>(layout.shape.num_bytes());
@@ -275,6 +276,12 @@ absl::Status WorkerSession::Put(const worker::Put& put) {
                    PutArray(devices_->client, layout, {layout.shape, std::move(piece)}));
   arrays_[put.array()] = std::make_shared<MeshArray>(std::move(array));
   return absl::OkStatus();
+}
+
+void WorkerSession::RegisterOnce(const SharedArena& arena, bool& is_registered) {
+  if (std::exchange(is_registered, true)) return;
+  // Without it arrays arrive all the same, by another copy.
+  devices_->client.RegisterHostMemory(arena.bytes()).IgnoreError();
 }
 
 absl::StatusOr<const SharedArenas*> WorkerSession::Arenas() const {
@@ -348,6 +355,7 @@ absl::Status WorkerSession::Get(const worker::Get& get) {
       ASSIGN_OR_RETURN(const SharedArenas* const arenas, Arenas());
       ASSIGN_OR_RETURN(const std::span<char> destination,
                        arenas->fetched.Destination(RegionFromProto(get.regions(i))));
+      RegisterOnce(arenas->fetched, is_fetched_arena_registered_);
       RETURN_IF_ERROR(part->ReadInto(destination));
       worker::Reply reply;
       reply.mutable_part()->set_is_in_region(true);

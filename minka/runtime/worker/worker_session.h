@@ -78,6 +78,8 @@ class WorkerSession {
   absl::Status SendParts(const std::string& bytes);
   // InvalidArgument where nothing is shared.
   absl::StatusOr<const SharedArenas*> Arenas() const;
+  // With the devices, once something goes through it: that takes some of the machine's memory.
+  void RegisterOnce(const SharedArena& arena, bool& is_registered);
   absl::StatusOr<LoadedProgram*> FindProgram(uint64_t number);
   absl::StatusOr<std::shared_ptr<MeshArray>> FindArray(uint64_t number);
   absl::StatusOr<const pjrt::Buffer*> FindPart(uint64_t array, int device);
@@ -87,6 +89,7 @@ class WorkerSession {
   const std::string interface_;
   ProgressPage& progress_;
   const SharedArenas* const arenas_;
+  bool is_put_arena_registered_ = false, is_fetched_arena_registered_ = false;
   Write write_;
   const std::function<void()> on_run_end_;
   worker::Open open_;
