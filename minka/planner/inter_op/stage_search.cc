@@ -1,6 +1,7 @@
 #include "minka/planner/inter_op/stage_search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -12,10 +13,18 @@ namespace {
 constexpr double kUnreached = std::numeric_limits<double>::infinity();
 // Places where a mesh may begin: clusters of more devices are parted into so many blocks.
 constexpr int kMostBlocks = 64;
-// Bounds on the excess of a stage are tried in steps of so much.
-constexpr double kBoundStep = 1.01;
+// What is found is no slower than the best by more than this, as far as bounds tell.
+constexpr double kPrecision = 1.003;
+// Ranges of bounds are not parted further.
+constexpr double kNarrow = 1.005;
+// Sums of so many doubles may differ by so much of themselves.
+constexpr double kRounding = 1e-9;
 // Longer than any step.
 constexpr double kLongestUs = 1e30;
+// Pipelines that take so much longer than the fastest are not looked for.
+constexpr double kHopeless = 1.05;
+// The first bounds, of the least that one can be; the last one bounds nothing.
+constexpr std::array<double, 4> kFirstBounds = {1.25, 2, 8, kUnreached};
 
 class StageSearch {
  public:
@@ -35,19 +44,14 @@ class StageSearch {
     GroupWays();
     FindRuns();
     FindSendTimes();
+    FindLeastInFront();
+    best_.assign(most_stages_ + 1, std::vector<Entry>((num_layers_ + 1) * (num_blocks_ + 1)));
+    reached_.resize(most_stages_ + 1);
     found_.resize(most_stages_ + 1);
   }
 
   std::vector<FoundPipeline> Run() && {
-    if (TryBound(kUnreached) && options_.num_micro_batches > 1) {
-      // Stages that exceed more, and passing them, take longer than what is found.
-      const double least_us = LeastOfAll();
-      double bound = LeastThatAnyKeeps();
-      while (bound + least_us < step_time_us_) {
-        TryBound(bound);
-        bound *= kBoundStep;
-      }
-    }
+    Search();
     std::vector<FoundPipeline> out;
     for (FoundPipeline& found : found_) {
       if (!found.stages.empty()) out.push_back(std::move(found));
@@ -63,6 +67,15 @@ class StageSearch {
     int end_layer = 0, size = 0;
 
     bool is_reached() const { return tail.passing_us != kUnreached; }
+  };
+
+  // Pipelines whose stages exceed passing them by no more than `most_us`, beside those that exceed
+  // it by no more than `least_us`.
+  struct Range {
+    double least_us = 0, most_us = 0;
+    double passing_us = 0;  // all_us of any of them, at least
+
+    double step_us() const { return least_us + passing_us; }
   };
 
   // The fastest way that fits.
@@ -230,78 +243,123 @@ class StageSearch {
     return std::max({dearest, all / options_.num_devices, 1e-3});
   }
 
-  Entry& At(int from_end, int begin, int block) {
-    return best_[from_end][begin * (num_blocks_ + 1) + block];
+  void FindLeastInFront() {
+    least_device_us_.assign(num_layers_ + 1, 0);
+    least_passing_us_.assign(num_layers_ + 1, 0);
+    for (int layer = 0; layer < num_layers_; ++layer) {
+      double device_us = kUnreached, passing_us = kUnreached;
+      for (const StageWay& way : ways_) {
+        const LayerCost& cost = way.kept[layer];
+        device_us = std::min(device_us, cost.micro_batch_us * way.num_devices);
+        passing_us =
+            std::min(passing_us, options_.splits_backward ? cost.forward_us : cost.micro_batch_us);
+      }
+      least_device_us_[layer + 1] = least_device_us_[layer] + device_us;
+      least_passing_us_[layer + 1] = least_passing_us_[layer] + passing_us;
+    }
+  }
+
+  // How many layers may be on these devices in front, so that a step may not take much longer than
+  // what is found.
+  int MostInFront(int num_blocks) const {
+    const double most_us = kHopeless * step_time_us_ * num_blocks * block_;
+    const auto behind = std::ranges::upper_bound(
+        least_device_us_, most_us / options_.num_micro_batches * (1 + kRounding));
+    return static_cast<int>(behind - least_device_us_.begin()) - 1;
+  }
+
+  // Does every pipeline with so many layers in front, and that work behind, take much longer?
+  bool IsHopeless(int num_layers, double us_behind) const {
+    return us_behind + least_passing_us_[num_layers] > kHopeless * step_time_us_;
+  }
+
+  Entry& At(int from_end, int begin, int block) { return best_[from_end][Index(begin, block)]; }
+  int Index(int begin, int block) const { return begin * (num_blocks_ + 1) + block; }
+
+  void Clear() {
+    for (int from_end = 0; from_end <= most_stages_; ++from_end) {
+      for (const int index : reached_[from_end]) best_[from_end][index] = {};
+      reached_[from_end].clear();
+    }
   }
 
   // By number of stages from the end, first layer and first device: the least that passing takes of
   // stages of which none exceeds it by more than the bound.
-  void FillUnder(double bound) {
-    best_.assign(most_stages_ + 1, std::vector<Entry>((num_layers_ + 1) * (num_blocks_ + 1)));
+  // At(...) of pipelines of the range.
+  void Fill(const Range& range) {
+    Clear();
     At(0, num_layers_, num_blocks_).tail = {};
+    reached_[0] = {Index(num_layers_, num_blocks_)};
     for (int from_end = 1; from_end <= most_stages_; ++from_end) {
-      bool any = false;
-      for (int end = 1; end <= num_layers_; ++end) {
-        if (!may_begin_[end]) continue;
-        for (int block = 1; block <= num_blocks_; ++block) {
-          if (!At(from_end - 1, end, block).is_reached()) continue;
-          any = true;
-          Extend(from_end, end, block, bound);
-        }
+      for (const int index : reached_[from_end - 1]) {
+        const int end = index / (num_blocks_ + 1), block = index % (num_blocks_ + 1);
+        if (end > 0 && block > 0) Extend(from_end, end, block, range);
       }
-      if (!any) break;
+      // Of equally good ones the same is taken, whatever the order in which they were reached.
+      std::ranges::sort(reached_[from_end]);
     }
   }
 
-  void Extend(int from_end, int end, int end_block, double bound) {
+  void Extend(int from_end, int end, int end_block, const Range& range) {
     const Entry behind = At(from_end - 1, end, end_block);
     const double round_us =
-        std::min(bound, kLongestUs) / std::max(1, options_.num_micro_batches - 1);
+        std::min(range.most_us, kLongestUs) / std::max(1, options_.num_micro_batches - 1);
     for (int size = 0; size < static_cast<int>(sizes_.size()); ++size) {
       const int block = end_block - sizes_[size] / block_;
       if (block < 0 || !MayBegin(block * block_, sizes_[size])) continue;
       const double send_us = SendUs(end, end_block, size, behind.size);
-      for (int begin = end - 1; begin >= 0; --begin) {
+      for (int begin = std::min(end - 1, MostInFront(block)); begin >= 0; --begin) {
         if (!may_begin_[begin]) continue;
         const Choice& stage = Fastest(size, begin, end, from_end);
         if (stage.way < 0) break;
         const TailTimes tail = times_.Before(stage.times, from_end, send_us, behind.tail, round_us);
         // More layers neither take less nor fit better.
-        if (times_.ExcessUs(stage.times, from_end, tail, tail.chain_us) > bound) break;
+        if (times_.ExcessUs(stage.times, from_end, tail, tail.chain_us) > range.most_us) break;
+        if (IsHopeless(begin, tail.passing_us + range.least_us)) continue;
         Entry& entry = At(from_end, begin, block);
+        if (!entry.is_reached()) reached_[from_end].push_back(Index(begin, block));
         if (tail.all_us() < entry.tail.all_us()) entry = {tail, send_us, end, size};
       }
     }
   }
 
-  // False: no pipeline keeps it.
-  bool TryBound(double bound) {
-    FillUnder(bound);
-    bool is_kept = false;
+  // Branch and bound over the excess.
+  void Search() {
+    std::vector<Range> ranges = FirstRanges();
+    while (!ranges.empty()) {
+      const auto next = std::ranges::min_element(ranges, {}, &Range::step_us);
+      const Range range = *next;
+      ranges.erase(next);
+      if (range.step_us() * kPrecision >= step_time_us_) break;
+      if (range.most_us < kNarrow * range.least_us) continue;
+      const double middle = std::sqrt(range.least_us * range.most_us);
+      ranges.push_back({middle, range.most_us, range.passing_us});
+      ranges.push_back(TryRange(range.least_us, middle));
+    }
+  }
+
+  // Those up to a bound that some pipeline keeps, and those beyond; none where nothing fits.
+  std::vector<Range> FirstRanges() {
+    const double least = LeastBound();
+    for (const double most : kFirstBounds) {
+      Range range = TryRange(least, most * least);
+      if (std::isinf(step_time_us_)) continue;
+      range.most_us = std::min(range.most_us, step_time_us_);
+      return {range, {range.most_us, step_time_us_, least_passing_us_[num_layers_]}};
+    }
+    return {};
+  }
+
+  Range TryRange(double least_us, double most_us) {
+    Range range{least_us, most_us, kUnreached};
+    Fill(range);
     for (int stages = FewestStages(); stages <= most_stages_; ++stages) {
-      if (!At(stages, 0, 0).is_reached()) continue;
-      is_kept = true;
+      const Entry& entry = At(stages, 0, 0);
+      if (!entry.is_reached()) continue;
+      range.passing_us = std::min(range.passing_us, entry.tail.all_us());
       Keep(stages);
     }
-    return is_kept;
-  }
-
-  // Under the last bound: what a step takes beside what its stages exceed, at least.
-  double LeastOfAll() {
-    double least = kUnreached;
-    for (int stages = FewestStages(); stages <= most_stages_; ++stages)
-      least = std::min(least, At(stages, 0, 0).tail.all_us());
-    return least;
-  }
-
-  // Within a step. Precondition: some pipeline was found.
-  double LeastThatAnyKeeps() {
-    double not_kept = LeastBound(), kept = std::max(step_time_us_, not_kept);
-    while (kept > kBoundStep * not_kept) {
-      const double middle = std::sqrt(not_kept * kept);
-      (TryBound(middle) ? kept : not_kept) = middle;
-    }
-    return kept;
+    return range;
   }
 
   void Keep(int num_stages) {
@@ -343,9 +401,13 @@ class StageSearch {
   std::vector<std::vector<int>> of_size_;  // ways
   std::vector<std::vector<std::vector<Choice>>> choices_;  // by size, in flight, layers
   std::vector<double> send_us_;  // by layer behind, sizes before and behind, whether hosts differ
-  std::vector<std::vector<Entry>> best_;  // by number from the end; see At
-  std::vector<FoundPipeline> found_;      // by number of stages
-  double step_time_us_ = kUnreached;      // of the fastest
+  // By number of layers in front: what they take of all devices together at least, and to be passed
+  // one after the other.
+  std::vector<double> least_device_us_, least_passing_us_;
+  std::vector<std::vector<Entry>> best_;   // by number from the end; see At
+  std::vector<std::vector<int>> reached_;  // by number from the end: indices, see Index
+  std::vector<FoundPipeline> found_;       // by number of stages
+  double step_time_us_ = kUnreached;       // of the fastest
 };
 
 }  // namespace
