@@ -12,77 +12,98 @@ constexpr int64_t kAlignment = 64;
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-struct Chunk {
-  int64_t begin = 0, end = 0;  // bytes
+struct PlacedBuffer {
+  int64_t offset = 0, end_offset = 0;  // bytes
+  int begin = 0, end = 0;              // times at which it lives, see HeapBuffer
 };
 
-// The offset of the smallest hole between `taken` chunks into which `bytes` fit; behind them all if
-// there is none.
-int64_t BestOffset(std::vector<Chunk>& taken, int64_t bytes) {
-  std::ranges::sort(taken, {}, &Chunk::begin);
-  int64_t best = -1, best_size = 0, top = 0;
-  for (const Chunk& chunk : taken) {
-    const int64_t hole = chunk.begin - top;
-    if (hole >= bytes && (best < 0 || hole < best_size)) {
-      best = top;
-      best_size = hole;
-    }
-    top = std::max(top, chunk.end);
-  }
-  return best < 0 ? top : best;
-}
-
-// The buffers that are placed, by time: short ones stand in few slots.
+// The buffers that are placed, by offset in windows of time: of some length, and of twice, four
+// times it and so on, each beginning where the one before it has its middle. So a buffer lies
+// within some window of not much more than its life.
 class PlacedBuffers {
  public:
-  explicit PlacedBuffers(std::span<const HeapBuffer> buffers)
-      : buffers_(buffers), seen_(buffers.size(), -1) {
-    for (const HeapBuffer& buffer : buffers) last_ = std::max(last_, buffer.end);
-    slots_.resize(kNumSlots);
-  }
-
-  void Add(int i) {
-    for (int slot = SlotOf(buffers_[i].begin); slot <= SlotOf(buffers_[i].end); ++slot) {
-      slots_[slot].push_back(i);
+  explicit PlacedBuffers(std::span<const HeapBuffer> buffers) {
+    int last = 0;
+    for (const HeapBuffer& buffer : buffers) last = std::max(last, buffer.end);
+    half_length_ = last / kMostWindows + 1;
+    for (int half = half_length_;; half *= 2) {
+      windows_.emplace_back(last / half + 1);
+      if (half > last) break;
     }
   }
 
-  // Calls `visit` with each that lives at the same time as `i`.
-  template <typename Visit>
-  void ForEachBeside(int i, Visit visit) {
-    const HeapBuffer& buffer = buffers_[i];
-    for (int slot = SlotOf(buffer.begin); slot <= SlotOf(buffer.end); ++slot) {
-      for (const int j : slots_[slot]) {
-        if (std::exchange(seen_[j], i) == i) continue;
-        if (buffers_[j].begin <= buffer.end && buffer.begin <= buffers_[j].end) visit(j);
+  // The offset of the smallest hole beside those that live at the same time into which `bytes` fit;
+  // behind them all if there is none.
+  int64_t BestOffset(const HeapBuffer& buffer, int64_t bytes) {
+    int64_t best = -1, best_size = 0, top = 0;
+    for (const PlacedBuffer& placed : Around(buffer).Sorted()) {
+      if (placed.end < buffer.begin || buffer.end < placed.begin) continue;
+      const int64_t hole = placed.offset - top;
+      if (hole >= bytes && (best < 0 || hole < best_size)) {
+        best = top;
+        best_size = hole;
       }
+      top = std::max(top, placed.end_offset);
+    }
+    return best < 0 ? top : best;
+  }
+
+  void Add(const PlacedBuffer& placed) {
+    int half = half_length_;
+    for (std::vector<Window>& windows : windows_) {
+      for (int number = std::max(0, placed.begin / half - 1); number <= placed.end / half; ++number)
+        windows[number].Add(placed);
+      half *= 2;
     }
   }
 
  private:
-  static constexpr int kNumSlots = 256;
-  int SlotOf(int time) const {
-    return static_cast<int>(int64_t{time} * kNumSlots / (int64_t{last_} + 1));
+  static constexpr int kMostWindows = 64;
+
+  // Those that live in some time.
+  class Window {
+   public:
+    void Add(const PlacedBuffer& placed) { placed_.push_back(placed); }
+
+    // By offset.
+    std::span<const PlacedBuffer> Sorted() {
+      const auto added = placed_.begin() + num_sorted_;
+      if (added != placed_.end()) {
+        std::ranges::sort(added, placed_.end(), {}, &PlacedBuffer::offset);
+        std::ranges::inplace_merge(placed_, added, {}, &PlacedBuffer::offset);
+        num_sorted_ = std::ssize(placed_);
+      }
+      return placed_;
+    }
+
+   private:
+    std::vector<PlacedBuffer> placed_;
+    ptrdiff_t num_sorted_ = 0;  // of the first ones
+  };
+
+  // The shortest window that has all of its life.
+  Window& Around(const HeapBuffer& buffer) {
+    int half = half_length_;
+    size_t length = 0;
+    while (buffer.end / half > buffer.begin / half + 1) {
+      half *= 2;
+      ++length;
+    }
+    return windows_[length][buffer.begin / half];
   }
 
-  std::span<const HeapBuffer> buffers_;
-  int last_ = 0;
-  std::vector<std::vector<int>> slots_;
-  std::vector<int> seen_;  // by buffer, for whom last
+  int half_length_ = 1;                       // of the shortest windows
+  std::vector<std::vector<Window>> windows_;  // by length
 };
 
 int64_t HeapBytesInOrder(std::span<const HeapBuffer> buffers, std::span<const int> order) {
-  std::vector<int64_t> offsets(buffers.size());
   PlacedBuffers placed(buffers);
-  std::vector<Chunk> taken;
   int64_t heap = 0;
   for (const int i : order) {
-    taken.clear();
-    placed.ForEachBeside(
-        i, [&](int j) { taken.push_back({offsets[j], offsets[j] + Aligned(buffers[j].bytes)}); });
-    offsets[i] = BestOffset(taken, Aligned(buffers[i].bytes));
-    heap = std::max(heap, offsets[i] + Aligned(buffers[i].bytes));
-    placed.Add(i);
+    const HeapBuffer& buffer = buffers[i];
+    const int64_t bytes = Aligned(buffer.bytes), offset = placed.BestOffset(buffer, bytes);
+    heap = std::max(heap, offset + bytes);
+    placed.Add({offset, offset + bytes, buffer.begin, buffer.end});
   }
   return heap;
 }
