@@ -369,9 +369,21 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
     by_rules.method = method;
     by_rules.cutoff.reset();
     by_rules.initial_choice.clear();
+    const bool memory_decides =
+        limit && method != Method::kData && FindMicroLoop(step.module).exists();
+    const bool is_put_off = options.peak_memory_bytes && !memory_decides;
+    if (is_put_off) by_rules.peak_memory_bytes = [](const StagePlan&) { return 0; };
     SearchResult<IntraOpResult> other = PlanDataParallel(step, mesh, cost, by_rules);
     if (!other.ok()) continue;
     result.seconds += other->seconds;
+    const bool is_faster = other->stage.step_time_us < result.stage.step_time_us;
+    if (!is_faster && other->objective >= result.lower_bound) continue;
+    if (is_put_off) {
+      // Seldom needed, and what takes longest.
+      const absl::StatusOr<int64_t> peak = options.peak_memory_bytes(other->stage);
+      if (!peak.ok()) continue;
+      other->stage.peak_memory_bytes = *peak;
+    }
     if (limit && other->stage.peak_memory_bytes > *limit) continue;
     // Under a limit on memory the search leaves out plans that it counts as too large, and copies
     // made in front of a loop. Then only both searches together bound what there is.
@@ -384,7 +396,7 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
       }
       result.lower_bound = other->lower_bound;
     }
-    if (other->stage.step_time_us >= result.stage.step_time_us) continue;
+    if (!is_faster) continue;
     result.stage = std::move(other->stage);
     result.objective = other->objective;
     result.notes.push_back(fmt::format(
