@@ -86,11 +86,9 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
   ASSIGN_OR_RETURN(out.split, SplitStacks(step));
   ASSIGN_OR_RETURN(out.prepared, Prepare(out.split.step, preparation));
   out.plan.stage_of_layer = how.stage_of_layer;
-  const auto kind = std::ranges::find(ScheduleKinds(), how.schedule, &ScheduleKind::name);
   ASSIGN_OR_RETURN(out.staged,
                    CutIntoStages(out.prepared, {.stage_of_layer = how.stage_of_layer,
-                                                .splits_backward = kind != ScheduleKinds().end() &&
-                                                                   kind->splits_backward}));
+                                                .splits_backward = SplitsBackward(how.schedule)}));
   const std::vector<const Module*> modules = out.modules();
   ASSIGN_OR_RETURN(out.plan, PipelinePlanFromJson(plan_json, out.prepared.module, modules));
   std::map<int, Mesh> meshes;

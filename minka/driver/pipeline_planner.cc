@@ -113,7 +113,7 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
   Assignment out{.shapes = std::move(shapes)};
   ASSIGN_OR_RETURN(
       out.schedule,
-      ScheduleFor(*prepared, FirstSchedule(*prepared),
+      ScheduleFor(*prepared, FirstScheduleOf(*prepared),
                   {.num_meshes = num_meshes,
                    .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches),
                    .stages_per_mesh = num_stages / num_meshes}));
@@ -138,7 +138,7 @@ absl::StatusOr<Assignment> PipelinePlanner::BySchedule(const Assignment& assignm
   return out;
 }
 
-std::string_view PipelinePlanner::FirstSchedule(const Step& prepared) const {
+std::string_view PipelinePlanner::FirstScheduleOf(const Step& prepared) const {
   const std::string& asked = planning_.pipeline->schedule;
   if (asked != kChooseSchedule) return asked;
   return HasBackwardPass(prepared) ? kFirstSchedule : kForwardSchedule;
@@ -245,9 +245,14 @@ StageDemands PipelinePlanner::DemandsOf(const FoundPipeline& found) {
   return demands;
 }
 
+absl::StatusOr<std::string> PipelinePlanner::FirstSchedule() {
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  return std::string(FirstScheduleOf(*prepared));
+}
+
 absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages) {
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
-  return InFlight(most_stages, FirstSchedule(*prepared), /*num_stages=*/1);
+  return InFlight(most_stages, FirstScheduleOf(*prepared), /*num_stages=*/1);
 }
 
 absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages,

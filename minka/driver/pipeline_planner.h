@@ -82,6 +82,9 @@ class PipelinePlanner {
   // The first layers of each stage recomputed, as many as it says.
   StageDemands DemandsOf(const FoundPipeline& found);
 
+  // That is asked for; where any may be chosen, the first that is looked at.
+  absl::StatusOr<std::string> FirstSchedule();
+
   // By number of stages from a stage to the end: how many micro-batches it holds. Of as many
   // stages as there are at most.
   absl::StatusOr<std::vector<int>> InFlight(int most_stages);
@@ -108,7 +111,7 @@ class PipelinePlanner {
     return steps_.With(remat, planning_.micro_batches);
   }
 
-  std::string_view FirstSchedule(const Step& prepared) const;
+  std::string_view FirstScheduleOf(const Step& prepared) const;
   // At which layers are searched on the mesh (StageRequest::memory_price).
   std::span<const double> MemoryPrices(const Mesh& mesh, bool saves_memory) const;
   absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands);

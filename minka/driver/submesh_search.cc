@@ -20,6 +20,7 @@
 #include "minka/planner/inter_op/stage_bound.h"
 #include "minka/planner/inter_op/stage_search.h"
 #include "minka/report/format.h"
+#include "minka/schedule/generate.h"
 
 namespace minka {
 namespace {
@@ -129,6 +130,8 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
   for (int layer = 0; layer < static_cast<int>(given.size()); ++layer) {
     if (layer == 0 || given[layer] != given[layer - 1]) out.input.stage_begins.push_back(layer);
   }
+  ASSIGN_OR_RETURN(out.schedule, planner.FirstSchedule());
+  out.input.splits_backward = SplitsBackward(out.schedule);
   ASSIGN_OR_RETURN(out.input.in_flight,
                    planner.InFlight(std::min(planner.num_layers(), num_devices)));
   out.input.send_us = planner.SendUs();
@@ -157,6 +160,7 @@ class SubmeshSearch {
         cluster_(request.cluster),
         meshes_(std::move(layers.meshes)),
         found_(std::move(layers.ways)),
+        first_schedule_(std::move(layers.schedule)),
         first_input_(std::move(layers.input)),
         input_(first_input_),
         free_(std::move(layers.free)),
@@ -453,8 +457,7 @@ class SubmeshSearch {
   }
 
   std::vector<FoundPipeline> Find() {
-    return schedule_.empty() ? FindUnder(request_.search.memory_limit_bytes)
-                             : FindBy(schedule_, input_);
+    return FindBy(schedule_.empty() ? first_schedule_ : schedule_, input_);
   }
 
   absl::StatusOr<std::vector<int>> InFlight(const std::string& schedule, int num_stages) {
@@ -462,7 +465,7 @@ class SubmeshSearch {
                              num_stages);
   }
 
-  // By another schedule under the limit. Where gradients of weights are put off every stage may
+  // By the schedule under the limit. Where gradients of weights are put off every stage may
   // hold as many micro-batches as the first one, which is known once stages are found: they are
   // searched again until they are as many as was assumed.
   std::vector<FoundPipeline> FindBy(const std::string& schedule, StageSearchInput search) {
@@ -619,7 +622,8 @@ class SubmeshSearch {
   const PlanRequest& request_;
   const Cluster& cluster_;
   const std::vector<Mesh> meshes_;
-  LayerWays found_;                     // see SearchedLayers
+  LayerWays found_;  // see SearchedLayers
+  const std::string first_schedule_;
   const StageSearchInput first_input_;  // by the first schedule
   StageSearchInput input_;
   std::string schedule_;  // another than the first one; or empty

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@ namespace minka {
 struct LayersOnMeshes {
   std::vector<Mesh> meshes;  // that stages may have
   LayerWays ways;            // see SearchedLayers
+  std::string schedule;      // that is searched by first, as `input` has it
   StageSearchInput input;
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };

@@ -39,6 +39,11 @@ std::span<const ScheduleKind> ScheduleKinds() {
   return kinds;
 }
 
+bool SplitsBackward(std::string_view schedule) {
+  const auto kind = std::ranges::find(ScheduleKinds(), schedule, &ScheduleKind::name);
+  return kind != ScheduleKinds().end() && kind->splits_backward;
+}
+
 absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape) {
   const auto kind = std::ranges::find(ScheduleKinds(), name, &ScheduleKind::name);
   if (kind == ScheduleKinds().end()) {

@@ -23,6 +23,9 @@ struct ScheduleKind {
 // All, by name: gpipe, 1f1b, eager-1f1b, interleaved-1f1b, zero-bubble-h1, inference.
 std::span<const ScheduleKind> ScheduleKinds();
 
+// Are gradients of weights tasks of their own by it? Not by one that there is not.
+bool SplitsBackward(std::string_view schedule);
+
 // InvalidArgument names an unknown schedule and those that there are, or what the shape lacks. What
 // it returns passes Verify.
 absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape);
