@@ -283,9 +283,8 @@ class StageSearch {
     }
   }
 
-  // By number of stages from the end, first layer and first device: the least that passing takes of
-  // stages of which none exceeds it by more than the bound.
-  // At(...) of pipelines of the range.
+  // At(...): by number of stages from the end, first layer and first device, the least that passing
+  // takes of stages of which none exceeds it by more than the range has.
   void Fill(const Range& range) {
     Clear();
     At(0, num_layers_, num_blocks_).tail = {};

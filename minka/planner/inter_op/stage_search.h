@@ -2,10 +2,11 @@
 // pipelines that are fastest under a memory limit, by what each layer takes by itself on each mesh.
 //
 // A step takes what a micro-batch takes there and back, and the most that a stage's work and
-// waiting exceed that by (ScheduleTimes). For each bound on that excess, a dynamic program from the
+// waiting exceed that by (ScheduleTimes). For a bound on that excess, a dynamic program from the
 // last stage to the first finds the least sum of what passing the stages takes and of what updates
-// add, as Alpa's does for bounds on a stage's time (OSDI'22, section 5.2). Stages count from the
-// end there, since that is what says how many micro-batches one holds at once.
+// add, as Alpa's does for bounds on a stage's time (OSDI'22, section 5.2); which bounds are tried is
+// found by branch and bound. Stages count from the end there, since that is what says how many
+// micro-batches one holds at once.
 #pragma once
 
 #include <algorithm>
@@ -70,9 +71,9 @@ struct FoundPipeline {
 // Meshes that the search looks at have a multiple of so many devices, and begin at one.
 int DevicesPerBlock(int num_devices);
 
-// The best one of each number of stages that there is, fastest first. Meshes lie within a host or
-// are whole hosts, and use all devices. Precondition: ways of equal numbers of layers, one at
-// least.
+// One of each number of stages that there is, fastest first: the best of that number where it takes
+// hardly longer than the first. Meshes lie within a host or are whole hosts, and use all devices.
+// Precondition: ways of equal numbers of layers, one at least.
 std::vector<FoundPipeline> FindStages(const std::vector<StageWay>& ways,
                                       const StageSearchInput& options);
 
