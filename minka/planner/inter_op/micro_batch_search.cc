@@ -11,11 +11,15 @@ namespace {
 
 // What is faster by no more than this part is not looked for.
 constexpr double kNearlyEqual = 0.01;
+// A step takes so much of what a chord says, see RaiseToChord: of a thousand random workloads in
+// all; not in three of them with 0.92.
+constexpr double kOfChord = 0.9;
 
 class CountSearcher {
  public:
   explicit CountSearcher(const CountSearch& search) : search_(search) {
     for (const int64_t count : search.counts) tried_.push_back({.num_micro_batches = count});
+    known_.resize(tried_.size());
   }
 
   std::vector<TriedCount> Run() && {
@@ -23,6 +27,7 @@ class CountSearcher {
       TriedCount* const best = BestEstimated();
       const double to_beat =
           (1 - kNearlyEqual) * (best ? std::min(best->at_least_us, best_us_) : best_us_);
+      RaiseToChord();
       if (TriedCount* const next = UnknownBelow(to_beat)) {
         Estimate(*next);
       } else if (best && best->at_least_us < (1 - kNearlyEqual) * best_us_) {
@@ -37,6 +42,43 @@ class CountSearcher {
   }
 
  private:
+  // Of a number without a plan.
+  struct Known {
+    double free_us = 0;             // a step at least, whatever memory it needs
+    double saving_us = 0;           // what fitting into memory adds to that at least
+    std::optional<double> work_us;  // as estimated
+  };
+
+  Known& KnownOf(const TriedCount& tried) { return known_[&tried - tried_.data()]; }
+  void Raise(TriedCount& tried) {
+    const Known& known = KnownOf(tried);
+    tried.at_least_us = std::max(tried.at_least_us, known.free_us + known.saving_us);
+  }
+
+  // By each pipeline a step takes its work and, of one micro-batch, what others wait: over the part
+  // of a step that a micro-batch is, a straight line, and the fastest of all lies above the chords
+  // of what they make, but for the work that larger micro-batches save, nearly. So does what is
+  // between the fewest micro-batches and the number that is estimated to be the fastest.
+  void RaiseToChord() {
+    size_t fastest = 0;
+    for (size_t i = 0; i < known_.size(); ++i) {
+      if (known_[i].work_us && known_[i].free_us < known_[fastest].free_us) fastest = i;
+    }
+    const Known &few = known_.front(), &most = known_[fastest];
+    if (!few.work_us || !most.work_us) return;
+    const auto part = [&](size_t i) {
+      return 1 / static_cast<double>(tried_[i].num_micro_batches);
+    };
+    const double saved_us = std::max(0.0, *most.work_us - *few.work_us);
+    for (size_t i = 1; i < fastest; ++i) {
+      if (tried_[i].state != CountState::kUnknown) continue;
+      const double along = (part(i) - part(fastest)) / (part(0) - part(fastest));
+      const double chord_us = most.free_us + along * (few.free_us - most.free_us);
+      known_[i].free_us = std::max(known_[i].free_us, kOfChord * (chord_us - saved_us));
+      Raise(tried_[i]);
+    }
+  }
+
   TriedCount* BestEstimated() {
     TriedCount* best = nullptr;
     for (TriedCount& tried : tried_) {
@@ -69,7 +111,11 @@ class CountSearcher {
     const absl::StatusOr<CountEstimate> estimate = search_.estimate(tried.num_micro_batches);
     if (!estimate.ok()) return Fail(tried, estimate.status());
     tried.state = CountState::kEstimated;
-    tried.at_least_us = estimate->step_time_us;
+    KnownOf(tried) = {.free_us = estimate->step_time_us,
+                      .saving_us = KnownOf(tried).saving_us,
+                      .work_us = estimate->work_us};
+    tried.at_least_us = 0;
+    Raise(tried);
     for (TriedCount& other : tried_) {
       if (other.state != CountState::kUnknown ||
           other.num_micro_batches % tried.num_micro_batches != 0)
@@ -77,8 +123,9 @@ class CountSearcher {
       // Each of its micro-batches has this part of the work at least.
       const double part = static_cast<double>(tried.num_micro_batches) /
                           static_cast<double>(other.num_micro_batches);
-      other.at_least_us =
-          std::max(other.at_least_us, estimate->work_us + part * estimate->waits_us);
+      Known& known = KnownOf(other);
+      known.free_us = std::max(known.free_us, estimate->work_us + part * estimate->waits_us);
+      Raise(other);
     }
   }
 
@@ -88,6 +135,14 @@ class CountSearcher {
     if (!*estimate) return RefuseDivisorsOf(tried.num_micro_batches);
     tried.state = CountState::kEstimatedToFit;
     tried.at_least_us = std::max(tried.at_least_us, **estimate);
+    // Larger micro-batches need as much memory, so that as much is recomputed for them.
+    for (TriedCount& other : tried_) {
+      if (tried.num_micro_batches % other.num_micro_batches != 0) continue;
+      if (other.state != CountState::kUnknown && other.state != CountState::kEstimated) continue;
+      Known& known = KnownOf(other);
+      known.saving_us = std::max(known.saving_us, **estimate - KnownOf(tried).free_us);
+      Raise(other);
+    }
   }
 
   // Larger micro-batches need as much memory.
@@ -122,6 +177,7 @@ class CountSearcher {
 
   const CountSearch& search_;
   std::vector<TriedCount> tried_;
+  std::vector<Known> known_;                                  // parallel to tried_
   double best_us_ = std::numeric_limits<double>::infinity();  // of plans that fit
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <random>
 
@@ -70,7 +71,7 @@ TEST(SearchCounts, FindsTheFastestWithoutPlanningAll) {
     return std::uniform_real_distribution<double>(least, most)(random);
   };
   int num_counts = 0, num_estimated = 0, num_planned = 0;
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < 200; ++round) {
     const Workload work{.batch = std::vector<int64_t>{64, 96, 256}[round % 3],
                         .num_layers = 2 + round % 7,
                         .us_per_micro_batch = draw(0, 100),
@@ -140,6 +141,25 @@ TEST(SearchCounts, WhatDoesNotFitRefusesLargerMicroBatches) {
         knows_what_fits ? std::vector<int64_t>{4} : std::vector<int64_t>{2, 4};
     EXPECT_EQ(search.planned, expected);
   }
+}
+
+// Two micro-batches take 3 more to fit, so that one does, too.
+TEST(SearchCounts, WhatSavingMemoryTakesIsKnownOfLargerMicroBatches) {
+  const std::map<int64_t, double> free_us = {{1, 10.3}, {2, 10}, {4, 10.4}};
+  const std::map<int64_t, double> fitting_us = {{1, 14}, {2, 13}, {4, 11}};
+  std::vector<int64_t> asked;
+  const std::vector<TriedCount> tried = SearchCounts(
+      {.counts = {1, 2, 4},
+       .estimate = [&](int64_t count) { return CountEstimate{.step_time_us = free_us.at(count)}; },
+       .estimate_fitting =
+           [&](int64_t count) {
+             asked.push_back(count);
+             return fitting_us.at(count);
+           },
+       .plan = [&](int64_t count) { return CountPlan{.step_time_us = fitting_us.at(count)}; }});
+  EXPECT_THAT(asked, testing::ElementsAre(2, 4));
+  EXPECT_EQ(Fastest(tried).num_micro_batches, 4);
+  EXPECT_DOUBLE_EQ(tried[0].at_least_us, 10.3 + 3);
 }
 
 TEST(SearchCounts, WhereNothingFitsTheMostMicroBatchesArePlanned) {

@@ -4,8 +4,8 @@
 // A step takes what a micro-batch takes there and back, and the most that a stage's work and
 // waiting exceed that by (ScheduleTimes). For a bound on that excess, a dynamic program from the
 // last stage to the first finds the least sum of what passing the stages takes and of what updates
-// add, as Alpa's does for bounds on a stage's time (OSDI'22, section 5.2); which bounds are tried is
-// found by branch and bound. Stages count from the end there, since that is what says how many
+// add, as Alpa's does for bounds on a stage's time (OSDI'22, section 5.2); which bounds are tried
+// is found by branch and bound. Stages count from the end there, since that is what says how many
 // micro-batches one holds at once.
 #pragma once
 
