@@ -87,24 +87,25 @@ absl::Status CheckBatchIsKnown(const Step& step, Method method, const SearchLimi
 // ended because nothing there could be better, than the best less the gap. None is known where a
 // candidate chose what to compute again, or has no plan although there may be one.
 void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_gap) {
-  std::optional<double> least = std::numeric_limits<double>::infinity();
+  double least = std::numeric_limits<double>::infinity();
   for (const PlanCandidate& candidate : candidates) {
     if (!absl::IsAborted(candidate.status)) continue;
     for (const PlanCandidate& other : candidates) {
-      if (other.fits) least = std::min(*least, other.plan.objective * (1 - search_gap));
+      if (other.fits) least = std::min(least, other.plan.objective * (1 - search_gap));
     }
   }
+  bool is_known = true;
   for (const PlanCandidate& candidate : candidates) {
     const bool is_bounded = candidate.status.ok() && candidate.plan.gap;
-    if (is_bounded && least) least = std::min(*least, candidate.plan.lower_bound);
+    if (is_bounded) least = std::min(least, candidate.plan.lower_bound);
     if (!is_bounded && (candidate.status.ok() || absl::IsResourceExhausted(candidate.status)))
-      least.reset();
+      is_known = false;
   }
   for (PlanCandidate& candidate : candidates) {
     Plan& plan = candidate.plan;
     if (!candidate.status.ok()) continue;
-    if (!least) plan.gap.reset();
-    if (plan.gap && plan.objective > 0) plan.gap = (plan.objective - *least) / plan.objective;
+    if (!is_known) plan.gap.reset();
+    if (plan.gap && plan.objective > 0) plan.gap = (plan.objective - least) / plan.objective;
   }
 }
 
