@@ -11,8 +11,8 @@ namespace {
 
 // What is faster by no more than this part is not looked for.
 constexpr double kNearlyEqual = 0.01;
-// A step takes so much of what a chord says, see RaiseToChord: of a thousand random workloads in
-// all; not in three of them with 0.92.
+// Of what a chord says, see RaiseToChord, a step takes so much at least: in all of a thousand
+// random workloads, while 0.92 is too much for three.
 constexpr double kOfChord = 0.9;
 
 class CountSearcher {
@@ -55,10 +55,10 @@ class CountSearcher {
     tried.at_least_us = std::max(tried.at_least_us, known.free_us + known.saving_us);
   }
 
-  // By each pipeline a step takes its work and, of one micro-batch, what others wait: over the part
-  // of a step that a micro-batch is, a straight line, and the fastest of all lies above the chords
-  // of what they make, but for the work that larger micro-batches save, nearly. So does what is
-  // between the fewest micro-batches and the number that is estimated to be the fastest.
+  // By one pipeline a step takes its work, and for one micro-batch its meshes wait: over 1 / number
+  // of micro-batches a straight line. The fastest of all pipelines is concave there, so that
+  // between two numbers it lies above their chord, nearly, but for the work that larger
+  // micro-batches save. The two: the fewest, and those estimated to be the fastest.
   void RaiseToChord() {
     size_t fastest = 0;
     for (size_t i = 0; i < known_.size(); ++i) {
