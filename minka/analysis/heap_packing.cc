@@ -58,6 +58,8 @@ class PlacedBuffers {
   }
 
  private:
+  // Of the shortest: heaps of 4,000 to 40,000 buffers are packed as fast by 256, and more slowly by
+  // 16, where few live long.
   static constexpr int kMostWindows = 64;
 
   // Those that live in some time.

@@ -143,6 +143,26 @@ TEST(SearchCounts, WhatDoesNotFitRefusesLargerMicroBatches) {
   }
 }
 
+// A step takes its work and what one micro-batch waits: from one micro-batch to the fastest it only
+// gets faster, so that two and four need not be looked at.
+TEST(SearchCounts, TheChordSaysWhatFewMicroBatchesTake) {
+  std::vector<int64_t> asked;
+  const auto step_us = [](int64_t count) {
+    return 100 + 100 / static_cast<double>(count) + 0.01 * static_cast<double>(count);
+  };
+  SearchCounts({.counts = {1, 2, 4, 8, 16, 32, 64},
+                .estimate =
+                    [&](int64_t count) {
+                      asked.push_back(count);
+                      // Stages may hold all that there are: nothing is known of more.
+                      return CountEstimate{.step_time_us = step_us(count), .work_us = 100};
+                    },
+                .estimate_fitting = [&](int64_t count) { return step_us(count); },
+                .plan = [&](int64_t count) { return CountPlan{.step_time_us = step_us(count)}; }});
+  EXPECT_THAT(asked, testing::IsSupersetOf({1, 32, 64}));
+  EXPECT_THAT(asked, testing::Not(testing::Contains(testing::AnyOf(2, 4))));
+}
+
 // Two micro-batches take 3 more to fit, so that one does, too.
 TEST(SearchCounts, WhatSavingMemoryTakesIsKnownOfLargerMicroBatches) {
   const std::map<int64_t, double> free_us = {{1, 10.3}, {2, 10}, {4, 10.4}};
