@@ -3,12 +3,14 @@
 #include <utility>
 
 #include "minka/lowering/convolution_forms.h"
+#include "minka/lowering/dots_as_convolutions.h"
 #include "minka/lowering/flatten_dims.h"
 
 namespace minka {
 
 Module CompiledForms(Module module, Departures departures) {
   if (departures.contains(Departure::kConvolutionForms)) module = ConvolutionForms(module);
+  if (departures.contains(Departure::kImageConvolutions)) module = DotsAsConvolutions(module);
   return FlattenDims(std::move(module), departures);
 }
 

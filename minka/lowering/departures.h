@@ -46,6 +46,9 @@ enum class Departure : uint8_t {
   kFlatDots,
   // Few rows times what contracts its last dimension are packed in strides. flatten_dims.h
   kExchangedDots,
+  // Products of images and matrices are convolutions again: as matrix products, images are copied
+  // in front of them. dots_as_convolutions.h
+  kImageConvolutions,
 };
 
 // A set of departures.
@@ -65,9 +68,10 @@ class Departures {
   uint32_t bits_ = 0;
 };
 
-// All were seen with XLA:CPU (the wheel xla-cpu-pjrt 0.0.1). CUDA has those whose cause is a pass
-// that both compilers run (simplifiers, constant folding, the rewriter of reductions, the
-// decomposer of all-to-alls); none was tried there.
+// All but kImageConvolutions (docs/design/0021) were seen with XLA:CPU (the wheel xla-cpu-pjrt
+// 0.0.1). CUDA has those whose cause is a pass that both compilers run (simplifiers, constant
+// folding, the rewriter of reductions, the decomposer of all-to-alls); none of these was tried
+// there.
 struct PlatformDeparture {
   Departure departure;
   Platform platform;
@@ -89,6 +93,7 @@ inline constexpr std::array kDepartures = {
     PlatformDeparture{Departure::kClampedStarts, Platform::kCuda},
     PlatformDeparture{Departure::kProductsApartFromSlices, Platform::kCuda},
     PlatformDeparture{Departure::kConcatenationsApartFromAllToAlls, Platform::kCuda},
+    PlatformDeparture{Departure::kImageConvolutions, Platform::kCuda},
 };
 
 constexpr Departures Departures::Of(Platform platform) {
