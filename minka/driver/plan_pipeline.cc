@@ -145,6 +145,7 @@ class MicroBatchSearch {
          .is_over = [&] { return !CheckNotCancelled(request_).ok(); }});
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!best_) return WhyNone(tried);
+    RETURN_IF_ERROR(CheckFits(tried));
     for (const TriedCount& count : tried) best_->tried_micro_batches.push_back(Described(count));
     return *std::move(best_);
   }
@@ -173,12 +174,27 @@ class MicroBatchSearch {
     return plan;
   }
 
-  // The failure of the largest number, which needs the least memory.
-  static absl::Status WhyNone(const std::vector<TriedCount>& tried) {
+  // The failure of the largest number above `least`, which needs the least memory; OK: none failed.
+  static absl::Status FailureAbove(int64_t least, const std::vector<TriedCount>& tried) {
     for (const TriedCount& count : std::views::reverse(tried)) {
-      if (count.state == CountState::kFailed) return count.failure;
+      if (count.num_micro_batches > least && count.state == CountState::kFailed)
+        return count.failure;
     }
+    return absl::OkStatus();
+  }
+
+  static absl::Status WhyNone(const std::vector<TriedCount>& tried) {
+    RETURN_IF_ERROR(FailureAbove(0, tried));
     return ResourceExhausted("no number of micro-batches is estimated to give a pipeline");
+  }
+
+  // Where the best one needs too much memory, says why there are not more micro-batches.
+  absl::Status CheckFits(const std::vector<TriedCount>& tried) const {
+    const absl::Status fits = CheckMemory(best_->plan, request_.search.memory_limit_bytes);
+    const absl::Status failure = FailureAbove(best_->plan.num_micro_batches, tried);
+    if (fits.ok() || failure.ok()) return fits;
+    return ResourceExhausted("{}; more micro-batches than {} cannot be had: {}", Message(fits),
+                             best_->plan.num_micro_batches, Message(failure));
   }
 
   bool Fits(const PlannedPipeline& planned) const {

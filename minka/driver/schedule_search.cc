@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "minka/base/status.h"
 #include "minka/report/format.h"
+#include "minka/schedule/generate.h"
 
 namespace minka {
 namespace {
@@ -29,11 +30,11 @@ void SplitBackward(PipelinePlan& plan) {
 class ScheduleSearch {
  public:
   ScheduleSearch(PipelinePlanner& planner, const PlanRequest& request, FittedPipeline found)
-      : planner_(planner), request_(request), first_(found.assignment), best_(std::move(found)) {}
+      : planner_(planner), request_(request), best_(std::move(found)) {}
 
   absl::StatusOr<PlannedPipeline> Run() && {
     Note(best_.pipeline);
-    ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, OtherSchedules(planner_, best_));
+    ASSIGN_OR_RETURN(const std::vector<SchedulePromise> promises, Promises(planner_, best_));
     for (const SchedulePromise& promise : promises) {
       if (IsWorthwhile(promise.step_time_us, best_.pipeline.plan.step_time_us)) {
         RETURN_IF_ERROR(Plan(promise.assignment));
@@ -73,7 +74,6 @@ class ScheduleSearch {
 
   PipelinePlanner& planner_;
   const PlanRequest& request_;
-  const Assignment first_;
   FittedPipeline best_;
   std::vector<TriedSchedule> rows_;
 };
@@ -105,25 +105,22 @@ std::string NotPlanned(double step_time_us) {
   return fmt::format("not planned: estimated to take {}", FormatTime(step_time_us));
 }
 
-std::vector<Assignment> ByOtherSchedules(PipelinePlanner& planner, const Assignment& assignment) {
-  std::vector<Assignment> others;
-  const Schedule& schedule = assignment.schedule;
-  if (!schedule.trains || schedule.shape.num_meshes < 2) return others;
-  for (const std::string_view name : kTried) {
-    absl::StatusOr<Assignment> other = planner.BySchedule(assignment, name);
-    if (other.ok()) others.push_back(*std::move(other));  // else it cannot be of that shape
-  }
-  return others;
+std::span<const std::string_view> SchedulesBeside(std::string_view first, int num_meshes) {
+  if (!Trains(first) || num_meshes < 2) return {};
+  return kTried;
 }
 
-absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& planner,
-                                                            const FittedPipeline& found) {
+absl::StatusOr<std::vector<SchedulePromise>> Promises(PipelinePlanner& planner,
+                                                      const FittedPipeline& found) {
   std::vector<SchedulePromise> promises;
-  for (Assignment& other : ByOtherSchedules(planner, found.assignment)) {
+  const Schedule& schedule = found.assignment.schedule;
+  for (const std::string_view name : SchedulesBeside(schedule.name, schedule.shape.num_meshes)) {
+    absl::StatusOr<Assignment> other = planner.BySchedule(found.assignment, name);
+    if (!other.ok()) continue;  // it cannot be of that shape
     PipelinePlan plan = found.pipeline.plan;
-    if (other.schedule.splits_backward) SplitBackward(plan);
-    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(other.schedule, plan));
-    promises.push_back({.assignment = std::move(other), .step_time_us = timeline.step_time});
+    if (other->schedule.splits_backward) SplitBackward(plan);
+    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(other->schedule, plan));
+    promises.push_back({.assignment = *std::move(other), .step_time_us = timeline.step_time});
   }
   std::ranges::stable_sort(promises, {}, &SchedulePromise::step_time_us);
   return promises;

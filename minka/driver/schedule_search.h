@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,13 +19,13 @@ struct SchedulePromise {
   double step_time_us = 0;
 };
 
-// The same stages by each other schedule that is tried; none for a pipeline of one stage, or that
-// trains nothing.
-std::vector<Assignment> ByOtherSchedules(PipelinePlanner& planner, const Assignment& assignment);
+// Those that are tried beside the first one; none for a pipeline of one mesh, or that trains
+// nothing.
+std::span<const std::string_view> SchedulesBeside(std::string_view first, int num_meshes);
 
-// The fastest first.
-absl::StatusOr<std::vector<SchedulePromise>> OtherSchedules(PipelinePlanner& planner,
-                                                            const FittedPipeline& found);
+// By each of these that can have the pipeline's stages, the fastest first.
+absl::StatusOr<std::vector<SchedulePromise>> Promises(PipelinePlanner& planner,
+                                                      const FittedPipeline& found);
 
 // Is a step of another schedule so much shorter that it is taken instead?
 bool IsWorthwhile(double step_time_us, double instead_of_us);

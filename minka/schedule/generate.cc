@@ -39,6 +39,11 @@ std::span<const ScheduleKind> ScheduleKinds() {
   return kinds;
 }
 
+bool Trains(std::string_view schedule) {
+  const auto kind = std::ranges::find(ScheduleKinds(), schedule, &ScheduleKind::name);
+  return kind != ScheduleKinds().end() && kind->trains;
+}
+
 bool SplitsBackward(std::string_view schedule) {
   const auto kind = std::ranges::find(ScheduleKinds(), schedule, &ScheduleKind::name);
   return kind != ScheduleKinds().end() && kind->splits_backward;

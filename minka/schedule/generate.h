@@ -23,6 +23,9 @@ struct ScheduleKind {
 // All, by name: gpipe, 1f1b, eager-1f1b, interleaved-1f1b, zero-bubble-h1, inference.
 std::span<const ScheduleKind> ScheduleKinds();
 
+// Has it backward passes? Not one that there is not.
+bool Trains(std::string_view schedule);
+
 // Are gradients of weights tasks of their own by it? Not by one that there is not.
 bool SplitsBackward(std::string_view schedule);
 

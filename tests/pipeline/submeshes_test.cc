@@ -12,6 +12,7 @@
 #include "minka/frontend/trace.h"
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
+#include "minka/models/wresnet.h"
 #include "tests/pipeline/small_steps.h"
 
 namespace minka {
@@ -216,6 +217,35 @@ TEST(ChosenMicroBatches, FitIntoMemory) {
 TEST(ChosenMicroBatches, SayWhatIsWrongOnce) {
   EXPECT_EQ(Message(PlanInMicroBatches(kChooseMicroBatches, {.num_stages = 30}).status()),
             Message(PlanInMicroBatches(1, {.num_stages = 30}).status()));
+}
+
+// Batch norms need the whole batch, unless each micro-batch stands for it.
+TEST(ChosenMicroBatches, SayWhyThereAreNotMoreWhereMemoryIsShort) {
+  const Step step = Trace(WideResNet({.batch = 8,
+                                      .image_size = 8,
+                                      .num_classes = 8,
+                                      .width = 8,
+                                      .blocks_per_stage = {1, 1},
+                                      .small_images = true}),
+                          Sgd())
+                        .value()
+                        .step;
+  const auto plan = [&](bool per_micro_batch, std::optional<int64_t> limit) {
+    return PlanPipeline(step, {.cluster = Accelerators(2),
+                               .micro_batches = {.num_micro_batches = kChooseMicroBatches,
+                                                 .per_micro_batch = per_micro_batch},
+                               .pipeline = PipelineOptions{},
+                               .search = {.memory_limit_bytes = limit}});
+  };
+  const auto whole = plan(false, std::nullopt);
+  ASSERT_TRUE(whole.ok()) << Message(whole.status());
+  EXPECT_EQ(whole->plan.num_micro_batches, 1);
+  const int64_t limit = whole->plan.peak_memory_bytes * 3 / 4;
+  EXPECT_THAT(Message(plan(false, limit).status()),
+              testing::AllOf(testing::HasSubstr("are allowed"),
+                             testing::HasSubstr("more micro-batches than 1 cannot be had"),
+                             testing::HasSubstr("--per-micro-batch")));
+  EXPECT_TRUE(plan(true, limit).ok());
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+// What the layers of a step take by themselves on the meshes that stages may have, and what that
+// says of their pipelines before any is planned.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/pipeline_planner.h"
+#include "minka/planner/inter_op/micro_batch_search.h"
+#include "minka/planner/inter_op/stage_search.h"
+
+namespace minka {
+
+// What fits and is slower than the fastest without a limit by no more than this will do.
+inline constexpr double kNearFastest = 1.02;
+
+// What layers by themselves say, before any pipeline is planned.
+struct LayersOnMeshes {
+  std::vector<Mesh> meshes;  // that stages may have
+  LayerWays ways;            // see SearchedLayers
+  std::string schedule;      // that is searched by first, as `input` has it
+  StageSearchInput input;
+  std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
+};
+
+// On whatever submeshes stages may have. num_stages 0 or less: of every number, two at least.
+// InvalidArgument: layers or devices do not give so many.
+absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
+                                                     const PlanRequest& request, int num_stages);
+// Where the shapes of each mesh are given, as if every stage could have any of them; finds nothing
+// of stages that share one.
+absl::StatusOr<LayersOnMeshes> FindLayersOn(const std::vector<std::vector<Mesh>>& shapes,
+                                            PipelinePlanner& planner, const PlanRequest& request,
+                                            int num_stages);
+
+// Meshes of `ways` on which all layers together are fastest, some of each number of devices: where
+// ways that save memory are looked for, too.
+std::vector<Mesh> FastestMeshes(const LayerWays& ways, const StageSearchInput& input);
+
+CountEstimate EstimateOf(const LayersOnMeshes& layers);
+// The step time of the fastest pipeline that fits into the memory limit; nullopt: none does.
+std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
+                                      const PlanRequest& request);
+
+}  // namespace minka
