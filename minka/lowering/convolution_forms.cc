@@ -71,9 +71,8 @@ class ByTaps {
       pad.high[dim] = attributes_.window[i].padding_high;
       pad.interior[dim] = attributes_.window[i].base_dilation - 1;
     }
-    // Written to memory once: computed in each of its readers it would be compared and selected.
-    const Value padded[] = {b_.Pad(input, Zero(), std::move(pad))};
-    padded_ = b_.OptBarrier(padded)[0];
+    // Computed in each of its readers it would be compared and selected.
+    padded_ = WrittenOnce(b_.Pad(input, Zero(), std::move(pad)));
   }
 
   Module Forward() && {
@@ -89,7 +88,8 @@ class ByTaps {
     for (int i = 0; i < c_.num_spatial(); ++i) {
       place[attributes_.output_spatial[i]] = attributes_.input_spatial[i];
     }
-    return Finish(Transposed(sum, place));
+    // Each reader would compute the sum anew: what normalises it, and the backward pass, several.
+    return Finish(WrittenOnce(b_.Convert(Transposed(sum, place), c_.result.type)));
   }
 
   Module KernelGradient() && {
@@ -124,6 +124,12 @@ class ByTaps {
   }
 
  private:
+  // To memory.
+  Value WrittenOnce(Value x) {
+    const Value values[] = {x};
+    return b_.OptBarrier(values)[0];
+  }
+
   Value InF32(Value x) { return b_.Convert(x, ComputeType()); }
   ElementType ComputeType() const {
     return c_.result.type == ElementType::kF64 ? ElementType::kF64 : ElementType::kF32;
