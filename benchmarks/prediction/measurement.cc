@@ -23,59 +23,74 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kWarmUpSteps = 3;
-constexpr int kMinSteps = 7, kMaxSteps = 60;
-constexpr double kMeasuredUs = 1.5e6;  // about so long per program, within the numbers of steps
+// Turns of each program, those that count; in each at least so many steps behind one that does not.
+constexpr int kTurns = 5;
+constexpr int kMinSteps = 2, kMaxSteps = 12;
+constexpr double kTurnUs = 0.4e6;  // about so long, within the numbers of steps
 constexpr double kGap = 0.01;
-// Steps are measured again, up to so many times, while the host of this virtual machine gives more
-// than this part of the cores' time to others; the time it takes least of counts.
-constexpr int kMaxRounds = 6;
-constexpr double kMostStolen = 0.015;
+// There are more turns, up to so many, while the host of this virtual machine gives more than this
+// part of the cores' time to others; those count in which it takes least.
+constexpr int kMostTurns = 8;
+constexpr double kMostStolen = 0.03;
 
 // Dots, an optimizer that reads and writes memory, collectives: what every row is made of.
 constexpr MlpConfig kReference = {.batch = 512, .hidden = 512, .num_layers = 4};
-constexpr int kReferenceSteps = 15;
+constexpr int kReferenceSteps = 3;
 
-int NumSteps(const RunTimes& times) {
-  return std::clamp(static_cast<int>(kMeasuredUs / std::max(times.us.back(), 1.0)), kMinSteps,
+int StepsPerTurn(const RunTimes& times) {
+  return std::clamp(static_cast<int>(kTurnUs / std::max(times.us.back(), 1.0)), kMinSteps,
                     kMaxSteps);
 }
 
-absl::Status RunSteps(StepRunner& runner, const std::vector<Literal>& inputs, int num_steps,
-                      State& state) {
-  for (int i = 0; i < num_steps; ++i) {
-    ASSIGN_OR_RETURN(StepOutput output, runner.Run(std::move(state), inputs));
-    state = std::move(output.state);
-  }
-  return absl::OkStatus();
-}
-
 // Some warm steps, and who had the cores meanwhile.
-struct Round {
-  RunStatistics times;
+struct Turn {
+  std::vector<double> us;
   ProcessorTime before, after;
 
+  double median_us() const { return StatisticsOf(us).median_us; }
   double stolen_share() const { return StolenShare(before, after); }
 };
 
-absl::StatusOr<Round> RunRound(StepRunner& runner, const std::vector<Literal>& inputs,
-                               int num_steps, State& state) {
-  const auto first = static_cast<int>(runner.executor().times().us.size());
-  Round round{.before = ProcessorTimeNow()};
-  RETURN_IF_ERROR(RunSteps(runner, inputs, num_steps, state));
-  round.after = ProcessorTimeNow();
-  round.times = runner.executor().times().Warm(first);
-  return round;
-}
-
-absl::StatusOr<Round> LeastStolen(StepRunner& runner, const std::vector<Literal>& inputs,
-                                  int num_steps, State& state) {
-  ASSIGN_OR_RETURN(Round best, RunRound(runner, inputs, num_steps, state));
-  for (int i = 1; i < kMaxRounds && best.stolen_share() > kMostStolen; ++i) {
-    ASSIGN_OR_RETURN(const Round round, RunRound(runner, inputs, num_steps, state));
-    if (round.stolen_share() < best.stolen_share()) best = round;
+// A step that is ready to run, with its state.
+class RunningStep {
+ public:
+  static absl::StatusOr<RunningStep> Create(const Step& step, CompiledStep compiled) {
+    RunningStep out(StepRunner(compiled.prepared, std::move(compiled.executor)));
+    ASSIGN_OR_RETURN(out.inputs_, RandomInputs(step, /*seed=*/1));
+    ASSIGN_OR_RETURN(out.state_, out.runner_.CreateState(out.inputs_));
+    RETURN_IF_ERROR(out.Run(kWarmUpSteps));
+    return out;
   }
-  return best;
-}
+
+  // Behind one step that does not count.
+  absl::StatusOr<Turn> TakeTurn(int num_steps) {
+    RETURN_IF_ERROR(Run(1));
+    const size_t first = runner_.executor().times().us.size();
+    Turn turn{.before = ProcessorTimeNow()};
+    RETURN_IF_ERROR(Run(num_steps));
+    turn.after = ProcessorTimeNow();
+    const std::vector<double>& us = runner_.executor().times().us;
+    turn.us.assign(us.begin() + static_cast<int64_t>(first), us.end());
+    return turn;
+  }
+
+  const RunTimes& times() const { return runner_.executor().times(); }
+
+ private:
+  explicit RunningStep(StepRunner runner) : runner_(std::move(runner)) {}
+
+  absl::Status Run(int num_steps) {
+    for (int i = 0; i < num_steps; ++i) {
+      ASSIGN_OR_RETURN(StepOutput output, runner_.Run(std::move(state_), inputs_));
+      state_ = std::move(output.state);
+    }
+    return absl::OkStatus();
+  }
+
+  StepRunner runner_;
+  std::vector<Literal> inputs_;
+  State state_;
+};
 
 absl::StatusOr<CompiledStep> PlanAndCompile(const Step& step, const PlanRequest& request,
                                             LocalSession& session, const std::string& dump_dir,
@@ -87,52 +102,49 @@ absl::StatusOr<CompiledStep> PlanAndCompile(const Step& step, const PlanRequest&
 }
 
 // How fast the machine is now: the time of one step of fixed shapes, data-parallel.
-class ReferenceStep {
- public:
-  static absl::StatusOr<ReferenceStep> Create(LocalSession& session) {
-    ASSIGN_OR_RETURN(TracedStep traced, Trace(Mlp(kReference), AdamW({})));
-    PlanRequest request{.cluster = Cluster::Local(kPredictionDevices),
-                        .meshes = {*Mesh::Parse(fmt::format("{}", kPredictionDevices))},
-                        .methods = {Method::kData}};
-    Plan plan;
-    ASSIGN_OR_RETURN(CompiledStep compiled,
-                     PlanAndCompile(traced.step, request, session, /*dump_dir=*/"", plan));
-    ASSIGN_OR_RETURN(std::vector<Literal> inputs, RandomInputs(traced.step, /*seed=*/1));
-    StepRunner runner(compiled.prepared, std::move(compiled.executor));
-    ASSIGN_OR_RETURN(State state, runner.CreateState(inputs));
-    return ReferenceStep(std::move(runner), std::move(state), std::move(inputs));
-  }
+absl::StatusOr<RunningStep> ReferenceStep(LocalSession& session) {
+  ASSIGN_OR_RETURN(TracedStep traced, Trace(Mlp(kReference), AdamW({})));
+  PlanRequest request{.cluster = Cluster::Local(kPredictionDevices),
+                      .meshes = {*Mesh::Parse(fmt::format("{}", kPredictionDevices))},
+                      .methods = {Method::kData}};
+  Plan plan;
+  ASSIGN_OR_RETURN(CompiledStep compiled,
+                   PlanAndCompile(traced.step, request, session, /*dump_dir=*/"", plan));
+  return RunningStep::Create(traced.step, std::move(compiled));
+}
 
-  // The median of some steps.
-  absl::StatusOr<double> MeasureUs() {
-    RETURN_IF_ERROR(RunSteps(runner_, inputs_, kWarmUpSteps, state_));
-    ASSIGN_OR_RETURN(const Round round, LeastStolen(runner_, inputs_, kReferenceSteps, state_));
-    return round.times.median_us;
-  }
-
- private:
-  ReferenceStep(StepRunner runner, State state, std::vector<Literal> inputs)
-      : runner_(std::move(runner)), state_(std::move(state)), inputs_(std::move(inputs)) {}
-
-  StepRunner runner_;
-  State state_;
-  std::vector<Literal> inputs_;
+// A turn of a program, and what the reference step took right before and right after it.
+struct ComparedTurn {
+  Turn turn;
+  double reference_us = 0;  // geometric mean of both
 };
 
-absl::Status RunWarm(const Step& step, StepRunner& runner, Json& row) {
-  ASSIGN_OR_RETURN(const std::vector<Literal> inputs, RandomInputs(step, /*seed=*/1));
-  ASSIGN_OR_RETURN(State state, runner.CreateState(inputs));
-  RETURN_IF_ERROR(RunSteps(runner, inputs, kWarmUpSteps, state));
-  const int num_steps = NumSteps(runner.executor().times());
-  ASSIGN_OR_RETURN(const Round round, LeastStolen(runner, inputs, num_steps, state));
-  row["median_us"] = round.times.median_us;
-  row["quartiles_us"] = {round.times.lower_quartile_us, round.times.upper_quartile_us};
-  row["num_steps"] = num_steps;
-  row["busy_us"] = 1e6 * (round.after.own_s - round.before.own_s) /
-                   (num_steps * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));
-  row["others_share"] = OthersShare(round.before, round.after);
-  row["stolen_share"] = round.stolen_share();
-  return absl::OkStatus();
+void Summarize(std::vector<ComparedTurn> turns, Json& row) {
+  std::ranges::stable_sort(turns, {},
+                           [](const ComparedTurn& one) { return one.turn.stolen_share(); });
+  turns.resize(std::min<size_t>(turns.size(), kTurns));
+  std::vector<double> us, quotients;
+  double busy_s = 0, others = 0, stolen = 0;
+  for (const ComparedTurn& one : turns) {
+    us.insert(us.end(), one.turn.us.begin(), one.turn.us.end());
+    quotients.push_back(one.turn.median_us() / one.reference_us);
+    busy_s += one.turn.after.own_s - one.turn.before.own_s;
+    others += OthersShare(one.turn.before, one.turn.after) / static_cast<double>(turns.size());
+    stolen += one.turn.stolen_share() / static_cast<double>(turns.size());
+  }
+  const RunStatistics all = StatisticsOf(us);
+  row["median_us"] = all.median_us;
+  row["quartiles_us"] = {all.lower_quartile_us, all.upper_quartile_us};
+  row["num_steps"] = us.size();
+  row["busy_us"] = 1e6 * busy_s / static_cast<double>(us.size() * sysconf(_SC_NPROCESSORS_ONLN));
+  row["others_share"] = others;
+  row["stolen_share"] = stolen;
+  row["reference_us"] = all.median_us / StatisticsOf(quotients).median_us;
+}
+
+int NumUndisturbed(const std::vector<ComparedTurn>& turns) {
+  return static_cast<int>(std::ranges::count_if(
+      turns, [](const ComparedTurn& one) { return one.turn.stolen_share() <= kMostStolen; }));
 }
 
 // A program that is ready to run, and what the row says of it.
@@ -172,41 +184,73 @@ absl::StatusOr<Compiled> Compile(const PredictionProgram& program, const std::st
 
 }  // namespace
 
-absl::StatusOr<Json> Measure(const PredictionProgram& program, const std::string& module_folder,
-                             const Calibration& calibration, const std::string& dump_dir) {
+absl::StatusOr<Json> MeasureInTurns(const std::vector<PredictionProgram>& programs,
+                                    const std::string& module_folder,
+                                    const Calibration& calibration, const std::string& dump_dir) {
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
   LocalSession session(devices);
-  ASSIGN_OR_RETURN(
-      Compiled program_compiled,
-      Compile(program, module_folder,
-              {.kind = CostModelKind::kMeasured, .calibration = calibration}, dump_dir, session));
-  ASSIGN_OR_RETURN(ReferenceStep reference, ReferenceStep::Create(session));
-  StepRunner runner(program_compiled.compiled.prepared,
-                    std::move(program_compiled.compiled.executor));
-  Json row = std::move(program_compiled.row);
-  ASSIGN_OR_RETURN(const double before_us, reference.MeasureUs());
-  RETURN_IF_ERROR(RunWarm(program_compiled.step, runner, row));
-  ASSIGN_OR_RETURN(const double after_us, reference.MeasureUs());
-  row["reference_us"] = std::sqrt(before_us * after_us);
-  return row;
+  Json rows = Json::array();
+  std::vector<RunningStep> steps;
+  for (const PredictionProgram& program : programs) {
+    ASSIGN_OR_RETURN(
+        Compiled compiled,
+        Compile(program, module_folder,
+                {.kind = CostModelKind::kMeasured, .calibration = calibration},
+                dump_dir.empty() ? "" : fmt::format("{}/{}", dump_dir, program.name()), session));
+    rows.push_back(std::move(compiled.row));
+    ASSIGN_OR_RETURN(RunningStep step,
+                     RunningStep::Create(compiled.step, std::move(compiled.compiled)));
+    steps.push_back(std::move(step));
+  }
+  ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
+  const auto reference_us = [&]() -> absl::StatusOr<double> {
+    ASSIGN_OR_RETURN(const Turn turn, reference.TakeTurn(kReferenceSteps));
+    return turn.median_us();
+  };
+  std::vector<std::vector<ComparedTurn>> turns(steps.size());
+  const auto is_done = [&](const std::vector<ComparedTurn>& of_step) {
+    return NumUndisturbed(of_step) >= kTurns || of_step.size() >= kMostTurns;
+  };
+  while (!std::ranges::all_of(turns, is_done)) {
+    ASSIGN_OR_RETURN(double before_us, reference_us());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      ASSIGN_OR_RETURN(Turn turn, steps[i].TakeTurn(StepsPerTurn(steps[i].times())));
+      ASSIGN_OR_RETURN(const double after_us, reference_us());
+      turns[i].push_back({std::move(turn), std::sqrt(before_us * after_us)});
+      before_us = after_us;
+    }
+  }
+  for (size_t i = 0; i < steps.size(); ++i) Summarize(std::move(turns[i]), rows[i]);
+  return rows;
 }
 
-absl::StatusOr<Json> MeasureMemory(const PredictionProgram& program,
+absl::StatusOr<Json> MeasureMemory(const std::vector<PredictionProgram>& programs,
                                    const std::string& module_folder, const CostModelChoice& costs,
                                    const std::string& dump_dir) {
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
   LocalSession session(devices);
-  ASSIGN_OR_RETURN(const Compiled compiled,
-                   Compile(program, module_folder, costs, dump_dir, session));
-  return compiled.row;
+  Json rows = Json::array();
+  for (const PredictionProgram& program : programs) {
+    ASSIGN_OR_RETURN(
+        Compiled compiled,
+        Compile(program, module_folder, costs,
+                dump_dir.empty() ? "" : fmt::format("{}/{}", dump_dir, program.name()), session));
+    rows.push_back(std::move(compiled.row));
+  }
+  return rows;
 }
 
 absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices) {
   LocalSession session(devices);
-  ASSIGN_OR_RETURN(ReferenceStep reference, ReferenceStep::Create(session));
-  return reference.MeasureUs();
+  ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
+  std::vector<double> us;
+  for (int i = 0; i < kTurns; ++i) {
+    ASSIGN_OR_RETURN(const Turn turn, reference.TakeTurn(kReferenceSteps));
+    us.push_back(turn.median_us());
+  }
+  return StatisticsOf(us).median_us;
 }
 
 }  // namespace minka

@@ -1,7 +1,8 @@
-// One program planned, compiled and run: what was predicted and what it took.
+// Programs of one step planned, compiled and run in turns: what was predicted and what they took.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/prediction/programs.h"
@@ -20,16 +21,19 @@ inline constexpr int kPredictionDevices = 8;
 //   busy_us              processor time of this process per step and core, which hardly depends on
 //                        what else runs: a step cannot take less
 //   others_share         of the cores' time while the steps ran, by anything but this process
-//   reference_us         of MeasureReferenceUs, right before and right after (geometric mean)
+//   stolen_share         of the time in which the cores had work, by the host of this machine
+//   reference_us         of the reference step (MeasureReferenceUs), in the same turns: median_us
+//                        divided by the median of the quotients of both
 //   estimated_bytes, compiled_bytes
-// `dump_dir`: as CompileOptions.
-absl::StatusOr<nlohmann::ordered_json> Measure(const PredictionProgram& program,
-                                               const std::string& module_folder,
-                                               const Calibration& calibration,
-                                               const std::string& dump_dir);
+// An array of rows, of the programs in their order. They take turns, so that all meet the same
+// changes of the machine's speed. `dump_dir`: a folder for one of each program, see CompileOptions;
+// empty: none.
+absl::StatusOr<nlohmann::ordered_json> MeasureInTurns(
+    const std::vector<PredictionProgram>& programs, const std::string& module_folder,
+    const Calibration& calibration, const std::string& dump_dir);
 
 // Planned by these costs and compiled, but not run: the fields of measured times are missing.
-absl::StatusOr<nlohmann::ordered_json> MeasureMemory(const PredictionProgram& program,
+absl::StatusOr<nlohmann::ordered_json> MeasureMemory(const std::vector<PredictionProgram>& programs,
                                                      const std::string& module_folder,
                                                      const CostModelChoice& costs,
                                                      const std::string& dump_dir);

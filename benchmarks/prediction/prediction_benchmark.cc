@@ -124,19 +124,18 @@ std::string Page(const Json& rows, const Json& before) {
       "# Predicted and measured\n\n"
       "Made by `prediction_benchmark --update` on {}. Every step is planned from a\n"
       "profile that was made just before, on other shapes (`minka profile`), then compiled and "
-      "run: medians of\n"
-      "warm steps. *machine* is what a reference step of fixed shapes took right before and after, "
-      "in parts of what\n"
-      "it took around the profile; errors are those of the predictions times that. *busy* is the "
-      "processor time of a step divided by the cores, "
-      "which hardly\n"
-      "depends on what else runs; *others* is the part of the cores' busy time that other "
-      "processes took\n"
-      "meanwhile, *stolen* what the host of this virtual machine gave to others; rows with more "
-      "than 1.5 % of it are\n"
-      "measured again, up to six times, and the time with least of it counts: measured times of "
-      "rows with much of\n"
-      "either are too long. Memory is that of the fullest device,\n"
+      "run; the plans of a step take\n"
+      "turns, so that all meet the same changes of the machine's speed: medians of the warm steps "
+      "of "
+      "five turns. *machine* is what a\n"
+      "reference step of fixed shapes took before and after each turn, in parts of what it took "
+      "behind the profile; errors are those\n"
+      "of the predictions times that. *busy* is the processor time of a step divided by the cores; "
+      "*others* is the part of the cores'\n"
+      "busy time that other processes took meanwhile, *stolen* what the host of this virtual "
+      "machine gave to others: there are up to\n"
+      "eight turns while it is more than 3 %, of which those with least of it count. Memory is "
+      "that of the fullest device,\n"
       "*ratio* what was estimated over what the compiler says. `--compare` fails where a row is "
       "worse by more than\n"
       "`results.json` says.\n\n{}",
@@ -156,32 +155,43 @@ std::string ProgressLine(const Json& row) {
       row["slowdown"].get<double>(), 100 * row["stolen_share"].get<double>());
 }
 
+// Those of each step together.
+std::vector<std::vector<PredictionProgram>> ChosenByStep(const std::vector<std::string>& filters) {
+  std::vector<std::vector<PredictionProgram>> out;
+  for (PredictionProgram& program : AllPrograms()) {
+    if (!IsChosen(program.name(), filters)) continue;
+    if (out.empty() || out.back().front().step != program.step) out.emplace_back();
+    out.back().push_back(std::move(program));
+  }
+  return out;
+}
+
 absl::Status MeasureAll(const Options& options, const std::function<void(Json)>& add) {
   RETURN_IF_ERROR(MakeFlaxModules(options.python, options.modules));
   ASSIGN_OR_RETURN(const ProfiledMachine machine, ProfileOf(options));
   absl::Status failed;
-  for (const PredictionProgram& program : AllPrograms()) {
-    if (!IsChosen(program.name(), options.filters)) continue;
-    const std::string dump =
-        options.dump.empty() ? "" : fmt::format("{}/{}", options.dump, program.name());
-    auto row = RunApart(program.name(), [&] {
+  for (const std::vector<PredictionProgram>& programs : ChosenByStep(options.filters)) {
+    auto rows = RunApart(programs.front().step, [&] {
       return options.memory_only
-                 ? MeasureMemory(program, options.modules,
-                                 {.kind = options.costs, .calibration = machine.calibration}, dump)
-                 : Measure(program, options.modules, machine.calibration, dump);
+                 ? MeasureMemory(programs, options.modules,
+                                 {.kind = options.costs, .calibration = machine.calibration},
+                                 options.dump)
+                 : MeasureInTurns(programs, options.modules, machine.calibration, options.dump);
     });
-    if (!row.ok()) {
-      fmt::print(stderr, "{}\n", Message(row.status()));
-      failed = row.status();
+    if (!rows.ok()) {
+      fmt::print(stderr, "{}\n", Message(rows.status()));
+      failed = rows.status();
       continue;
     }
-    if (row->contains("reference_us")) {
-      (*row)["slowdown"] = (*row)["reference_us"].get<double>() / machine.reference_us;
+    for (Json& row : *rows) {
+      if (row.contains("reference_us")) {
+        row["slowdown"] = row["reference_us"].get<double>() / machine.reference_us;
+      }
+      fmt::print(stderr, "{}", ProgressLine(row));
+      AddErrors(row);
+      row["machine"] = MachineOf(machine.calibration);
+      add(std::move(row));
     }
-    fmt::print(stderr, "{}", ProgressLine(*row));
-    AddErrors(*row);
-    (*row)["machine"] = MachineOf(machine.calibration);
-    add(*std::move(row));
   }
   return failed;
 }
