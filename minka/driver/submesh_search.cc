@@ -184,10 +184,7 @@ class SubmeshSearch {
       next = &schedule;
       next_us = us;
     }
-    const bool is_worth_it =
-        next != nullptr &&
-        (!best_ || IsTakenInstead(next->name, next_us, best_->pipeline.schedule.name, BestUs()));
-    return is_worth_it ? next : nullptr;
+    return next != nullptr && IsTakenInsteadOfBest(next->name, next_us) ? next : nullptr;
   }
 
   // Where the first schedule takes as long as others, that is taken: it needs the least memory.
@@ -197,6 +194,9 @@ class SubmeshSearch {
     if (instead_of == first().name && instead_of != schedule)
       return IsWorthwhile(us, instead_of_us);
     return us < instead_of_us;
+  }
+  bool IsTakenInsteadOfBest(const std::string& schedule, double us) const {
+    return !best_ || IsTakenInstead(schedule, us, best_->pipeline.schedule.name, BestUs());
   }
 
   absl::Status Plan(const FoundPipeline& found, ScheduleSearched& schedule, Reshaping reshaping) {
@@ -214,12 +214,8 @@ class SubmeshSearch {
       schedule.missed = std::max(1.0, plan.step_time_us / found.step_time_us);
     CorrectEstimates(found, plan, schedule.input.splits_backward);
     Note(planned->pipeline, schedule);
-    if (!FitsIn(plan.peak_memory_bytes)) return absl::OkStatus();
-    if (best_ && !IsTakenInstead(schedule.name, plan.step_time_us, best_->pipeline.schedule.name,
-                                 best_plan().step_time_us)) {
-      return absl::OkStatus();
-    }
-    Take(*std::move(planned), schedule);
+    if (FitsIn(plan.peak_memory_bytes) && IsTakenInsteadOfBest(schedule.name, plan.step_time_us))
+      Take(*std::move(planned), schedule);
     return absl::OkStatus();
   }
 
@@ -293,10 +289,7 @@ class SubmeshSearch {
           num_planned++ == kMostPlanned) {
         break;
       }
-      if (best_ && !IsTakenInstead(first().name, first().Expected(pipeline),
-                                   best_->pipeline.schedule.name, best_plan().step_time_us)) {
-        break;
-      }
+      if (!IsTakenInsteadOfBest(first().name, first().Expected(pipeline))) break;
       // What cannot be planned so may be with ways that save memory.
       Plan(pipeline, first(), Reshaping::kLimits).IgnoreError();
       RETURN_IF_ERROR(CheckNotCancelled(request_));
