@@ -190,7 +190,7 @@ class MicroBatchSearch {
 
   // Where the best one needs too much memory, says why there are not more micro-batches.
   absl::Status CheckFits(const std::vector<TriedCount>& tried) const {
-    const absl::Status fits = CheckMemory(best_->plan, request_.search.memory_limit_bytes);
+    absl::Status fits = CheckMemory(best_->plan, request_.search.memory_limit_bytes);
     const absl::Status failure = FailureAbove(best_->plan.num_micro_batches, tried);
     if (fits.ok() || failure.ok()) return fits;
     return ResourceExhausted("{}; more micro-batches than {} cannot be had: {}", Message(fits),
