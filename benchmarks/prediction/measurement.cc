@@ -170,8 +170,9 @@ absl::StatusOr<Compiled> Compile(const PredictionProgram& program, const std::st
     request.cost_model.beta.assign(mesh.num_axes(), 1);
   }
   request.search.gap = kGap;
+  const std::string dump = dump_dir.empty() ? "" : fmt::format("{}/{}", dump_dir, program.name());
   Plan plan;
-  ASSIGN_OR_RETURN(result.compiled, PlanAndCompile(result.step, request, session, dump_dir, plan));
+  ASSIGN_OR_RETURN(result.compiled, PlanAndCompile(result.step, request, session, dump, plan));
   result.row = {{"name", program.name()},
                 {"step", program.step},
                 {"method", std::string(MethodName(program.method))},
@@ -196,8 +197,7 @@ absl::StatusOr<Json> MeasureInTurns(const std::vector<PredictionProgram>& progra
     ASSIGN_OR_RETURN(
         Compiled compiled,
         Compile(program, module_folder,
-                {.kind = CostModelKind::kMeasured, .calibration = calibration},
-                dump_dir.empty() ? "" : fmt::format("{}/{}", dump_dir, program.name()), session));
+                {.kind = CostModelKind::kMeasured, .calibration = calibration}, dump_dir, session));
     rows.push_back(std::move(compiled.row));
     ASSIGN_OR_RETURN(RunningStep step,
                      RunningStep::Create(compiled.step, std::move(compiled.compiled)));
@@ -233,10 +233,7 @@ absl::StatusOr<Json> MeasureMemory(const std::vector<PredictionProgram>& program
   LocalSession session(devices);
   Json rows = Json::array();
   for (const PredictionProgram& program : programs) {
-    ASSIGN_OR_RETURN(
-        Compiled compiled,
-        Compile(program, module_folder, costs,
-                dump_dir.empty() ? "" : fmt::format("{}/{}", dump_dir, program.name()), session));
+    ASSIGN_OR_RETURN(Compiled compiled, Compile(program, module_folder, costs, dump_dir, session));
     rows.push_back(std::move(compiled.row));
   }
   return rows;

@@ -52,7 +52,8 @@ struct ScheduleSearched {
   bool is_stale = true;              // layers are estimated otherwise since
   std::set<StagesKey> planned;       // with the ways at hand
   double missed = 1;                 // the last plan's step time, of what was estimated
-  // What it makes of the fastest pipeline of the first schedule, where estimates say little.
+  // What it makes of the fastest pipeline of the first schedule, where estimates say little;
+  // infinite: that is not known.
   double promised_us = 0;
   TriedSchedule row;
 
@@ -429,6 +430,7 @@ class SubmeshSearch {
   std::vector<TriedSchedule> SchedulesTried() const {
     std::vector<std::pair<double, TriedSchedule>> rows;
     for (const ScheduleSearched& schedule : schedules_) {
+      if (std::isinf(schedule.promised_us)) continue;  // nothing is known of it
       auto& [us, row] = rows.emplace_back(0, schedule.row);
       if (row.figures) {
         us = row.figures->step_time_us;

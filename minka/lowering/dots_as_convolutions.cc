@@ -28,14 +28,25 @@ Dims Counting(int64_t begin, int64_t end) {
   return dims;
 }
 
-// Images by a matrix, of which the features are dimension `matrix_features`.
-Module ByMatrix(const Shape& images, const Shape& matrix, int64_t matrix_features,
-                const Instruction& dot) {
+// A convolution of the dot's operands, the second one reshaped to be the kernel, and its result to
+// be the dot's.
+Module Body(const Shape& lhs, const Shape& rhs, Dims kernel_dims, ConvolutionAttributes attributes,
+            const Instruction& dot) {
   ModuleBuilder module("convolution");
   ComputationBuilder b = module.Entry();
   b.SetOpName(dot.op_name);
-  const Value input = b.Parameter(images, "images");
-  const Value kernel = b.Parameter(matrix, "matrix");
+  const Value images = b.Parameter(lhs, "images");
+  const Value kernel = b.Reshape(b.Parameter(rhs, "kernel"), std::move(kernel_dims));
+  const Value product = b.Convolution(images, kernel, std::move(attributes), dot.shape().type);
+  b.SetResults({b.Reshape(product, dot.shape().dims)});
+  absl::StatusOr<Module> body = std::move(module).Finish();
+  MINKA_CHECK(body.ok(), "dot as a convolution: {}", Message(body.status()));
+  return *std::move(body);
+}
+
+// Images by a matrix, of which the features are dimension `matrix_features`.
+Module ByMatrix(const Shape& images, const Shape& matrix, int64_t matrix_features,
+                const Instruction& dot) {
   const int64_t num_spatial = images.rank() - 2;
   Dims kernel_dims(num_spatial, 1);
   kernel_dims.insert(kernel_dims.end(), matrix.dims.begin(), matrix.dims.end());
@@ -49,21 +60,12 @@ Module ByMatrix(const Shape& images, const Shape& matrix, int64_t matrix_feature
                                    .input_spatial = Counting(1, images.rank() - 1),
                                    .kernel_spatial = Counting(0, num_spatial),
                                    .output_spatial = Counting(1, images.rank() - 1)};
-  b.SetResults({b.Convolution(input, b.Reshape(kernel, std::move(kernel_dims)),
-                              std::move(attributes), dot.shape().type)});
-  absl::StatusOr<Module> body = std::move(module).Finish();
-  MINKA_CHECK(body.ok(), "dot as a convolution: {}", Message(body.status()));
-  return *std::move(body);
+  return Body(images, matrix, std::move(kernel_dims), std::move(attributes), dot);
 }
 
 // The gradient of such a matrix: the images' batch is what the convolution contracts, their
 // features are its batch, and the other images are a window that fits once.
 Module MatrixGradient(const Shape& images, const Shape& gradient, const Instruction& dot) {
-  ModuleBuilder module("convolution");
-  ComputationBuilder b = module.Entry();
-  b.SetOpName(dot.op_name);
-  const Value input = b.Parameter(images, "images");
-  const Value kernel = b.Parameter(gradient, "gradient");
   const int64_t num_spatial = images.rank() - 2;
   ConvolutionAttributes attributes{.input_batch = images.rank() - 1,
                                    .input_feature = 0,
@@ -77,11 +79,7 @@ Module MatrixGradient(const Shape& images, const Shape& gradient, const Instruct
   for (const int64_t dim : attributes.input_spatial) {
     attributes.window.push_back({.size = images.dims[dim]});
   }
-  const Value product = b.Convolution(input, kernel, std::move(attributes), dot.shape().type);
-  b.SetResults({b.Reshape(product, dot.shape().dims)});
-  absl::StatusOr<Module> body = std::move(module).Finish();
-  MINKA_CHECK(body.ok(), "dot as a convolution: {}", Message(body.status()));
-  return *std::move(body);
+  return Body(images, gradient, gradient.dims, std::move(attributes), dot);
 }
 
 std::optional<Module> AsConvolution(const Computation& computation,

@@ -8,6 +8,7 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/testing/evaluator.h"
 #include "minka/ir/verifier.h"
+#include "minka/lowering/compiled_forms.h"
 
 namespace minka {
 namespace {
@@ -15,14 +16,6 @@ namespace {
 using Dims = std::vector<int64_t>;
 
 constexpr ElementType kF32 = ElementType::kF32;
-
-testing::Array WholeNumbers(const Shape& shape, int seed) {
-  testing::Array array{shape, {}};
-  for (int64_t i = 0; i < shape.num_elements(); ++i) {
-    array.elements.push_back(static_cast<long double>((i * 37 + seed * 11) % 23 - 11));
-  }
-  return array;
-}
 
 struct DotCase {
   const char* what;
@@ -58,10 +51,24 @@ TEST(DotsAsConvolutions, ComputesTheSame) {
     const bool has_dot = std::ranges::count(written.entry_computation().instructions, Opcode::kDot,
                                             &Instruction::opcode) > 0;
     EXPECT_EQ(has_dot, !c.becomes_convolution);
-    // Small whole numbers: sums are exact in whatever order.
-    const std::vector<testing::Array> parameters = {WholeNumbers(lhs, 1), WholeNumbers(rhs, 2)};
+    const std::vector<testing::Array> parameters = {testing::SmallWholeNumbers(lhs, 1),
+                                                    testing::SmallWholeNumbers(rhs, 2)};
     EXPECT_EQ(testing::Evaluate(source, parameters)[0].elements,
               testing::Evaluate(written, parameters)[0].elements);
+  }
+}
+
+TEST(DotsAsConvolutions, ArePartOfWhatIsCompiledForGpus) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({kF32, {2, 5, 4, 3}}, "x"), y = b.Parameter({kF32, {3, 6}}, "y");
+  b.SetResults({b.Dot(x, y, {{3}, {0}})});
+  const Module dot = *std::move(module).Finish();
+  for (const Platform platform : {Platform::kCpu, Platform::kCuda}) {
+    const Module compiled = CompiledForms(dot, Departures::Of(platform));
+    const bool has_dot = std::ranges::count(compiled.entry_computation().instructions, Opcode::kDot,
+                                            &Instruction::opcode) > 0;
+    EXPECT_EQ(has_dot, platform == Platform::kCpu);
   }
 }
 

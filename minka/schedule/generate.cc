@@ -39,19 +39,29 @@ std::span<const ScheduleKind> ScheduleKinds() {
   return kinds;
 }
 
+namespace {
+
+// Null: there is none of that name.
+const ScheduleKind* KindNamed(std::string_view name) {
+  const auto kind = std::ranges::find(ScheduleKinds(), name, &ScheduleKind::name);
+  return kind == ScheduleKinds().end() ? nullptr : &*kind;
+}
+
+}  // namespace
+
 bool Trains(std::string_view schedule) {
-  const auto kind = std::ranges::find(ScheduleKinds(), schedule, &ScheduleKind::name);
-  return kind != ScheduleKinds().end() && kind->trains;
+  const ScheduleKind* const kind = KindNamed(schedule);
+  return kind != nullptr && kind->trains;
 }
 
 bool SplitsBackward(std::string_view schedule) {
-  const auto kind = std::ranges::find(ScheduleKinds(), schedule, &ScheduleKind::name);
-  return kind != ScheduleKinds().end() && kind->splits_backward;
+  const ScheduleKind* const kind = KindNamed(schedule);
+  return kind != nullptr && kind->splits_backward;
 }
 
 absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape) {
-  const auto kind = std::ranges::find(ScheduleKinds(), name, &ScheduleKind::name);
-  if (kind == ScheduleKinds().end()) {
+  const ScheduleKind* const kind = KindNamed(name);
+  if (kind == nullptr) {
     std::vector<std::string_view> names;
     for (const ScheduleKind& known : ScheduleKinds()) names.push_back(known.name);
     return InvalidArgument("unknown schedule \"{}\"; known: {}", name, fmt::join(names, ", "));

@@ -630,6 +630,14 @@ std::vector<Array> Evaluate(const Module& module, const std::vector<Array>& para
   return Evaluation(module, parameters).Run();
 }
 
+Array SmallWholeNumbers(const Shape& shape, int seed) {
+  Array array{shape, {}};
+  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+    array.elements.push_back(static_cast<long double>((i * 37 + seed * 11) % 23 - 11));
+  }
+  return array;
+}
+
 Array FromLiteral(const Literal& literal) {
   Array array{literal.shape, {}};
   for (int64_t i = 0; i < literal.shape.num_elements(); ++i) {

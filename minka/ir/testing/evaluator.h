@@ -18,6 +18,9 @@ struct Array {
 // scatter, opt-barrier; aborts at any other.
 std::vector<Array> Evaluate(const Module& module, const std::vector<Array>& parameters);
 
+// From -11 to 11, others for another seed: sums of their products are exact in whatever order.
+Array SmallWholeNumbers(const Shape& shape, int seed);
+
 Array FromLiteral(const Literal& literal);
 
 }  // namespace minka::testing
