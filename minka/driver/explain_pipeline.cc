@@ -190,7 +190,7 @@ class PipelineExplainer {
                  {"memory/device", Align::kRight},
                  {"of it state", Align::kRight},
                  {"in flight", Align::kRight}});
-    const std::vector<int> in_flight = PeakInFlight(planned_.schedule);
+    const std::vector<MicroBatchesHeld> held = MostHeld(planned_.schedule);
     for (int mesh = 0; mesh < planned_.schedule.shape.num_meshes; ++mesh) {
       std::vector<int> stages;
       double forward = 0, backward = 0, apply = 0, collectives = 0;
@@ -210,7 +210,7 @@ class PipelineExplainer {
       table.Add({fmt::to_string(mesh), fmt::format("{}", fmt::join(stages, ",")),
                  FormatTime(forward), FormatTime(backward), FormatTime(apply),
                  FormatTime(collectives), FormatTime(timeline.idle[mesh]), FormatBytes(peak),
-                 FormatBytes(state), fmt::to_string(in_flight[mesh])});
+                 FormatBytes(state), fmt::to_string(held[mesh].in_flight)});
     }
     return table.ToString();
   }

@@ -26,28 +26,37 @@ constexpr double kGap = 0.02;
 struct HeldBytes {
   int64_t all_the_time = 0, of_micro_batch = 0, of_update = 0;
   int64_t owned = 0;  // of those that are there all the time: state and sums
+  // Of a micro-batch between the parts of its backward pass, and of that what the first makes.
+  int64_t put_off = 0, handed_on = 0;
 };
 
 // What is alive between the programs of a stage: of values that exist once per micro-batch, copies
 // of weights that its forward pass makes among them, those that its backward pass reads and its
 // forward pass has made or read; of others all, those that one phase of the update makes for
-// another apart.
+// another apart. Programs are those of a split backward pass: what one part of it makes for the
+// other is there in between alone.
 class HeldBetween {
  public:
-  HeldBetween(const Step& step, const std::vector<TaskSignature>& programs)
-      : step_(step), loop_(FindMicroLoop(step.module)) {
+  HeldBetween(const StageStep& stage, const std::vector<TaskSignature>& programs)
+      : stage_(stage), loop_(FindMicroLoop(stage.step.module)) {
     for (const TaskSignature& program : programs) {
       if (program.task.kind == ProgramKind::kForward) {
         of_forward_.insert(program.parameters.begin(), program.parameters.end());
         of_forward_.insert(program.results.begin(), program.results.end());
-        made_by_forward_.insert(program.results.begin(), program.results.end());
-      } else if (program.task.kind == ProgramKind::kApply) {
-        of_update_.insert(program.results.begin(), program.results.end());
       }
-      if (program.task.kind == ProgramKind::kApply) continue;
+      for (const ValueVersion& made : program.results) {
+        if (loop_.LeavesLoop(made.value.instruction)) continue;
+        if (program.task.kind == ProgramKind::kForward) made_by_forward_.insert(made);
+        if (program.task.kind == ProgramKind::kBackward) made_by_backward_.insert(made);
+      }
+      if (program.task.kind == ProgramKind::kApply) {
+        of_update_.insert(program.results.begin(), program.results.end());
+        continue;
+      }
       of_others_.insert(program.parameters.begin(), program.parameters.end());
     }
     for (const TaskSignature& program : programs) Add(program);
+    AddPutOff(programs);
   }
 
   const HeldBytes& bytes() const { return bytes_; }
@@ -65,10 +74,44 @@ class HeldBetween {
     }
   }
 
+  // What one part of the backward pass makes for the other, and what the other needs besides.
+  void AddPutOff(const std::vector<TaskSignature>& programs) {
+    std::set<Value> seen, read;
+    for (const TaskSignature& program : programs) {
+      if (program.task.kind != ProgramKind::kWeightGradient) continue;
+      for (const ValueVersion& made : program.parameters) FindRead(made.value, seen, read);
+    }
+    std::set<ValueVersion> counted;
+    for (const TaskSignature& program : programs) {
+      const bool is_first = program.task.kind == ProgramKind::kBackward;
+      if (!is_first && program.task.kind != ProgramKind::kWeightGradient) continue;
+      for (size_t i = 0; i < program.parameters.size(); ++i) {
+        const ValueVersion& made = program.parameters[i];
+        if (!IsOfMicroBatch(made) || !read.contains(made.value) || !counted.insert(made).second)
+          continue;
+        const int64_t bytes = program.parameter_shapes[i].num_bytes();
+        bytes_.put_off += bytes;
+        if (made_by_backward_.contains(made)) bytes_.handed_on += bytes;
+      }
+    }
+  }
+
+  // Values that a program needs from others for this one.
+  void FindRead(Value value, std::set<Value>& seen, std::set<Value>& read) const {
+    if (!seen.insert(value).second) return;
+    if (!std::ranges::binary_search(stage_.computed_again, value.instruction)) {
+      read.insert(value);
+      return;
+    }
+    const Computation& entry = stage_.step.module.entry_computation();
+    for (const Value operand : entry.instructions[value.instruction].operands)
+      FindRead(operand, seen, read);
+  }
+
   // Null: not counted, or already.
   int64_t* BytesOf(const ValueVersion& made, ProgramKind reader) {
     if (counted_.contains(made)) return nullptr;
-    if (loop_.IsTransient(made.value.instruction) || made_by_forward_.contains(made)) {
+    if (IsOfMicroBatch(made)) {
       const bool is_kept = reader != ProgramKind::kForward && of_forward_.contains(made);
       return is_kept ? &bytes_.of_micro_batch : nullptr;
     }
@@ -76,20 +119,26 @@ class HeldBetween {
     return is_of_update ? &bytes_.of_update : &bytes_.all_the_time;
   }
 
+  bool IsOfMicroBatch(const ValueVersion& made) const {
+    return loop_.IsTransient(made.value.instruction) || made_by_forward_.contains(made) ||
+           made_by_backward_.contains(made);
+  }
+
   // State as it is stored, or a sum.
   bool IsOwned(const ValueVersion& made) const {
     const InstructionId id = made.value.instruction;
     if (made.version > 0) return false;
     if (loop_.IsSum(id)) return true;
-    const Instruction& instruction = step_.module.entry_computation().instructions[id];
+    const Instruction& instruction = stage_.step.module.entry_computation().instructions[id];
     return instruction.opcode == Opcode::kParameter &&
-           step_.parameters[instruction.As<ParameterAttributes>().number].role ==
+           stage_.step.parameters[instruction.As<ParameterAttributes>().number].role ==
                ParameterRole::kState;
   }
 
-  const Step& step_;
+  const StageStep& stage_;
   const MicroLoop loop_;
-  std::set<ValueVersion> of_forward_, made_by_forward_, of_update_, of_others_, counted_;
+  std::set<ValueVersion> of_forward_, made_by_forward_, made_by_backward_, of_update_, of_others_,
+      counted_;
   HeldBytes bytes_;
 };
 
@@ -105,14 +154,17 @@ LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num
                  Platform platform) {
   PipelineStagePlan stage{.plan = {.stage = searched.result.stage}};
   SetTaskTimes(staged, num_micro_batches, stage);
-  const HeldBytes held =
-      HeldBetween(staged.step, SignaturesOfTasks(staged, searched.result.stage, platform)).bytes();
+  const std::vector<TaskSignature> programs =
+      SignaturesOfTasks(staged, SplitBackward(staged), searched.result.stage, platform);
+  const HeldBytes held = HeldBetween(staged, programs).bytes();
   LayerCost cost{.forward_us = stage.forward_us,
                  .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
                  .step_us = stage.apply_us,
                  .static_bytes = held.all_the_time,
                  .owned_bytes = held.owned,
                  .saved_bytes = held.of_micro_batch,
+                 .put_off_bytes = held.put_off,
+                 .handed_on_bytes = held.handed_on,
                  .update_bytes = held.of_update};
   for (const auto& [task, bytes] : TemporariesOf(staged, searched.result.stage, platform)) {
     cost.transient_bytes = std::max(cost.transient_bytes, bytes);

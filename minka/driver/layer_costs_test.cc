@@ -113,6 +113,19 @@ TEST_F(LayerCostsTest, EqualLayersCostTheSameAndOnMoreDevicesHoldLess) {
   EXPECT_LT(four[2].static_bytes, one[2].static_bytes);
 }
 
+// What is put off needs gradients of activations, which the backward pass hands on, and some of
+// what the forward pass saves. In front of the first layer nothing waits: it puts off all.
+TEST_F(LayerCostsTest, WhatIsPutOffHoldsWhatTheBackwardPassHandsOn) {
+  const CostsOfLayers costs = Of({{.mesh = MeshOf("x=1")}});
+  ASSERT_TRUE(costs[0].ok()) << costs[0].status();
+  const LayerCost &first = costs[0]->front(), &middle = (*costs[0])[2];
+  EXPECT_GT(middle.handed_on_bytes, 0);
+  EXPECT_GT(middle.put_off_bytes, middle.handed_on_bytes);
+  EXPECT_LT(middle.put_off_bytes - middle.handed_on_bytes, middle.saved_bytes);
+  EXPECT_EQ(first.handed_on_bytes, 0);
+  EXPECT_GE(first.put_off_bytes, first.saved_bytes);
+}
+
 // Most choices that layers have on three axes are unusual, and none of these is needed.
 TEST_F(LayerCostsTest, UnusualChoicesSaveHardlyAnyTime) {
   PreparedSteps steps(Simplified());

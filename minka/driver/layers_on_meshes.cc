@@ -97,8 +97,7 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
   }
   ASSIGN_OR_RETURN(out.schedule, planner.FirstSchedule());
   out.input.splits_backward = SplitsBackward(out.schedule);
-  ASSIGN_OR_RETURN(out.input.in_flight,
-                   planner.InFlight(std::min(planner.num_layers(), num_devices)));
+  ASSIGN_OR_RETURN(out.input.held, planner.Held(std::min(planner.num_layers(), num_devices)));
   out.input.send_us = planner.SendUs();
   out.ways = planner.WaysOn(out.meshes, /*saving=*/{});
   RETURN_IF_ERROR(CheckNotCancelled(request));
@@ -167,15 +166,15 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers) {
   // In so many micro-batches the busiest stage takes the whole step.
   StageSearchInput endless = layers.input;
   endless.num_micro_batches = kEndless;
-  endless.in_flight = {};
+  endless.held = {};
   endless.send_us = {};
   const double micro_batch_us =
       FindStages(layers.ways.ways, endless).front().step_time_us / kEndless;
   const FoundPipeline& fastest = layers.free.front();
   const int num_micro_batches = layers.input.num_micro_batches;
   const double work_us = micro_batch_us * num_micro_batches;
-  const bool may_hold_all =
-      2 * layers.input.InFlight(static_cast<int>(fastest.stages.size())) > num_micro_batches;
+  const int most_held = layers.input.Held(static_cast<int>(fastest.stages.size())).in_flight;
+  const bool may_hold_all = 2 * most_held > num_micro_batches;
   return {.step_time_us = fastest.step_time_us,
           .work_us = work_us,
           .waits_us = may_hold_all ? 0 : fastest.step_time_us - work_us};

@@ -250,18 +250,18 @@ absl::StatusOr<std::string> PipelinePlanner::FirstSchedule() {
   return std::string(FirstScheduleOf(*prepared));
 }
 
-absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages) {
+absl::StatusOr<std::vector<MicroBatchesHeld>> PipelinePlanner::Held(int most_stages) {
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
-  return InFlight(most_stages, FirstScheduleOf(*prepared), /*num_stages=*/1);
+  return Held(most_stages, FirstScheduleOf(*prepared), /*num_stages=*/1);
 }
 
-absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages,
-                                                           std::string_view schedule,
-                                                           int num_stages) {
-  const auto known = in_flight_.find({most_stages, std::string(schedule), num_stages});
-  if (known != in_flight_.end()) return known->second;
+absl::StatusOr<std::vector<MicroBatchesHeld>> PipelinePlanner::Held(int most_stages,
+                                                                    std::string_view schedule,
+                                                                    int num_stages) {
+  const auto known = held_.find({most_stages, std::string(schedule), num_stages});
+  if (known != held_.end()) return known->second;
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
-  std::vector<int> out = {0};
+  std::vector<MicroBatchesHeld> out(1);
   for (int from_end = 1; from_end <= most_stages; ++from_end) {
     const int all = std::max(from_end, std::min(num_stages, most_stages));
     const auto made = ScheduleFor(
@@ -270,9 +270,9 @@ absl::StatusOr<std::vector<int>> PipelinePlanner::InFlight(int most_stages,
          .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches)});
     if (!made.ok() && from_end == 1) return made.status();
     // Some schedules cannot have every number of stages.
-    out.push_back(made.ok() ? PeakInFlight(*made)[all - from_end] : out.back());
+    out.push_back(made.ok() ? MostHeld(*made)[all - from_end] : out.back());
   }
-  in_flight_[{most_stages, std::string(schedule), num_stages}] = out;
+  held_[{most_stages, std::string(schedule), num_stages}] = out;
   return out;
 }
 

@@ -85,13 +85,13 @@ class PipelinePlanner {
   // That is asked for; where any may be chosen, the first that is looked at.
   absl::StatusOr<std::string> FirstSchedule();
 
-  // By number of stages from a stage to the end: how many micro-batches it holds. Of as many
-  // stages as there are at most.
-  absl::StatusOr<std::vector<int>> InFlight(int most_stages);
+  // By number of stages from a stage to the end: what it holds. Of as many stages as there are at
+  // most.
+  absl::StatusOr<std::vector<MicroBatchesHeld>> Held(int most_stages);
   // The same by another schedule, where stages from the end hold as many as those of a pipeline of
   // so many stages.
-  absl::StatusOr<std::vector<int>> InFlight(int most_stages, std::string_view schedule,
-                                            int num_stages);
+  absl::StatusOr<std::vector<MicroBatchesHeld>> Held(int most_stages, std::string_view schedule,
+                                                     int num_stages);
 
   // How long a micro-batch and its gradient are on their way between stages; empty where that is
   // not known.
@@ -130,8 +130,8 @@ class PipelinePlanner {
   StagePlanner& stages_;
   LayerCosts layer_costs_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::vector<double> load_;                                                 // by layer
-  std::map<std::tuple<int, std::string, int>, std::vector<int>> in_flight_;  // see InFlight
+  std::vector<double> load_;                                                         // by layer
+  std::map<std::tuple<int, std::string, int>, std::vector<MicroBatchesHeld>> held_;  // see Held
 };
 
 }  // namespace minka

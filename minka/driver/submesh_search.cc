@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <ranges>
@@ -105,8 +106,8 @@ class SubmeshSearch {
   static constexpr size_t kMostCorrected = 6, kMostPlanned = 3;
   // What is estimated to need so many times the limit is not planned.
   static constexpr double kHopeless = 1.1;
-  // So many numbers of stages are assumed.
-  static constexpr int kMostStageCounts = 4;
+  // So many numbers of stages are searched apart.
+  static constexpr int kMostStageCounts = 8;
   // Estimates need not be nearer.
   static constexpr double kRoomiestStep = 1.02;
 
@@ -122,9 +123,9 @@ class SubmeshSearch {
           .name = std::string(name), .input = first().input, .corrector = first().corrector};
       if (MeshesShareCores()) other.promised_us = std::numeric_limits<double>::infinity();
       // As of the fewest stages; see FindBy.
-      absl::StatusOr<std::vector<int>> in_flight = InFlight(other.name, /*num_stages=*/2);
-      if (!in_flight.ok()) continue;
-      other.input.in_flight = *std::move(in_flight);
+      absl::StatusOr<std::vector<MicroBatchesHeld>> held = Held(other.name, /*num_stages=*/2);
+      if (!held.ok()) continue;
+      other.input.held = *std::move(held);
       other.input.splits_backward = SplitsBackward(name);
       schedules_.push_back(std::move(other));
     }
@@ -213,17 +214,14 @@ class SubmeshSearch {
     // Estimates know nothing of cores that meshes share: what they miss by says nothing of others.
     if (!MeshesShareCores())
       schedule.missed = std::max(1.0, plan.step_time_us / found.step_time_us);
-    CorrectEstimates(found, plan, schedule.input.splits_backward);
+    CorrectEstimates(found, plan);
     Note(planned->pipeline, schedule);
     if (FitsIn(plan.peak_memory_bytes) && IsTakenInsteadOfBest(schedule.name, plan.step_time_us))
       Take(*std::move(planned), schedule);
     return absl::OkStatus();
   }
 
-  // Of schedules that split backward passes, or do not, as that of the plan: what is held between
-  // the parts is in no estimate.
-  void CorrectEstimates(const FoundPipeline& found, const PipelinePlan& plan,
-                        bool splits_backward) {
+  void CorrectEstimates(const FoundPipeline& found, const PipelinePlan& plan) {
     std::vector<StageFigures> planned;
     for (const PipelineStagePlan& stage : plan.stages) {
       const double micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us;
@@ -231,7 +229,6 @@ class SubmeshSearch {
           {.times = {micro_batch_us, stage.apply_us}, .bytes = stage.plan.peak_memory_bytes});
     }
     for (ScheduleSearched& schedule : schedules_) {
-      if (schedule.input.splits_backward != splits_backward) continue;
       schedule.corrector.Correct(found.stages, planned);
       schedule.is_stale = true;
     }
@@ -315,32 +312,28 @@ class SubmeshSearch {
     schedule.is_stale = false;
   }
 
-  absl::StatusOr<std::vector<int>> InFlight(const std::string& schedule, int num_stages) {
-    return planner_.InFlight(static_cast<int>(first().input.in_flight.size()) - 1, schedule,
-                             num_stages);
+  absl::StatusOr<std::vector<MicroBatchesHeld>> Held(const std::string& schedule, int num_stages) {
+    return planner_.Held(static_cast<int>(first().input.held.size()) - 1, schedule, num_stages);
   }
 
-  // By the schedule under the limit. Where gradients of weights are put off every stage may
-  // hold as many micro-batches as the first one, which is known once stages are found: they are
-  // searched again until they are as many as was assumed.
+  // By the schedule under the limit, fastest first. Where gradients of weights are put off, how
+  // much is held grows with the number of stages: what is found as of the fewest says which numbers
+  // are worth a search of their own, and how fast these are at best.
   std::vector<FoundPipeline> FindBy(const ScheduleSearched& schedule) {
     StageSearchInput search = InputOf(schedule, limit_);
     std::vector<FoundPipeline> found = FindStages(found_.ways, search);
     if (!limit_ || !search.splits_backward) return found;
-    for (int i = 0; i < kMostStageCounts && !found.empty(); ++i) {
-      const auto in_flight = InFlight(schedule.name, static_cast<int>(found.front().stages.size()));
-      if (!in_flight.ok() || *in_flight == search.in_flight) break;
-      search.in_flight = *in_flight;
-      found = FindStages(found_.ways, search);
+    std::vector<FoundPipeline> out;
+    for (const FoundPipeline& at_best : found | std::views::take(kMostStageCounts)) {
+      if (!out.empty() && out.front().step_time_us <= at_best.step_time_us) break;
+      search.num_stages = static_cast<int>(at_best.stages.size());
+      absl::StatusOr<std::vector<MicroBatchesHeld>> held = Held(schedule.name, search.num_stages);
+      if (!held.ok()) continue;
+      search.held = *std::move(held);
+      std::ranges::move(FindStages(found_.ways, search), std::back_inserter(out));
+      std::ranges::stable_sort(out, {}, &FoundPipeline::step_time_us);
     }
-    // More stages hold more than was assumed.
-    const int held = search.InFlight(1);
-    if (held < search.num_micro_batches) {
-      std::erase_if(found, [held](const FoundPipeline& pipeline) {
-        return static_cast<int>(pipeline.stages.size()) > held;
-      });
-    }
-    return found;
+    return out;
   }
 
   static StageSearchInput InputOf(const ScheduleSearched& schedule,

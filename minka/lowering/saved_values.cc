@@ -120,6 +120,7 @@ class Saver {
     copy.part.phase = Phase::kBackward;
     const Value now = Append(std::move(copy), task).front();
     repeated_[{task, value}] = now;
+    stage_.computed_again.push_back(now.instruction);
     return now;
   }
 

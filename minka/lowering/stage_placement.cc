@@ -19,7 +19,6 @@ StagePlacement::StagePlacement(const Step& step, const StageOptions& options)
       earliest_(num_stages_, tasks_) {
   FindStages();
   FindTasks();
-  if (options.splits_backward) FindWeightGradients();
   DelayUpdates();
 }
 
@@ -201,22 +200,6 @@ ProgramTask StagePlacement::EarliestRead(InstructionId source, int stage,
   return {made.kind, waits ? made.phase + 1 : made.phase};
 }
 
-void StagePlacement::FindWeightGradients() {
-  std::vector<bool> is_awaited(entry_.instructions.size());
-  for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-    if (tasks_[id].kind == ProgramKind::kBackward && !is_awaited[id]) {
-      tasks_[id].kind = ProgramKind::kWeightGradient;
-    }
-    for (const Value operand : entry_.instructions[id].operands) {
-      const InstructionId source = operand.instruction;
-      const bool is_sent = stage_[source] != kEverywhere && stage_[source] != stage_[id];
-      if (tasks_[id].kind == ProgramKind::kBackward || (is_sent && !IsOnceOrSum(id, source))) {
-        is_awaited[source] = true;
-      }
-    }
-  }
-}
-
 void StagePlacement::DelayUpdates() {
   std::vector<std::optional<ProgramTask>> first_read(entry_.instructions.size());
   std::vector<bool> is_sent(entry_.instructions.size());
@@ -239,10 +222,6 @@ bool StagePlacement::MakesLess(InstructionId id) const {
   return std::ranges::any_of(instruction.operands, [&](Value operand) {
     return entry_.shape(operand).num_bytes() > made;
   });
-}
-
-bool StagePlacement::IsOnceOrSum(InstructionId reader, InstructionId source) const {
-  return !IsPerMicroBatch(tasks_[reader].kind) && loop_.LeavesLoop(source);
 }
 
 }  // namespace minka

@@ -65,15 +65,10 @@ class StagePlacement {
   // On a stage, of what `source` gives, by `reader`.
   ProgramTask EarliestRead(InstructionId source, int stage, InstructionId reader) const;
 
-  // Backward operations that no backward program of another stage waits for.
-  void FindWeightGradients();
-
   // What is made once per step waits for the phase that first reads it, unless it is less than what
   // it is made of: the parts of an update are not kept while stages agree on a norm.
   void DelayUpdates();
   bool MakesLess(InstructionId id) const;
-
-  bool IsOnceOrSum(InstructionId reader, InstructionId source) const;
 
   const Step& step_;
   const Computation& entry_;

@@ -262,6 +262,28 @@ void NumberPrograms(StageStep& stage) {
 
 }  // namespace
 
+std::vector<ProgramTask> SplitBackward(const StageStep& stage) {
+  const Computation& entry = stage.step.module.entry_computation();
+  const MicroLoop loop = FindMicroLoop(stage.step.module);
+  std::vector<bool> is_awaited(entry.instructions.size());
+  for (size_t i = stage.num_own_results; i < entry.results.size(); ++i) {
+    const InstructionId sent = entry.results[i].instruction;
+    is_awaited[sent] = !loop.LeavesLoop(sent);
+  }
+  std::vector<ProgramTask> tasks = stage.tasks;
+  for (InstructionId id = entry.num_instructions() - 1; id >= 0; --id) {
+    if (tasks[id].kind != ProgramKind::kBackward) continue;
+    if (!is_awaited[id]) {
+      tasks[id].kind = ProgramKind::kWeightGradient;
+      continue;
+    }
+    for (const Value operand : entry.instructions[id].operands) {
+      is_awaited[operand.instruction] = true;
+    }
+  }
+  return tasks;
+}
+
 absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& options) {
   RETURN_IF_ERROR(CheckOptions(step, options));
   const int num_stages = options.stage_of_layer.back() + 1;
@@ -286,6 +308,7 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
         stage);
   }
   for (int stage = 0; stage < num_stages; ++stage) {
+    if (options.splits_backward) staged.stages[stage].tasks = SplitBackward(staged.stages[stage]);
     staged.stages[stage] =
         SaveLess(std::move(staged.stages[stage]), ReceivedParameters(staged, stage));
     NumberPrograms(staged.stages[stage]);

@@ -19,6 +19,9 @@ struct StageStep {
   Step step;
   std::vector<ProgramTask> tasks;  // by instruction: the program that it belongs to
   int num_own_results = 0;         // of the whole step; those behind them are sent
+  // Instructions of backward programs that make what a forward program has made (saved_values.h):
+  // each program that reads one makes it for itself. Ascending.
+  std::vector<InstructionId> computed_again;
 };
 
 // Parameter or result `number` of the step of a stage.
@@ -49,6 +52,10 @@ struct StageOptions {
   // Cuts what no other stage waits for out of the backward programs.
   bool splits_backward = false;
 };
+
+// By instruction, the programs of the stage where its backward program is split: what is neither
+// sent to other stages for each micro-batch, nor read by what is, computes gradients of weights.
+std::vector<ProgramTask> SplitBackward(const StageStep& stage);
 
 // `step` as MakeMicroBatches gives it. What stands in no layer stands with what it reads, and on
 // stage 0 where several stages share that (tied weights, a global norm); sums over stages are

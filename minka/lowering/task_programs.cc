@@ -116,9 +116,9 @@ class TaskWriter {
 // What belongs to which program.
 class TaskLowering {
  public:
-  TaskLowering(const StageStep& stage, const StagePlan& plan, Departures departures,
-               const std::vector<ValueVersion>& kept)
-      : tasks_(stage.tasks),
+  TaskLowering(const StageStep& stage, const std::vector<ProgramTask>& tasks, const StagePlan& plan,
+               Departures departures, const std::vector<ValueVersion>& kept)
+      : tasks_(tasks),
         departures_(departures),
         num_own_results_(stage.num_own_results),
         kept_(kept),
@@ -296,12 +296,13 @@ class TaskLowering {
 absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, const StagePlan& plan,
                                                     Platform platform,
                                                     const std::vector<ValueVersion>& kept) {
-  return TaskLowering(stage, plan, Departures::Of(platform), kept).Run();
+  return TaskLowering(stage, stage.tasks, plan, Departures::Of(platform), kept).Run();
 }
 
-std::vector<TaskSignature> SignaturesOfTasks(const StageStep& stage, const StagePlan& plan,
-                                             Platform platform) {
-  return TaskLowering(stage, plan, Departures::Of(platform), /*kept=*/{}).Signatures();
+std::vector<TaskSignature> SignaturesOfTasks(const StageStep& stage,
+                                             const std::vector<ProgramTask>& tasks,
+                                             const StagePlan& plan, Platform platform) {
+  return TaskLowering(stage, tasks, plan, Departures::Of(platform), /*kept=*/{}).Signatures();
 }
 
 }  // namespace minka

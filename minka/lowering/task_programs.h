@@ -35,8 +35,9 @@ absl::StatusOr<std::vector<TaskProgram>> LowerTasks(const StageStep& stage, cons
                                                     Platform platform,
                                                     const std::vector<ValueVersion>& kept = {});
 
-// Of the programs that LowerTasks writes, in half its time.
-std::vector<TaskSignature> SignaturesOfTasks(const StageStep& stage, const StagePlan& plan,
-                                             Platform platform);
+// Of the programs that LowerTasks writes, in half its time, where instructions belong to `tasks`.
+std::vector<TaskSignature> SignaturesOfTasks(const StageStep& stage,
+                                             const std::vector<ProgramTask>& tasks,
+                                             const StagePlan& plan, Platform platform);
 
 }  // namespace minka

@@ -29,7 +29,7 @@ std::string StageTable(const PipelinePlan& plan, const Schedule& schedule,
                                  {"weights", Align::kRight},
                                  {"gap", Align::kRight}});
   Table table(columns);
-  const std::vector<int> in_flight = PeakInFlight(schedule);
+  const std::vector<MicroBatchesHeld> held = MostHeld(schedule);
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const PipelineStagePlan& stage = plan.stages[i];
     std::vector<std::string> cells = {fmt::to_string(i),
@@ -42,7 +42,7 @@ std::string StageTable(const PipelinePlan& plan, const Schedule& schedule,
     cells.insert(
         cells.end(),
         {FormatTime(stage.apply_us), FormatTime(stage.send_forward_us),
-         FormatTime(stage.send_backward_us), fmt::to_string(in_flight[stage.mesh_number]),
+         FormatTime(stage.send_backward_us), fmt::to_string(held[stage.mesh_number].in_flight),
          FormatBytes(stage.plan.peak_memory_bytes), FormatBytes(stage.plan.state_bytes_per_device),
          FormatBytes(weight_bytes[i]), FormatPercent(stage.plan.sharding_gap)});
     table.Add(std::move(cells));

@@ -99,7 +99,7 @@ Schedule ShortestAlike(const Schedule& schedule) {
   shape.num_micro_batches = (least / shape.num_meshes + 1) * shape.num_meshes;
   if (shape.num_micro_batches >= schedule.shape.num_micro_batches) return schedule;
   absl::StatusOr<Schedule> shorter = MakeSchedule(schedule.name, shape);
-  if (!shorter.ok() || PeakInFlight(*shorter) != PeakInFlight(schedule)) return schedule;
+  if (!shorter.ok() || MostHeld(*shorter) != MostHeld(schedule)) return schedule;
   return *std::move(shorter);
 }
 

@@ -146,17 +146,20 @@ absl::Status Verify(const Schedule& schedule) {
   return RunOrder(schedule).status();
 }
 
-std::vector<int> PeakInFlight(const Schedule& schedule) {
-  std::vector<int> peaks;
+std::vector<MicroBatchesHeld> MostHeld(const Schedule& schedule) {
+  std::vector<MicroBatchesHeld> most_held;
   for (const std::vector<Task>& tasks : schedule.tasks) {
-    int in_flight = 0, peak = 0;
+    MicroBatchesHeld now, most;
     for (const Task& task : tasks) {
-      if (task.kind == TaskKind::kForward) peak = std::max(peak, ++in_flight);
-      if (task.kind == LastReader(schedule)) --in_flight;
+      if (task.kind == TaskKind::kForward) ++now.in_flight;
+      if (task.kind != TaskKind::kWeightGradient) most = std::max(most, now);
+      if (task.kind == TaskKind::kBackward && schedule.splits_backward) ++now.put_off;
+      if (task.kind == TaskKind::kWeightGradient) --now.put_off;
+      if (task.kind == LastReader(schedule)) --now.in_flight;
     }
-    peaks.push_back(peak);
+    most_held.push_back(most);
   }
-  return peaks;
+  return most_held;
 }
 
 }  // namespace minka

@@ -75,8 +75,17 @@ absl::StatusOr<std::vector<TaskPlace>> RunOrder(const Schedule& schedule);
 // culprit.
 absl::Status Verify(const Schedule& schedule);
 
-// By mesh: of how many pairs of stage and micro-batch it keeps what the forward task saves, at
-// most: from the forward task on until the last task that reads it. Precondition: Verify.
-std::vector<int> PeakInFlight(const Schedule& schedule);
+// Of pairs of stage and micro-batch of a mesh.
+struct MicroBatchesHeld {
+  // That keep what the forward task saves, from that task on until the last one that reads it.
+  int in_flight = 0;
+  // Of these, that are behind their backward task: gradients of weights are put off.
+  int put_off = 0;
+  auto operator<=>(const MicroBatchesHeld&) const = default;
+};
+
+// By mesh, while it runs the forward or backward task at which it has the most in flight, and of
+// such tasks the most put off. Precondition: Verify.
+std::vector<MicroBatchesHeld> MostHeld(const Schedule& schedule);
 
 }  // namespace minka

@@ -100,13 +100,13 @@ TEST(PipelinePlans, SchedulesTakeAsManyClocks) {
         const Timeline timeline =
             Simulate(schedule, {.task = [](const Task&) { return 1.0; }}).value();
         EXPECT_EQ(timeline.step_time, 2 * (num_meshes + num_micro_batches - 1) + 1);
-        const std::vector<int> in_flight = PeakInFlight(schedule);
+        const std::vector<MicroBatchesHeld> held = MostHeld(schedule);
         for (int mesh = 0; mesh < num_meshes; ++mesh) {
           // A mesh has the tasks of its stage, forward, backward and update.
           for (const Task& task : schedule.tasks[mesh]) ASSERT_EQ(task.stage, mesh);
           ASSERT_EQ(schedule.tasks[mesh].size(), 2U * num_micro_batches + 1);
           if (schedule.name == "1f1b") {
-            EXPECT_LE(in_flight[mesh], num_meshes - mesh);
+            EXPECT_LE(held[mesh].in_flight, num_meshes - mesh);
           }
         }
       }

@@ -20,6 +20,13 @@
 namespace minka {
 namespace {
 
+// By mesh.
+std::vector<int> PeakInFlight(const Schedule& schedule) {
+  std::vector<int> peaks;
+  for (const MicroBatchesHeld& held : MostHeld(schedule)) peaks.push_back(held.in_flight);
+  return peaks;
+}
+
 // Plays the lists of all meshes on empty and full slots, without any values.
 class Player {
  public:

@@ -13,6 +13,8 @@
 #include "minka/models/gpt.h"
 #include "minka/models/mlp.h"
 #include "minka/models/wresnet.h"
+#include "minka/planner/inter_op/stage_estimate.h"
+#include "minka/schedule/schedule.h"
 #include "tests/pipeline/small_steps.h"
 
 namespace minka {
@@ -135,6 +137,25 @@ TEST(LowerBound, HoldsForEveryPipeline) {
       }
     }
     limit = best->plan.peak_memory_bytes * 2 / 3;
+  }
+}
+
+// What stages hold for gradients of weights that are put off is estimated, too.
+TEST(Estimates, OfMemoryComeToWhatIsPlanned) {
+  for (const char* schedule : {"1f1b", "zero-bubble-h1"}) {
+    const auto planned =
+        PlanOn(Accelerators(4), SmallGpt(), {.num_stages = 4, .schedule = schedule});
+    ASSERT_TRUE(planned.ok()) << Message(planned.status());
+    ASSERT_TRUE(planned->searched.has_value());
+    const StageEstimates estimates(planned->searched->ways.ways);
+    const std::vector<MicroBatchesHeld> held = MostHeld(planned->schedule);
+    for (size_t i = 0; i < planned->plan.stages.size(); ++i) {
+      const StagePlan& stage = planned->plan.stages[i].plan.stage;
+      const auto estimated = static_cast<double>(
+          estimates.StageOf(0, stage.layers.front(), stage.layers.back() + 1, 0, held[i]).bytes);
+      EXPECT_NEAR(estimated, planned->plan.stages[i].plan.peak_memory_bytes, 0.1 * estimated)
+          << schedule << ", stage " << i;
+    }
   }
 }
 

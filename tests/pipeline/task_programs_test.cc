@@ -236,7 +236,8 @@ TEST(SignaturesOfTasks, AreThoseOfThePrograms) {
       const StagePlan& plan = planned.plan.stages[i].plan.stage;
       const auto programs = LowerTasks(stage, plan, Platform::kCpu);
       ASSERT_TRUE(programs.ok()) << Message(programs.status());
-      const std::vector<TaskSignature> signatures = SignaturesOfTasks(stage, plan, Platform::kCpu);
+      const std::vector<TaskSignature> signatures =
+          SignaturesOfTasks(stage, stage.tasks, plan, Platform::kCpu);
       ASSERT_EQ(signatures.size(), programs->size());
       for (size_t number = 0; number < signatures.size(); ++number) {
         const TaskProgram& program = (*programs)[number];

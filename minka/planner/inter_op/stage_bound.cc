@@ -113,7 +113,7 @@ class StageBound {
   double ReliefUs(const StageWay& way, int from_end, double least_owned_bytes) const {
     if (!input_.limit_bytes) return 0;
     const auto limit = static_cast<double>(*input_.limit_bytes);
-    const double held = std::min<double>(input_.InFlight(from_end), way.charged.in_flight);
+    const double held = std::min<double>(input_.Held(from_end).in_flight, way.charged.in_flight);
     const double saved_bytes = std::max(limit - least_owned_bytes, 0.0) / std::max(held, 1.0);
     return way.charged.us_per_byte *
            (std::min(least_owned_bytes, limit) + way.charged.in_flight * saved_bytes);

@@ -61,7 +61,7 @@ TEST(LeastStepUs, TakesLayersKeptOrRecomputed) {
   for (LayerCost& layer : ways[0].kept) layer.least_us += 40;
   for (LayerCost& layer : ways[0].recomputed) layer.least_us += 8;
   const StageSearchInput input = {
-      .num_devices = 2, .num_micro_batches = 8, .limit_bytes = 4, .in_flight = {0, 1}};
+      .num_devices = 2, .num_micro_batches = 8, .limit_bytes = 4, .held = {{0}, {1}}};
   EXPECT_DOUBLE_EQ(*LeastStepUs(ways, input), 1 + 8 * 4 + 8 - 4);
   // At a price at which recomputed layers have no plan, nothing is known of them.
   ways.push_back(ways[0]);
@@ -104,7 +104,7 @@ class RandomLayers {
             .devices_per_host = 4,
             .num_micro_batches = kMicroBatches,
             .limit_bytes = kLimit,
-            .in_flight = {0, 1, 2, 3, 4}};
+            .held = {{0}, {1}, {2}, {3}, {4}}};
   }
 
   // As searches find them that end at the best plan, at each of the prices.

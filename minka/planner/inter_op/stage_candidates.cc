@@ -52,9 +52,9 @@ class CandidateLister {
   StageCandidate Candidate(int way, LayerRun layers, int num_recomputed) const {
     const auto behind = [&](int num_stages) {
       return estimates_.StageOf(way, layers.begin, layers.end, num_recomputed,
-                                input_.InFlight(num_stages + 1));
+                                input_.Held(num_stages + 1));
     };
-    const int most_behind = static_cast<int>(input_.in_flight.size()) - 2;
+    const int most_behind = static_cast<int>(input_.held.size()) - 2;
     StageCandidate out{.stage = behind(0)};
     // Whoever has more stages behind it holds no fewer micro-batches.
     while (out.most_stages_behind < most_behind && Fits(behind(out.most_stages_behind + 1)))

@@ -29,7 +29,7 @@ StageSearchInput Input() {
           .devices_per_host = 4,
           .num_micro_batches = 8,
           .limit_bytes = 20,
-          .in_flight = {0, 1, 2, 3, 4}};
+          .held = {{0}, {1}, {2}, {3}, {4}}};
 }
 
 std::vector<CandidateState> StatesOf(const CandidateRun& run) {

@@ -21,8 +21,8 @@ TEST(StageCorrector, TimesStandForAllStagesOfSuchLayers) {
   const std::vector<StageWay> ways = {Way(1)};
   StageCorrector corrector(ways, {});
   const StageEstimates estimates(ways);
-  const std::vector<FoundStage> found = {estimates.StageOf(0, 0, 2, 0, 1),
-                                         estimates.StageOf(0, 2, 4, 0, 1)};
+  const std::vector<FoundStage> found = {estimates.StageOf(0, 0, 2, 0, {1}),
+                                         estimates.StageOf(0, 2, 4, 0, {1})};
   // The second one is as estimated, nearly.
   corrector.Correct(found, std::vector<StageFigures>{{{5, 7}, 20}, {{5.01, 7}, 20}});
   const auto& times = corrector.corrections().times;
@@ -37,13 +37,13 @@ TEST(StageCorrector, WhatIsNotKnownOfAWayIsTakenFromTheLikest) {
   StageCorrector corrector(ways, {0.5, 8, 0.5, 8, 0.5});
   EXPECT_TRUE(corrector.corrections().more_bytes.empty());
   const StageEstimates estimates(ways);
-  const std::vector<FoundStage> found = {estimates.StageOf(0, 0, 2, 0, 1),
-                                         estimates.StageOf(2, 2, 4, 0, 1)};
+  const std::vector<FoundStage> found = {estimates.StageOf(0, 0, 2, 0, {1}),
+                                         estimates.StageOf(2, 2, 4, 0, {1})};
   corrector.Correct(found, std::vector<StageFigures>{{{4, 0}, 23}, {{5, 0}, 25}});
   // At another price the most of all; of as many devices as that; of that itself.
   EXPECT_THAT(corrector.corrections().more_bytes, ElementsAre(3, 5, 5, 5, 5));
   // What was corrected counts once, and never less than before.
-  std::vector<FoundStage> again = {estimates.StageOf(0, 0, 2, 0, 1)};
+  std::vector<FoundStage> again = {estimates.StageOf(0, 0, 2, 0, {1})};
   again[0].bytes += 3;
   corrector.Correct(again, std::vector<StageFigures>{{{4, 0}, 22}});
   EXPECT_EQ(corrector.corrections().more_bytes[0], 3);

@@ -12,6 +12,8 @@ LayerCost Together(const LayerCost& one, const LayerCost& other) {
           .static_bytes = one.static_bytes + other.static_bytes,
           .owned_bytes = one.owned_bytes + other.owned_bytes,
           .saved_bytes = one.saved_bytes + other.saved_bytes,
+          .put_off_bytes = one.put_off_bytes + other.put_off_bytes,
+          .handed_on_bytes = one.handed_on_bytes + other.handed_on_bytes,
           .update_bytes = one.update_bytes + other.update_bytes,
           .transient_bytes = std::max(one.transient_bytes, other.transient_bytes)};
 }
@@ -54,6 +56,8 @@ LayerCost StageEstimates::Prefixes::Sum(int begin, int end) const {
           .static_bytes = high.static_bytes - low.static_bytes,
           .owned_bytes = high.owned_bytes - low.owned_bytes,
           .saved_bytes = high.saved_bytes - low.saved_bytes,
+          .put_off_bytes = high.put_off_bytes - low.put_off_bytes,
+          .handed_on_bytes = high.handed_on_bytes - low.handed_on_bytes,
           .update_bytes = high.update_bytes - low.update_bytes,
           .transient_bytes = begin < end ? most_transient_[begin][end - begin - 1] : 0};
 }
@@ -66,16 +70,20 @@ StageEstimates::StageEstimates(const std::vector<StageWay>& ways) {
 }
 
 FoundStage StageEstimates::StageOf(int way, int begin, int end, int num_recomputed,
-                                   int in_flight) const {
+                                   MicroBatchesHeld held) const {
   const int middle = begin + num_recomputed;
   LayerCost cost = kept_[way].Sum(middle, end);
   if (num_recomputed > 0) cost = Together(cost, recomputed_[way].Sum(begin, middle));
+  int64_t of_micro_batches =
+      (held.in_flight - held.put_off) * cost.saved_bytes + held.put_off * cost.put_off_bytes;
+  // The backward pass of the next one that is put off ends.
+  if (held.put_off > 0) of_micro_batches += cost.handed_on_bytes;
   return {.begin_layer = begin,
           .end_layer = end,
           .way = way,
           .num_recomputed = num_recomputed,
           .cost = cost,
-          .bytes = cost.static_bytes + std::max(in_flight * cost.saved_bytes, cost.update_bytes) +
+          .bytes = cost.static_bytes + std::max(of_micro_batches, cost.update_bytes) +
                    cost.transient_bytes};
 }
 

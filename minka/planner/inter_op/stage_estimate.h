@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "minka/planner/intra_op/intra_op.h"
+#include "minka/schedule/schedule.h"
 
 namespace minka {
 
@@ -17,6 +18,8 @@ struct LayerCost {
   int64_t static_bytes = 0;     // all the time: state, sums over micro-batches
   int64_t owned_bytes = 0;      // of these, what no other layer counts: state and sums alone
   int64_t saved_bytes = 0;      // of each micro-batch between its forward and its backward pass
+  int64_t put_off_bytes = 0;    // of each whose gradients of weights are put off, instead
+  int64_t handed_on_bytes = 0;  // of these, what its backward pass makes for them
   int64_t update_bytes = 0;     // while it is updated, when no micro-batch is there
   int64_t transient_bytes = 0;  // at most, beside these
   // Of one layer: the objective of none of its plans is less of a step, together with what its
@@ -51,7 +54,7 @@ class StageEstimates {
   explicit StageEstimates(const std::vector<StageWay>& ways);
 
   // Of layers begin to end, the first of them recomputed, that hold so many micro-batches at once.
-  FoundStage StageOf(int way, int begin, int end, int num_recomputed, int in_flight) const;
+  FoundStage StageOf(int way, int begin, int end, int num_recomputed, MicroBatchesHeld held) const;
   bool MayRecompute(int way) const { return !recomputed_[way].empty(); }
 
  private:

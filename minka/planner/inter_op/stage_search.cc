@@ -37,10 +37,12 @@ class StageSearch {
         num_blocks_(options.num_devices / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
                                             : std::min(num_layers_, num_blocks_)),
-        times_(options.num_micro_batches, Held(options, most_stages_), options.splits_backward),
+        times_(options.num_micro_batches, BetweenPasses(options, most_stages_),
+               options.splits_backward),
         first_equal_(FirstEqualLayers(ways)) {
     for (int layer = 0; layer < num_layers_; ++layer) may_begin_.push_back(options.MayBegin(layer));
     may_begin_.push_back(true);  // behind the last one
+    NumberHeld();
     GroupWays();
     FindRuns();
     FindSendTimes();
@@ -86,13 +88,26 @@ class StageSearch {
     StageTimes times;
   };
 
-  // By number from the end. What is held for gradients of weights alone is no longer in flight: of
-  // others there are as many as by 1f1b.
-  static std::vector<int> Held(const StageSearchInput& options, int most_stages) {
-    std::vector<int> held;
+  // By number from the end. What is held for gradients of weights alone is not between its passes:
+  // of others there are as many as by 1f1b.
+  static std::vector<int> BetweenPasses(const StageSearchInput& options, int most_stages) {
+    std::vector<int> between;
     for (int from_end = 0; from_end <= most_stages; ++from_end)
-      held.push_back(options.splits_backward ? from_end : options.InFlight(from_end));
-    return held;
+      between.push_back(options.splits_backward ? from_end : options.Held(from_end).in_flight);
+    return between;
+  }
+
+  // Stages that hold as many are searched once.
+  void NumberHeld() {
+    std::vector<MicroBatchesHeld> rows;
+    for (int from_end = 0; from_end <= most_stages_; ++from_end) {
+      // Without a limit it does not matter what is held.
+      const MicroBatchesHeld held =
+          options_.limit_bytes ? options_.Held(from_end) : MicroBatchesHeld();
+      const auto known = std::ranges::find(rows, held);
+      row_of_held_.push_back(static_cast<int>(known - rows.begin()));
+      if (known == rows.end()) rows.push_back(held);
+    }
   }
 
   int FewestStages() const { return options_.num_stages > 0 ? options_.num_stages : 2; }
@@ -168,9 +183,9 @@ class StageSearch {
   }
 
   // As estimated, corrected by what was planned.
-  FoundStage StageOf(int way, int begin, int end, int num_recomputed, int in_flight) const {
+  FoundStage StageOf(int way, int begin, int end, int num_recomputed, MicroBatchesHeld held) const {
     const StageCorrections& corrections = options_.corrections;
-    FoundStage stage = estimates_.StageOf(way, begin, end, num_recomputed, in_flight);
+    FoundStage stage = estimates_.StageOf(way, begin, end, num_recomputed, held);
     if (!corrections.more_bytes.empty()) stage.bytes += corrections.more_bytes[way];
     if (corrections.times.empty()) return stage;
     const auto planned = corrections.times.find(
@@ -182,24 +197,24 @@ class StageSearch {
   }
 
   // With as little recomputed as fits; nothing where that is too much.
-  std::optional<FoundStage> LeastRecomputed(int way, int begin, int end, int in_flight) const {
-    const FoundStage plain = StageOf(way, begin, end, 0, in_flight);
+  std::optional<FoundStage> LeastRecomputed(int way, int begin, int end,
+                                            MicroBatchesHeld held) const {
+    const FoundStage plain = StageOf(way, begin, end, 0, held);
     if (Fits(plain)) return plain;
     int too_few = 0, enough = end - begin;
-    if (!estimates_.MayRecompute(way) || !Fits(StageOf(way, begin, end, enough, in_flight))) {
+    if (!estimates_.MayRecompute(way) || !Fits(StageOf(way, begin, end, enough, held))) {
       return std::nullopt;
     }
     while (enough - too_few > 1) {
       const int middle = (too_few + enough) / 2;
-      (Fits(StageOf(way, begin, end, middle, in_flight)) ? enough : too_few) = middle;
+      (Fits(StageOf(way, begin, end, middle, held)) ? enough : too_few) = middle;
     }
-    return StageOf(way, begin, end, enough, in_flight);
+    return StageOf(way, begin, end, enough, held);
   }
 
   const Choice& Fastest(int size, int begin, int end, int from_end) {
-    const int in_flight = options_.InFlight(from_end);
-    // Without a limit it does not matter how many are in flight.
-    const int row = options_.limit_bytes ? in_flight : 0;
+    const MicroBatchesHeld held = options_.Held(from_end);
+    const int row = row_of_held_[from_end];
     std::vector<std::vector<Choice>>& rows = choices_[size];
     if (static_cast<int>(rows.size()) <= row) rows.resize(row + 1);
     if (rows[row].empty()) rows[row].resize(num_layers_ * (num_layers_ + 1));
@@ -211,7 +226,7 @@ class StageSearch {
     choice.is_known = true;
     double least = kUnreached;
     for (const int way : of_size_[size]) {
-      const std::optional<FoundStage> stage = LeastRecomputed(way, begin, end, in_flight);
+      const std::optional<FoundStage> stage = LeastRecomputed(way, begin, end, held);
       if (!stage || options_.BusyUs(*stage) >= least) continue;
       least = options_.BusyUs(*stage);
       choice = {.is_known = true,
@@ -226,7 +241,8 @@ class StageSearch {
 
   // No pipeline has less in its largest stage: not its dearest layer, nor the mean over devices.
   double LeastBound() const {
-    const int most_held = std::min(options_.InFlight(most_stages_), options_.num_micro_batches);
+    const int most_held =
+        std::min(options_.Held(most_stages_).in_flight, options_.num_micro_batches);
     double dearest = 0, all = 0;
     for (int layer = 0; layer < num_layers_; ++layer) {
       double least = kUnreached, least_share = kUnreached;
@@ -378,7 +394,7 @@ class StageSearch {
       const Entry entry = At(from_end, begin, block);
       const Choice& stage = Fastest(entry.size, begin, entry.end_layer, from_end);
       out.stages.push_back(StageOf(stage.way, begin, entry.end_layer, stage.num_recomputed,
-                                   options_.InFlight(from_end)));
+                                   options_.Held(from_end)));
       of_step.push_back({stage.times, entry.send_us});
       begin = entry.end_layer;
       block += sizes_[entry.size] / block_;
@@ -398,7 +414,8 @@ class StageSearch {
   std::vector<char> may_begin_;            // by layer
   std::vector<int> sizes_;                 // of meshes, in devices
   std::vector<std::vector<int>> of_size_;  // ways
-  std::vector<std::vector<std::vector<Choice>>> choices_;  // by size, in flight, layers
+  std::vector<std::vector<std::vector<Choice>>> choices_;  // by size, row_of_held_, layers
+  std::vector<int> row_of_held_;                           // by number from the end
   std::vector<double> send_us_;  // by layer behind, sizes before and behind, whether hosts differ
   // By number of layers in front: what they take of all devices together at least, and to be passed
   // one after the other.

@@ -34,9 +34,9 @@ struct StageSearchInput {
   int num_stages = 0;                  // 0: any number from 2 on
   // Layers at which a stage begins, ascending from 0 on. Empty: any.
   std::vector<int> stage_begins;
-  // How many micro-batches the n-th stage from the end holds at once, from n = 1 on; the last one
-  // holds for all before it. Empty: n, as by 1f1b.
-  std::vector<int> in_flight;
+  // What the n-th stage from the end holds at once, from n = 1 on; the last one holds for all
+  // before it. Empty: n micro-batches, as by 1f1b.
+  std::vector<MicroBatchesHeld> held;
   // How long a micro-batch and its gradient are on their way. Empty: no time at all.
   std::function<double(const StageBorder& border)> send_us;
   // Stages compute gradients of weights while they would wait, as by zero-bubble-h1, and all end at
@@ -47,9 +47,9 @@ struct StageSearchInput {
   bool meshes_share_cores = false;
   StageCorrections corrections;
 
-  int InFlight(int from_end) const {
-    if (in_flight.empty()) return from_end;
-    return in_flight[std::min(from_end, static_cast<int>(in_flight.size()) - 1)];
+  MicroBatchesHeld Held(int from_end) const {
+    if (held.empty()) return {.in_flight = from_end};
+    return held[std::min(from_end, static_cast<int>(held.size()) - 1)];
   }
   // May a stage begin at the layer?
   bool MayBegin(int layer) const {

@@ -70,7 +70,7 @@ TEST(FindStages, StagesInFrontRecomputeMore) {
                                                               .devices_per_host = 3,
                                                               .num_micro_batches = 16,
                                                               .limit_bytes = 60,
-                                                              .in_flight = {0, 1, 2, 3}});
+                                                              .held = {{0}, {1}, {2}, {3}}});
   ASSERT_EQ(found.size(), 1U);
   std::vector<int> recomputed;
   for (const FoundStage& stage : found[0].stages) recomputed.push_back(stage.num_recomputed);
@@ -192,7 +192,7 @@ double LeastOfAllUs(const std::vector<StageWay>& ways, std::string_view schedule
       if (size > device) continue;
       for (int begin = 0; begin < end; ++begin) {
         for (int recomputed = 0; recomputed <= end - begin; ++recomputed) {
-          const int held = input.InFlight(static_cast<int>(stages.size()) + 1);
+          const MicroBatchesHeld held = input.Held(static_cast<int>(stages.size()) + 1);
           stages.push_back(estimates.StageOf(way, begin, end, recomputed, held));
           if (stages.back().bytes <= *input.limit_bytes) extend(begin, device - size);
           stages.pop_back();
@@ -217,12 +217,14 @@ TEST(FindStages, FindsAndEstimatesWhatIsFastestInSimulations) {
       StageWay way{.num_devices = size};
       for (int layer = 0; layer < num_layers; ++layer) {
         const auto forward_us = static_cast<double>(draw(100, 600)) / size;
-        const LayerCost kept = {.forward_us = forward_us,
-                                .micro_batch_us = 3 * forward_us,
-                                .step_us = static_cast<double>(draw(0, 600)),
-                                .static_bytes = draw(0, 40) / size,
-                                .saved_bytes = draw(10, 30) / size,
-                                .transient_bytes = draw(0, 20)};
+        LayerCost kept = {.forward_us = forward_us,
+                          .micro_batch_us = 3 * forward_us,
+                          .step_us = static_cast<double>(draw(0, 600)),
+                          .static_bytes = draw(0, 40) / size,
+                          .saved_bytes = draw(10, 30) / size,
+                          .transient_bytes = draw(0, 20)};
+        kept.put_off_bytes = kept.saved_bytes * (round % 2 == 0 ? 3 : 1) / 2;
+        kept.handed_on_bytes = kept.put_off_bytes / 2;
         way.kept.push_back(kept);
         LayerCost recomputed = kept;
         recomputed.micro_batch_us *= 1.3;
@@ -238,13 +240,13 @@ TEST(FindStages, FindsAndEstimatesWhatIsFastestInSimulations) {
                               .devices_per_host = 4,
                               .num_micro_batches = num_micro_batches,
                               .limit_bytes = draw(60, 200),
-                              .in_flight = {0},
+                              .held = {{0}},
                               .splits_backward = schedule == "zero-bubble-h1"};
     for (int from_end = 1; from_end <= 4; ++from_end) {
       // What is put off may be held by every stage as long as by the first one.
       const int stages = input.splits_backward ? 4 : from_end;
       const Schedule made = *MakeSchedule(schedule, {stages, num_micro_batches});
-      input.in_flight.push_back(PeakInFlight(made)[stages - from_end]);
+      input.held.push_back(MostHeld(made)[stages - from_end]);
     }
     const double most_us = draw(0, 300);
     input.send_us = [most_us](const StageBorder& border) {
