@@ -28,7 +28,7 @@ import time
 
 # jaxlib runs collectives in a pool of as many threads as cores, or as this says; with fewer threads than collectives in
 # flight on all devices together it waits for itself until it aborts. Read when jaxlib is loaded.
-os.environ.setdefault("NPROC", "32")
+os.environ["NPROC"] = "32"
 # With donated arguments, all-reduces that jaxlib 0.8.1 has combined give results that vary from run to run. The flax steps keep them: users
 # who say nothing get them, and they are faster.
 if sys.argv[1:2] != ["flax"]:
