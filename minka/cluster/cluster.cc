@@ -24,13 +24,13 @@ constexpr double kGiga = 1e3;  // 1 GB/s or 1 GFLOP/s per us, in bytes or flops
 
 // Dense peaks with tensor cores (TF32 for f32 where there is one), memory and its bandwidth as the
 // vendor states them, but for memory that a driver keeps (H200 and B200: what it reports as there).
-DeviceKind V100() {
-  return {.name = "v100-16gb",
+DeviceKind V100(int64_t gibibytes) {
+  return {.name = fmt::format("v100-{}gb", gibibytes),
           .peak_flops_per_us = 15.7e3 * kGiga,
           .peak_half_flops_per_us = 125e3 * kGiga,
           .has_bf16 = false,
           .memory_bytes_per_us = 900 * kGiga,
-          .memory_bytes = int64_t{16} << 30,
+          .memory_bytes = gibibytes << 30,
           .launch_us = 5};
 }
 DeviceKind A100(int64_t gibibytes) {
@@ -86,7 +86,7 @@ DeviceKind Rtx4090() {
 
 // By a part of the name that the driver has for it, the first that fits.
 std::optional<DeviceKind> GpuCalled(std::string_view name) {
-  const std::pair<std::string_view, DeviceKind> known[] = {{"V100", V100()},
+  const std::pair<std::string_view, DeviceKind> known[] = {{"V100", V100(16)},
                                                            {"A100-SXM4-40GB", A100(40)},
                                                            {"A100-PCIE-40GB", A100(40)},
                                                            {"A100", A100(80)},
@@ -110,6 +110,27 @@ DeviceKind Tpu(std::string_view name, double peak_teraflops, double gigabytes_pe
           .memory_bytes_per_us = gigabytes_per_second * kGiga,
           .memory_bytes = gibibytes << 30,
           .launch_us = 1};
+}
+
+// Eight V100s in two quads: a device has six NVLinks, one or two to each other one of its quad and
+// to one of the other quad; the rest it reaches through the host. Counted by NCCL's description of
+// the topology (github.com/NVIDIA/nccl/issues/671) and by "Figure 3. Link topology of p3.16xlarge"
+// of MXNet's wiki; the preset of that name still has equal links.
+std::vector<std::vector<double>> PairsOfTwoQuads(double link_bytes_per_us,
+                                                 double host_bytes_per_us) {
+  constexpr int kLinks[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0},
+                                {1, 2, 0, 2, 0, 0, 1, 0}, {2, 1, 2, 0, 0, 0, 0, 1},
+                                {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1},
+                                {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};
+  std::vector<std::vector<double>> pairs;
+  for (int from = 0; from < 8; ++from) {
+    std::vector<double>& row = pairs.emplace_back();
+    for (int to = 0; to < 8; ++to) {
+      const int links = kLinks[from][to];
+      row.push_back(from == to ? 0 : links > 0 ? links * link_bytes_per_us : host_bytes_per_us);
+    }
+  }
+  return pairs;
 }
 
 // Links per direction and device, about nine tenths of what the vendor states: NVLink 2 to 5 with
@@ -141,15 +162,18 @@ std::vector<Cluster> Presets() {
                    .intra_host = {1, gigabytes_per_second * kGiga},
                    .inter_host = {50, 50.0 / 8 * kGiga}};
   };
+  Cluster dgx_1v = eight("dgx-1v", V100(32), {5, 130 * kGiga}, 5, 100, 400);
+  dgx_1v.pair_bytes_per_us = PairsOfTwoQuads(130 * kGiga / 6, 10 * kGiga);
   const Torus in_three = {.sizes = {2, 2, 1}, .wraps_at = 4};
   const Torus in_two = {.sizes = {2, 4}, .wraps_at = 16};
   return {
-      eight("p3.16xlarge", V100(), {5, 130 * kGiga}, 30, 25, 25),
+      eight("p3.16xlarge", V100(16), {5, 130 * kGiga}, 30, 25, 25),
       eight("p4d.24xlarge", A100(40), {5, 270 * kGiga}, 20, 100, 400),
       eight("p4de.24xlarge", A100(80), {5, 270 * kGiga}, 20, 100, 400),
       eight("p5.48xlarge", H100(), {4, 400 * kGiga}, 15, 400, 3200),
       eight("p5en.48xlarge", H200(), {4, 400 * kGiga}, 15, 400, 3200),
       eight("p6-b200.48xlarge", B200(), {4, 800 * kGiga}, 15, 400, 3200),
+      std::move(dgx_1v),
       eight("dgx-h100", H100(), {4, 400 * kGiga}, 5, 400, 3200),
       eight("dgx-h200", H200(), {4, 400 * kGiga}, 5, 400, 3200),
       eight("dgx-b200", B200(), {4, 800 * kGiga}, 5, 400, 3200),
@@ -216,6 +240,29 @@ absl::Status CheckTorus(const Cluster& cluster) {
                          fmt::join(cluster.torus.sizes, " x "), product, cluster.devices_per_host);
 }
 
+absl::Status CheckPairs(const Cluster& cluster) {
+  const std::vector<std::vector<double>>& pairs = cluster.pair_bytes_per_us;
+  if (pairs.empty()) return absl::OkStatus();
+  const auto num_devices = static_cast<size_t>(cluster.devices_per_host);
+  const auto has_all = [&](const auto& row) { return row.size() == num_devices; };
+  if (pairs.size() != num_devices || !std::ranges::all_of(pairs, has_all)) {
+    return InvalidArgument("cluster: pair_bytes_per_us does not have {0} rows of {0} devices",
+                           num_devices);
+  }
+  if (!cluster.torus.sizes.empty()) {
+    return InvalidArgument("cluster: the devices of a torus have no pair_bytes_per_us");
+  }
+  for (size_t from = 0; from < num_devices; ++from) {
+    for (size_t to = 0; to < from; ++to) {
+      if (pairs[from][to] > 0 && pairs[from][to] == pairs[to][from]) continue;
+      return InvalidArgument(
+          "cluster: pair_bytes_per_us[{0}][{1}] is {2} and [{1}][{0}] {3}, not the same above 0",
+          from, to, pairs[from][to], pairs[to][from]);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCluster(const Cluster& cluster) {
   if (cluster.num_hosts < 1 || cluster.devices_per_host < 1) {
     return InvalidArgument(
@@ -234,6 +281,7 @@ absl::Status CheckCluster(const Cluster& cluster) {
     return InvalidArgument(
         "cluster: every rate (peak_flops_per_us, memory_bytes_per_us, bytes_per_us) must be "
         "positive, host_network_bytes_per_us 0 (no limit of its own) or more");
+  RETURN_IF_ERROR(CheckPairs(cluster));
   return CheckTorus(cluster);
 }
 
@@ -260,6 +308,20 @@ absl::Status SetTorus(std::string_view text, std::string_view sizes, Cluster& pr
 }
 
 }  // namespace
+
+Cluster Cluster::FirstDevices(int num_devices) const {
+  Cluster first = *this;
+  if (num_devices > devices_per_host) {
+    first.num_hosts = num_devices / devices_per_host;
+    return first;
+  }
+  first.num_hosts = 1;
+  first.devices_per_host = num_devices;
+  if (pair_bytes_per_us.empty()) return first;
+  first.pair_bytes_per_us.resize(num_devices);
+  for (std::vector<double>& row : first.pair_bytes_per_us) row.resize(num_devices);
+  return first;
+}
 
 // Nominal figures of one desktop core or two; `minka profile` measures real ones.
 Cluster Cluster::Local(int num_devices) {
@@ -322,7 +384,9 @@ absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {
       return InvalidArgument("cluster \"{}\": a host of {} has {} devices, not {}", text, name,
                              preset->devices_per_host, devices);
     }
-    preset->devices_per_host = devices;
+    const int num_hosts = preset->num_hosts;
+    *preset = preset->FirstDevices(devices);
+    preset->num_hosts = num_hosts;
   }
   RETURN_IF_ERROR(CheckCluster(*preset));
   return *preset;
@@ -345,6 +409,7 @@ std::string Cluster::ToJson() const {
                {"intra_host", ToJsonObject(intra_host)},
                {"inter_host", ToJsonObject(inter_host)},
                {"host_network_bytes_per_us", host_network_bytes_per_us}};
+  if (!pair_bytes_per_us.empty()) json["pair_bytes_per_us"] = pair_bytes_per_us;
   if (!torus.sizes.empty()) json["torus"] = {{"sizes", torus.sizes}, {"wraps_at", torus.wraps_at}};
   return json.dump(1) + "\n";
 }
@@ -368,6 +433,7 @@ absl::StatusOr<Cluster> Cluster::FromJson(std::string_view text) {
                    .launch_us = device.value("launch_us", 1.0)},
         .shared_compute_pool = json.value("shared_compute_pool", false),
         .intra_host = LinkFromJson(json.at("intra_host")),
+        .pair_bytes_per_us = json.value("pair_bytes_per_us", std::vector<std::vector<double>>()),
         .inter_host = LinkFromJson(json.at("inter_host")),
         .host_network_bytes_per_us = json.value("host_network_bytes_per_us", 0.0)};
     if (const auto torus = json.find("torus"); torus != json.end()) {

@@ -54,15 +54,29 @@ struct Cluster {
   // each other alike.
   Torus torus;
   Link intra_host;
+  // Where two devices of a host have fewer links than a device has to all: bytes per us from one to
+  // the other, per direction, by their places in the host; intra_host is what a device sends to all
+  // at most. Symmetric; empty: all reach each other alike.
+  std::vector<std::vector<double>> pair_bytes_per_us;
   Link inter_host;
   // Of all devices of a host together to others, per direction; 0: what inter_host says for each.
   double host_network_bytes_per_us = 0;
 
   int num_devices() const { return num_hosts * devices_per_host; }
+  // What one device sends to another of its host, by their numbers.
+  double BytesPerUsBetween(int64_t from, int64_t to) const {
+    if (pair_bytes_per_us.empty() || from == to) return intra_host.bytes_per_us;
+    return pair_bytes_per_us[from % devices_per_host][to % devices_per_host];
+  }
   // Do links alike join any two devices?
-  bool has_equal_links() const { return num_hosts == 1 && torus.sizes.empty(); }
+  bool has_equal_links() const {
+    return num_hosts == 1 && torus.sizes.empty() && pair_bytes_per_us.empty();
+  }
   // Whose compiler programs for it go through.
   Platform platform() const { return device.name == kCpuDevice ? Platform::kCpu : Platform::kCuda; }
+
+  // The first devices of its first host, or so many whole hosts. Precondition: they are.
+  Cluster FirstDevices(int num_devices) const;
 
   // Virtual devices on this machine's cores, uncalibrated (cost/calibration.h gives measured
   // figures). At most 64.

@@ -16,7 +16,8 @@ TEST(Cluster, PresetsRoundTripThroughJson) {
 TEST(Cluster, UnknownPresetNamesTheKnown) {
   EXPECT_EQ(Message(Cluster::Preset("p3.8xlarge:2").status()),
             "unknown cluster \"p3.8xlarge:2\", did you mean p3.16xlarge? known: p3.16xlarge, "
-            "p4d.24xlarge, p4de.24xlarge, p5.48xlarge, p5en.48xlarge, p6-b200.48xlarge, dgx-h100, "
+            "p4d.24xlarge, p4de.24xlarge, p5.48xlarge, p5en.48xlarge, p6-b200.48xlarge, dgx-1v, "
+            "dgx-h100, "
             "dgx-h200, dgx-b200, 1080ti, 4090, tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e; with "
             "\":HOSTS\" for several hosts, \":HOSTSxDEVICES\" for some devices of each, \":2x4\" "
             "and the like for the sizes of a torus; or a JSON file");
@@ -36,6 +37,43 @@ TEST(Cluster, PartsOfHosts) {
             "cluster \"4090:1x\": \"\" is no number of devices of a host");
   EXPECT_EQ(Message(Cluster::Preset("4090:1x-2").status()),
             "cluster \"4090:1x-2\": \"-2\" is no number of devices of a host");
+}
+
+TEST(Cluster, PairsOfDevicesMayHaveFewerLinks) {
+  const Cluster cluster = *Cluster::Preset("dgx-1v:2");
+  EXPECT_FALSE(cluster.has_equal_links());
+  const double one_link = cluster.intra_host.bytes_per_us / 6;
+  EXPECT_EQ(cluster.BytesPerUsBetween(0, 1), one_link);
+  EXPECT_EQ(cluster.BytesPerUsBetween(11, 8), 2 * one_link);  // 3 and 0 of the second host
+  EXPECT_LT(cluster.BytesPerUsBetween(0, 7), one_link);       // through the host
+  for (int from = 0; from < 8; ++from) {
+    double linked = 0;
+    for (int to = 0; to < 8; ++to) {
+      const double rate = from == to ? 0 : cluster.BytesPerUsBetween(from, to);
+      linked += rate < one_link ? 0 : rate;
+    }
+    EXPECT_DOUBLE_EQ(linked, cluster.intra_host.bytes_per_us) << from;
+  }
+  EXPECT_EQ(Cluster::FromJson(cluster.ToJson())->pair_bytes_per_us, cluster.pair_bytes_per_us);
+  EXPECT_EQ(Cluster::Preset("dgx-1v:2x4")->pair_bytes_per_us.back().size(), 4U);
+}
+
+TEST(Cluster, PairsThatContradictAreRefused) {
+  const auto message = [](std::vector<std::vector<double>> pairs) {
+    Cluster cluster = Cluster::Local(2);
+    cluster.pair_bytes_per_us = std::move(pairs);
+    return Message(Cluster::FromJson(cluster.ToJson()).status());
+  };
+  EXPECT_EQ(message({{0, 5}, {5, 0}}), "");
+  EXPECT_EQ(message({{0, 5}}), "cluster: pair_bytes_per_us does not have 2 rows of 2 devices");
+  EXPECT_EQ(message({{0, 5}, {4, 0}}),
+            "cluster: pair_bytes_per_us[1][0] is 4 and [0][1] 5, not the same above 0");
+  EXPECT_EQ(message({{0, -5}, {-5, 0}}),
+            "cluster: pair_bytes_per_us[1][0] is -5 and [0][1] -5, not the same above 0");
+  Cluster torus = *Cluster::Preset("tpu-v5e");
+  torus.pair_bytes_per_us.assign(8, std::vector<double>(8, 1));
+  EXPECT_EQ(Message(Cluster::FromJson(torus.ToJson()).status()),
+            "cluster: the devices of a torus have no pair_bytes_per_us");
 }
 
 TEST(Cluster, ToriHaveTheSizesSaid) {

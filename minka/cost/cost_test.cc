@@ -219,6 +219,27 @@ TEST(HostLinks, DevicesThatLeaveAHostShareItsNetwork) {
   EXPECT_NEAR(between_hosts("x=2,y=8") / (0.5e9 / 3125 * 8), 1, 0.01);
 }
 
+// Eight devices use all six links of each, a quad four, and of pairs the slowest has one.
+TEST(HostLinks, GroupsGoAsFastAsTheLinksBetweenThem) {
+  const auto rate = [](const char* cluster, const char* mesh_text, int axis) {
+    const Mesh mesh = MeshOf(mesh_text);
+    const HostLinks links(*Cluster::Preset(cluster), mesh);
+    const auto n = static_cast<double>(mesh.size(axis));
+    const double us = links.CollectiveUs(ReshardKind::kAllGather, 1e9, AxisSet::Of(axis)) -
+                      links.CollectiveUs(ReshardKind::kAllGather, 0, AxisSet::Of(axis));
+    return (n - 1) / n * 1e9 / us;
+  };
+  const double link = 130e3 / 6;
+  EXPECT_NEAR(rate("dgx-1v", "8", 0), 6 * link, 1);
+  EXPECT_NEAR(rate("dgx-1v", "4", 0), 4 * link, 1);
+  EXPECT_NEAR(rate("dgx-1v", "2", 0), link, 1);
+  // Neighbours have a link or two, 4 apart one or two, every second one two to two others.
+  EXPECT_NEAR(rate("dgx-1v", "x=2,y=4", 1), 4 * link, 1);
+  EXPECT_NEAR(rate("dgx-1v", "x=2,y=4", 0), link, 1);
+  EXPECT_NEAR(rate("dgx-1v", "x=4,y=2", 0), 2 * link, 1e4);
+  EXPECT_NEAR(rate("p3.16xlarge", "2", 0), 6 * link, 1);
+}
+
 TEST(HostLinks, UnevenGroupsPayTheSlowLinkThroughout) {
   const Cluster cluster = *Cluster::Preset("p3.16xlarge:2");
   const Mesh mesh = MeshOf("12");

@@ -27,7 +27,9 @@ CrossMeshLoad::CrossMeshLoad(const Cluster& cluster, const Mesh& from, int64_t f
       to_{.mesh = to, .hosts = HostsOf(cluster, to, to_first_device)},
       sent_(from_.hosts.size()),
       relayed_(to_.hosts.size()),
-      received_(to_.hosts.size()) {
+      received_(to_.hosts.size()),
+      from_first_device_(from_first_device),
+      to_first_device_(to_first_device) {
   options_.sent_bytes.resize(sent_.size());
   options_.min_relay_bytes = BytesOfLatency(cluster.inter_host);
   // Devices of a CPU have their process's memory in common: nothing is gained by cutting.
@@ -62,11 +64,22 @@ void CrossMeshLoad::Carry(const TileTransfer& transfer, double bytes) {
   if (from_host != to_host) {
     left_[from_host] += bytes;
     entered_[to_host] += bytes;
+  } else {
+    const int64_t first = transfer.is_relayed ? to_first_device_ : from_first_device_;
+    CarryWithinHost(first + transfer.source, to_first_device_ + receiver, bytes);
   }
   // Each copies from the one before, while that still receives.
+  int64_t before = receiver;
   for (const int64_t device : transfer.destinations) {
-    if (device != receiver) received_[device].within_host += bytes;
+    if (device == receiver) continue;
+    received_[device].within_host += bytes;
+    CarryWithinHost(to_first_device_ + before, to_first_device_ + device, bytes);
+    before = device;
   }
+}
+
+void CrossMeshLoad::CarryWithinHost(int64_t from, int64_t to, double bytes) {
+  if (!cluster_.pair_bytes_per_us.empty()) between_[{from, to}] += bytes;
 }
 
 double CrossMeshLoad::DeviceUs(const Bytes& bytes) const {
@@ -79,6 +92,9 @@ double CrossMeshLoad::Us() const {
   double slowest = 0;
   for (const std::vector<Bytes>* devices : {&sent_, &relayed_, &received_}) {
     for (const Bytes& bytes : *devices) slowest = std::max(slowest, DeviceUs(bytes));
+  }
+  for (const auto& [devices, bytes] : between_) {
+    slowest = std::max(slowest, bytes / cluster_.BytesPerUsBetween(devices.first, devices.second));
   }
   if (cluster_.host_network_bytes_per_us > 0) {
     for (const auto* hosts : {&left_, &entered_}) {

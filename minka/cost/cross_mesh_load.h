@@ -36,6 +36,8 @@ class CrossMeshLoad {
   };
 
   void Carry(const TileTransfer& transfer, double bytes);
+  // From one device of a host to another, by their numbers in the cluster.
+  void CarryWithinHost(int64_t from, int64_t to, double bytes);
   double DeviceUs(const Bytes& bytes) const;
 
   const Cluster& cluster_;
@@ -44,6 +46,8 @@ class CrossMeshLoad {
   std::vector<Bytes> sent_;                // by device of the first mesh
   std::vector<Bytes> relayed_, received_;  // by device of the second
   std::map<int, double> left_, entered_;   // by host, from and to other hosts
+  const int64_t from_first_device_, to_first_device_;
+  std::map<std::pair<int64_t, int64_t>, double> between_;  // two devices of a host
   int64_t tile_bytes_ = 0;
   bool is_used_ = false;
 };

@@ -45,6 +45,15 @@ TEST(CrossMeshLoad, EveryDeviceSendsItsPart) {
                    10 + kBytes / 2 / 1000);
 }
 
+TEST(CrossMeshLoad, PairsSendAsFastAsTheirLinks) {
+  Cluster cluster = TwoHosts();
+  cluster.pair_bytes_per_us = {
+      {0, 100, 200, 50}, {100, 0, 400, 200}, {200, 400, 0, 100}, {50, 200, 100, 0}};
+  EXPECT_DOUBLE_EQ(UsOf(cluster, kShape, {"1", "[x]", 0}, {"1", "[x]", 3}), 10 + kBytes / 50);
+  EXPECT_DOUBLE_EQ(UsOf(cluster, kShape, {"1", "[x]", 5}, {"1", "[x]", 6}), 10 + kBytes / 400);
+  EXPECT_DOUBLE_EQ(UsOf(cluster, kShape, {"2", "[x]", 0}, {"2", "[x]", 2}), 10 + kBytes / 2 / 200);
+}
+
 TEST(LeastSendUs, IsWhatEvenPartsTake) {
   const Cluster cluster = TwoHosts();
   const auto bytes = static_cast<int64_t>(kBytes);

@@ -42,7 +42,7 @@ double InSteps(ReshardKind kind, double bytes, double hosts, double per_host, co
 }  // namespace
 
 HostLinks::HostLinks(const Cluster& cluster, const Mesh& mesh)
-    : mesh_(mesh), intra_host_(cluster.intra_host), inter_host_(cluster.inter_host) {
+    : cluster_(cluster), mesh_(mesh), inter_host_(cluster.inter_host) {
   const bool is_on_torus =
       !cluster.torus.sizes.empty() && mesh.num_devices() <= cluster.devices_per_host;
   if (is_on_torus) torus_.emplace(cluster.torus, cluster.intra_host, mesh);
@@ -58,27 +58,58 @@ HostLinks::HostLinks(const Cluster& cluster, const Mesh& mesh)
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
       if (bits >> axis & 1) axes.Insert(axis);
     }
-    placements_[bits] = PlacementsOf(cluster, axes);
+    placements_[bits] = PlacementsOf(axes);
   }
 }
 
-std::vector<HostLinks::Placement> HostLinks::PlacementsOf(const Cluster& cluster,
-                                                          AxisSet axes) const {
-  if (mesh_.num_devices() <= cluster.devices_per_host) return {{1, mesh_.size(axes)}};
+std::vector<HostLinks::Placement> HostLinks::PlacementsOf(AxisSet axes) const {
+  const bool is_on_one_host = mesh_.num_devices() <= cluster_.devices_per_host;
+  if (is_on_one_host && cluster_.pair_bytes_per_us.empty())
+    return {{1, mesh_.size(axes), cluster_.intra_host.bytes_per_us}};
   std::vector<int> members;
   for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
     if (axes.contains(axis)) members.push_back(axis);
   }
+  // A small mesh may lie anywhere in its host.
+  const int64_t step = std::min<int64_t>(mesh_.num_devices(), cluster_.devices_per_host);
   std::set<Placement> distinct;
   for (const std::vector<int64_t>& group : mesh_.Groups(members)) {
-    std::map<int64_t, int64_t> on_host;
-    for (const int64_t device : group) ++on_host[device / cluster.devices_per_host];
-    const int64_t first = on_host.begin()->second;
-    const bool is_even =
-        std::ranges::all_of(on_host, [&](const auto& host) { return host.second == first; });
-    distinct.insert({static_cast<int64_t>(on_host.size()), is_even ? first : 0});
+    for (int64_t first = 0; first + step <= cluster_.devices_per_host; first += step)
+      distinct.insert(PlacementOf(group, first));
   }
   return {distinct.begin(), distinct.end()};
+}
+
+// Of a mesh whose first device has that place in its host.
+HostLinks::Placement HostLinks::PlacementOf(const std::vector<int64_t>& group,
+                                            int64_t first_device) const {
+  std::map<int64_t, std::vector<int64_t>> on_host;  // places
+  for (const int64_t device : group) {
+    const int64_t place = first_device + device;
+    on_host[place / cluster_.devices_per_host].push_back(place % cluster_.devices_per_host);
+  }
+  const size_t first = on_host.begin()->second.size();
+  Placement out{.num_hosts = static_cast<int64_t>(on_host.size()),
+                .members_per_host = static_cast<int64_t>(first),
+                .bytes_per_us = cluster_.intra_host.bytes_per_us};
+  for (const auto& [host, places] : on_host) {
+    if (places.size() != first) out.members_per_host = 0;
+    out.bytes_per_us = std::min(out.bytes_per_us, RateWithin(places));
+  }
+  return out;
+}
+
+// Bytes go around rings, of which each takes one link from every device to another of the group and
+// one back, so that there are as many as the device with the fewest links has.
+double HostLinks::RateWithin(const std::vector<int64_t>& places) const {
+  double least = cluster_.intra_host.bytes_per_us;
+  if (cluster_.pair_bytes_per_us.empty() || places.size() < 2) return least;
+  for (const int64_t from : places) {
+    double all = 0;
+    for (const int64_t to : places) all += from == to ? 0 : cluster_.pair_bytes_per_us[from][to];
+    least = std::min(least, all);
+  }
+  return least;
 }
 
 double HostLinks::CollectiveUs(ReshardKind kind, double bytes, AxisSet axes) const {
@@ -93,12 +124,13 @@ double HostLinks::CollectiveUs(ReshardKind kind, double bytes, AxisSet axes) con
 
 double HostLinks::OfPlacement(ReshardKind kind, double bytes, double group_size,
                               const Placement& placement) const {
-  if (placement.num_hosts == 1) return OnOneLink(kind, bytes, group_size, intra_host_);
+  const Link intra_host{cluster_.intra_host.latency_us, placement.bytes_per_us};
+  if (placement.num_hosts == 1) return OnOneLink(kind, bytes, group_size, intra_host);
   const double flat = OnOneLink(kind, bytes, group_size, inter_host_);
   if (placement.members_per_host < 2) return flat;
   return std::min(
       flat, InSteps(kind, bytes, static_cast<double>(placement.num_hosts),
-                    static_cast<double>(placement.members_per_host), intra_host_, inter_host_));
+                    static_cast<double>(placement.members_per_host), intra_host, inter_host_));
 }
 
 }  // namespace minka

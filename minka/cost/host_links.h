@@ -27,16 +27,19 @@ class HostLinks {
   struct Placement {
     int64_t num_hosts = 1;
     int64_t members_per_host = 1;  // 0: not everywhere the same number
+    double bytes_per_us = 0;       // of one of them to the others of its host
     auto operator<=>(const Placement&) const = default;
   };
 
-  std::vector<Placement> PlacementsOf(const Cluster& cluster, AxisSet axes) const;
+  std::vector<Placement> PlacementsOf(AxisSet axes) const;
+  Placement PlacementOf(const std::vector<int64_t>& group, int64_t first_device) const;
+  double RateWithin(const std::vector<int64_t>& places) const;
   double OfPlacement(ReshardKind kind, double bytes, double group_size,
                      const Placement& placement) const;
 
+  const Cluster cluster_;
   const Mesh mesh_;
   std::optional<TorusLinks> torus_;
-  const Link intra_host_;
   Link inter_host_;                                 // of one device while all of its host use it
   std::vector<std::vector<Placement>> placements_;  // by AxisSet::bits(); distinct ones
 };

@@ -205,17 +205,11 @@ std::vector<Mesh> MeshShapes(const Cluster& cluster) {
 }
 
 absl::StatusOr<std::vector<Mesh>> SubmeshShapes(const Cluster& cluster, int num_devices) {
-  Cluster part = cluster;
-  if (num_devices <= cluster.devices_per_host) {
-    part.num_hosts = 1;
-    part.devices_per_host = num_devices;
-  } else if (num_devices % cluster.devices_per_host == 0) {
-    part.num_hosts = num_devices / cluster.devices_per_host;
-  } else {
+  if (num_devices > cluster.devices_per_host && num_devices % cluster.devices_per_host != 0) {
     return InvalidArgument("{} devices are no whole number of hosts of {}", num_devices,
                            cluster.devices_per_host);
   }
-  return MeshShapes(part);
+  return MeshShapes(cluster.FirstDevices(num_devices));
 }
 
 int NumAxesThatSplit(const Mesh& mesh) {
