@@ -15,7 +15,7 @@ namespace minka {
 
 // The bytes that every link between and within hosts carries while arrays go from one mesh to
 // another, all at once, tile by tile (PlanCrossMesh). A mesh lies on devices of the cluster one
-// behind the other.
+// behind the other. The cluster must outlive it.
 class CrossMeshLoad {
  public:
   CrossMeshLoad(const Cluster& cluster, const Mesh& from, int64_t from_first_device, const Mesh& to,

@@ -100,7 +100,8 @@ TEST(CrossMeshLoad, HostsPassOnWhatOthersWant) {
 TEST(CrossMeshLoad, TilesAreCountedOncePerHost) {
   const auto bytes = [](const char* from_text, const char* to_text, const char* sharding) {
     const Mesh from = *Mesh::Parse(from_text), to = *Mesh::Parse(to_text);
-    CrossMeshLoad load(TwoHosts(), from, /*from_first_device=*/0, to, /*to_first_device=*/2);
+    const Cluster cluster = TwoHosts();
+    CrossMeshLoad load(cluster, from, /*from_first_device=*/0, to, /*to_first_device=*/2);
     load.Add(kShape, *ParseSharding("[x]", from), *ParseSharding(sharding, to));
     return static_cast<double>(load.tile_bytes());
   };
