@@ -56,7 +56,8 @@ class CandidateLister {
     };
     const int most_behind = static_cast<int>(input_.held.size()) - 2;
     StageCandidate out{.stage = behind(0)};
-    // Whoever has more stages behind it holds no fewer micro-batches.
+    // Whoever has more stages behind it holds no fewer micro-batches; that fewer of them are put
+    // off, and may need less, is left out.
     while (out.most_stages_behind < most_behind && Fits(behind(out.most_stages_behind + 1)))
       ++out.most_stages_behind;
     if (out.most_stages_behind < 0) out.state = CandidateState::kTooLarge;
