@@ -288,6 +288,18 @@ TEST(PlanMesh, PinsHold) {
   EXPECT_GT(result.objective, AllReduce(32 * 256 * 4, 4));
 }
 
+TEST(PlanMesh, PinsMayNameAxesOfOneDevice) {
+  const Mesh mesh = *Mesh::Parse("data=1,model=4");
+  const Step step = TwoLayerStep(32, 256);
+  const Instruction& first_dot = step.module.entry_computation().instructions[3];
+  ASSERT_EQ(first_dot.opcode, Opcode::kDot);
+  const auto result =
+      PlanOn(step, mesh,
+             {.search = {.pins = {"params/*=[model,data]", first_dot.name + "=[data,model]"}}});
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  EXPECT_EQ(ToString(DescribeParameters(step, result->stage)[0].sharding, mesh), "[model,-]");
+}
+
 TEST(PlanMesh, PinsThatCannotWorkAreRefusedByName) {
   const Mesh mesh = *Mesh::Parse("model=4");
   const Step step = TwoLayerStep(32, 256);

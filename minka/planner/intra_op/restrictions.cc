@@ -21,6 +21,18 @@ std::optional<Sharding> OverAllAxes(const Shape& shape, int batch_dim, const Mes
   return sharding;
 }
 
+// Axes of one device split nothing, and no choice is split over them.
+Sharding WithoutAxesOfOne(const Sharding& sharding, const Mesh& mesh) {
+  Sharding out = Sharding::Replicated(static_cast<int>(sharding.dims.size()));
+  for (size_t dim = 0; dim < sharding.dims.size(); ++dim) {
+    for (int i = 0; i < sharding.dims[dim].size(); ++i) {
+      const int axis = sharding.dims[dim][i];
+      if (mesh.size(axis) > 1) out.dims[dim].PushMinor(axis);
+    }
+  }
+  return out;
+}
+
 bool CanBeSplit(const Shape& shape, const Mesh& mesh) {
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     for (const int64_t size : shape.dims) {
@@ -135,7 +147,8 @@ absl::Status Restrictions::ParsePins() {
     if (!sharding->partial.empty()) {
       return InvalidArgument("pin \"{}\": what is pinned is complete, not partial", text);
     }
-    Pin pin{.glob = text.substr(0, cut), .text = text, .sharding = *std::move(sharding)};
+    Pin pin{
+        .glob = text.substr(0, cut), .text = text, .sharding = WithoutAxesOfOne(*sharding, mesh_)};
     for (const ParameterInfo& info : step_.parameters) {
       pin.names_parameters = pin.names_parameters || MatchesGlob(pin.glob, info.name);
     }
