@@ -22,14 +22,34 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e3;  // 1 GB/s or 1 GFLOP/s per us, in bytes or flops
 
-// Dense peaks with tensor cores (TF32 for f32 where there is one), memory and its bandwidth as the
-// vendor states them, but for memory that a driver keeps (H200 and B200: what it reports as there).
+// Dense peaks with tensor cores (TF32 for f32 where there is one) and memory as the vendor states
+// them, but for memory that a driver keeps (H200 and B200: what it reports as there).
+//
+// The efficiencies are what the fastest products were measured at: 83 of 125 TFLOP/s on V100 in
+// half precision, a seventh of that in f32 (Markidis et al., "NVIDIA Tensor Core Programmability,
+// Performance & Precision", 2018), 267.9 of 312 on A100, 794.5 of 989 on H100 and H200, 1,745 of
+// 2,250 on B200 ("Maximum Achievable Matmul FLOPS comparison table",
+// github.com/stas00/ml-engineering). Where nobody is known to have published one they are 1, where
+// of one type alone both are the same.
+//
+// Memory is read and written at nine tenths of what the vendor states (3.57 of 3.94 TB/s by a copy
+// of 4 GiB on an H100 in the H100 NVL's form); on V100 at 750 of 900 GB/s (Jia et al., "Dissecting
+// the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018).
+//
+// Where f32 has matrix units, a sixteenth of their peak is what the others do (A100: 9.75 and 156
+// TFLOP/s, an operation being half of a multiply-add); devices without say it.
+constexpr double kReachedOfMemory = 0.9;
+
 DeviceKind V100(int64_t gibibytes) {
   return {.name = fmt::format("v100-{}gb", gibibytes),
           .peak_flops_per_us = 15.7e3 * kGiga,
           .peak_half_flops_per_us = 125e3 * kGiga,
+          .f32_efficiency = 0.76,
+          .half_efficiency = 0.66,
+          .num_multiprocessors = 80,
+          .elementwise_per_us = 15.7e3 / 2 * kGiga,
           .has_bf16 = false,
-          .memory_bytes_per_us = 900 * kGiga,
+          .memory_bytes_per_us = 750 * kGiga,
           .memory_bytes = gibibytes << 30,
           .launch_us = 5};
 }
@@ -37,7 +57,10 @@ DeviceKind A100(int64_t gibibytes) {
   return {.name = fmt::format("a100-{}gb", gibibytes),
           .peak_flops_per_us = 156e3 * kGiga,
           .peak_half_flops_per_us = 312e3 * kGiga,
-          .memory_bytes_per_us = (gibibytes > 40 ? 2039 : 1555) * kGiga,
+          .f32_efficiency = 0.86,
+          .half_efficiency = 0.86,
+          .num_multiprocessors = 108,
+          .memory_bytes_per_us = kReachedOfMemory * (gibibytes > 40 ? 2039 : 1555) * kGiga,
           .memory_bytes = gibibytes << 30,
           .launch_us = 4};
 }
@@ -45,7 +68,10 @@ DeviceKind H100() {
   return {.name = "h100-80gb",
           .peak_flops_per_us = 494e3 * kGiga,
           .peak_half_flops_per_us = 989e3 * kGiga,
-          .memory_bytes_per_us = 3350 * kGiga,
+          .f32_efficiency = 0.8,
+          .half_efficiency = 0.8,
+          .num_multiprocessors = 132,
+          .memory_bytes_per_us = kReachedOfMemory * 3350 * kGiga,
           .memory_bytes = int64_t{80} << 30,
           .launch_us = 3};
 }
@@ -53,7 +79,10 @@ DeviceKind H200() {
   return {.name = "h200-141gb",
           .peak_flops_per_us = 494e3 * kGiga,
           .peak_half_flops_per_us = 989e3 * kGiga,
-          .memory_bytes_per_us = 4800 * kGiga,
+          .f32_efficiency = 0.8,
+          .half_efficiency = 0.8,
+          .num_multiprocessors = 132,
+          .memory_bytes_per_us = kReachedOfMemory * 4800 * kGiga,
           .memory_bytes = int64_t{140} << 30,
           .launch_us = 3};
 }
@@ -61,7 +90,10 @@ DeviceKind B200() {
   return {.name = "b200-180gb",
           .peak_flops_per_us = 1100e3 * kGiga,
           .peak_half_flops_per_us = 2250e3 * kGiga,
-          .memory_bytes_per_us = 8000 * kGiga,
+          .f32_efficiency = 0.78,
+          .half_efficiency = 0.78,
+          .num_multiprocessors = 148,
+          .memory_bytes_per_us = kReachedOfMemory * 8000 * kGiga,
           .memory_bytes = int64_t{179} << 30,
           .launch_us = 3};
 }
@@ -69,8 +101,10 @@ DeviceKind B200() {
 DeviceKind Gtx1080Ti() {
   return {.name = "gtx1080ti-11gb",
           .peak_flops_per_us = 11.3e3 * kGiga,
+          .num_multiprocessors = 28,
+          .elementwise_per_us = 11.3e3 / 2 * kGiga,
           .has_bf16 = false,
-          .memory_bytes_per_us = 484 * kGiga,
+          .memory_bytes_per_us = kReachedOfMemory * 484 * kGiga,
           .memory_bytes = int64_t{11} << 30,
           .launch_us = 6};
 }
@@ -79,7 +113,9 @@ DeviceKind Rtx4090() {
   return {.name = "rtx4090-24gb",
           .peak_flops_per_us = 82.6e3 * kGiga,
           .peak_half_flops_per_us = 165.2e3 * kGiga,
-          .memory_bytes_per_us = 1008 * kGiga,
+          .num_multiprocessors = 128,
+          .elementwise_per_us = 82.6e3 / 2 * kGiga,
+          .memory_bytes_per_us = kReachedOfMemory * 1008 * kGiga,
           .memory_bytes = int64_t{24} << 30,
           .launch_us = 4};
 }
@@ -115,7 +151,7 @@ DeviceKind Tpu(std::string_view name, double peak_teraflops, double gigabytes_pe
 // Eight V100s in two quads: a device has six NVLinks, one or two to each other one of its quad and
 // to one of the other quad; the rest it reaches through the host. Counted by NCCL's description of
 // the topology (github.com/NVIDIA/nccl/issues/671) and by "Figure 3. Link topology of p3.16xlarge"
-// of MXNet's wiki; the preset of that name still has equal links.
+// of MXNet's wiki.
 std::vector<std::vector<double>> PairsOfTwoQuads(double link_bytes_per_us,
                                                  double host_bytes_per_us) {
   constexpr int kLinks[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0},
@@ -162,18 +198,21 @@ std::vector<Cluster> Presets() {
                    .intra_host = {1, gigabytes_per_second * kGiga},
                    .inter_host = {50, 50.0 / 8 * kGiga}};
   };
-  Cluster dgx_1v = eight("dgx-1v", V100(32), {5, 130 * kGiga}, 5, 100, 400);
-  dgx_1v.pair_bytes_per_us = PairsOfTwoQuads(130 * kGiga / 6, 10 * kGiga);
+  const auto two_quads = [](Cluster of_eight) {
+    const double link_bytes_per_us = of_eight.intra_host.bytes_per_us / 6;
+    of_eight.pair_bytes_per_us = PairsOfTwoQuads(link_bytes_per_us, 10 * kGiga);
+    return of_eight;
+  };
   const Torus in_three = {.sizes = {2, 2, 1}, .wraps_at = 4};
   const Torus in_two = {.sizes = {2, 4}, .wraps_at = 16};
   return {
-      eight("p3.16xlarge", V100(16), {5, 130 * kGiga}, 30, 25, 25),
+      two_quads(eight("p3.16xlarge", V100(16), {5, 130 * kGiga}, 30, 25, 25)),
       eight("p4d.24xlarge", A100(40), {5, 270 * kGiga}, 20, 100, 400),
       eight("p4de.24xlarge", A100(80), {5, 270 * kGiga}, 20, 100, 400),
       eight("p5.48xlarge", H100(), {4, 400 * kGiga}, 15, 400, 3200),
       eight("p5en.48xlarge", H200(), {4, 400 * kGiga}, 15, 400, 3200),
       eight("p6-b200.48xlarge", B200(), {4, 800 * kGiga}, 15, 400, 3200),
-      std::move(dgx_1v),
+      two_quads(eight("dgx-1v", V100(32), {5, 130 * kGiga}, 5, 100, 400)),
       eight("dgx-h100", H100(), {4, 400 * kGiga}, 5, 400, 3200),
       eight("dgx-h200", H200(), {4, 400 * kGiga}, 5, 400, 3200),
       eight("dgx-b200", B200(), {4, 800 * kGiga}, 5, 400, 3200),
@@ -281,6 +320,19 @@ absl::Status CheckCluster(const Cluster& cluster) {
     return InvalidArgument(
         "cluster: every rate (peak_flops_per_us, memory_bytes_per_us, bytes_per_us) must be "
         "positive, host_network_bytes_per_us 0 (no limit of its own) or more");
+  for (const double efficiency : {cluster.device.f32_efficiency, cluster.device.half_efficiency}) {
+    if (efficiency > 0 && efficiency <= 1) continue;
+    return InvalidArgument(
+        "cluster: device.f32_efficiency is {} and device.half_efficiency {}, not both above 0 and "
+        "at most 1",
+        cluster.device.f32_efficiency, cluster.device.half_efficiency);
+  }
+  if (cluster.device.num_multiprocessors < 0 || !(cluster.device.elementwise_per_us >= 0)) {
+    return InvalidArgument(
+        "cluster: device.num_multiprocessors is {} and device.elementwise_per_us {}, not both 0 "
+        "(not known) or more",
+        cluster.device.num_multiprocessors, cluster.device.elementwise_per_us);
+  }
   RETURN_IF_ERROR(CheckPairs(cluster));
   return CheckTorus(cluster);
 }
@@ -402,6 +454,10 @@ std::string Cluster::ToJson() const {
                 {{"name", device.name},
                  {"peak_flops_per_us", device.peak_flops_per_us},
                  {"peak_half_flops_per_us", device.peak_half_flops_per_us},
+                 {"f32_efficiency", device.f32_efficiency},
+                 {"half_efficiency", device.half_efficiency},
+                 {"num_multiprocessors", device.num_multiprocessors},
+                 {"elementwise_per_us", device.elementwise_per_us},
                  {"has_bf16", device.has_bf16},
                  {"memory_bytes_per_us", device.memory_bytes_per_us},
                  {"memory_bytes", device.memory_bytes},
@@ -427,6 +483,10 @@ absl::StatusOr<Cluster> Cluster::FromJson(std::string_view text) {
         .device = {.name = device.at("name"),
                    .peak_flops_per_us = device.at("peak_flops_per_us"),
                    .peak_half_flops_per_us = device.value("peak_half_flops_per_us", 0.0),
+                   .f32_efficiency = device.value("f32_efficiency", 1.0),
+                   .half_efficiency = device.value("half_efficiency", 1.0),
+                   .num_multiprocessors = device.value("num_multiprocessors", 0),
+                   .elementwise_per_us = device.value("elementwise_per_us", 0.0),
                    .has_bf16 = device.value("has_bf16", true),
                    .memory_bytes_per_us = device.at("memory_bytes_per_us"),
                    .memory_bytes = device.value("memory_bytes", int64_t{0}),

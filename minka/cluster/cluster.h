@@ -34,10 +34,14 @@ struct DeviceKind {
   std::string name;                   // kCpuDevice, "v100-16gb", "h100-80gb"
   double peak_flops_per_us = 1;       // dense matrix work in f32
   double peak_half_flops_per_us = 0;  // bf16/f16; 0: no such units
+  double f32_efficiency = 1;          // what large products reach of the peak in f32, at most 1
+  double half_efficiency = 1;         // and in bf16/f16
+  int num_multiprocessors = 0;        // of a GPU, which divide a product's tiles; 0: not known
+  double elementwise_per_us = 0;      // operations on elements; 0: peak_flops_per_us / 16
   bool has_bf16 = true;
-  double memory_bytes_per_us = 1;
-  int64_t memory_bytes = 0;  // 0: unknown, no limit
-  double launch_us = 1;      // overhead of one kernel or fusion group
+  double memory_bytes_per_us = 1;  // that copying reaches
+  int64_t memory_bytes = 0;        // 0: unknown, no limit
+  double launch_us = 1;            // overhead of one kernel or fusion group
 };
 
 // Equal hosts with equal devices. Devices that share a compute pool (virtual devices of one host's

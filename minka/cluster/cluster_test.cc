@@ -10,6 +10,8 @@ namespace {
 TEST(Cluster, PresetsRoundTripThroughJson) {
   const Cluster cluster = *Cluster::Preset("p4d.24xlarge:8");
   EXPECT_EQ(cluster.num_devices(), 64);
+  EXPECT_LT(cluster.device.half_efficiency, 1);
+  EXPECT_EQ(cluster.device.num_multiprocessors, 108);
   EXPECT_EQ(Cluster::FromJson(cluster.ToJson())->ToJson(), cluster.ToJson());
 }
 
@@ -139,6 +141,24 @@ TEST(Cluster, JsonErrorsNameTheField) {
   cluster.host_network_bytes_per_us = -1;
   EXPECT_NE(Message(Cluster::FromJson(cluster.ToJson()).status()).find("host_network_bytes_per_us"),
             std::string::npos);
+}
+
+TEST(Cluster, RatesBeyondTheirPeaksAreRefused) {
+  const auto message = [](void (*change)(DeviceKind&)) {
+    Cluster cluster = Cluster::Local(2);
+    change(cluster.device);
+    return Message(Cluster::FromJson(cluster.ToJson()).status());
+  };
+  EXPECT_EQ(message([](DeviceKind& device) { device.half_efficiency = 1; }), "");
+  EXPECT_EQ(message([](DeviceKind& device) { device.half_efficiency = 1.5; }),
+            "cluster: device.f32_efficiency is 1 and device.half_efficiency 1.5, not both above 0 "
+            "and at most 1");
+  EXPECT_EQ(message([](DeviceKind& device) { device.f32_efficiency = 0; }),
+            "cluster: device.f32_efficiency is 0 and device.half_efficiency 1, not both above 0 "
+            "and at most 1");
+  EXPECT_EQ(message([](DeviceKind& device) { device.num_multiprocessors = -1; }),
+            "cluster: device.num_multiprocessors is -1 and device.elementwise_per_us 0, not both 0 "
+            "(not known) or more");
 }
 
 TEST(Cluster, MoreDevicesThanCanBeCountedAreRefused) {

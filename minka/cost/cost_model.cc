@@ -12,6 +12,30 @@
 namespace minka {
 namespace {
 
+// The part of a GPU's multiprocessors that a batch of products [m, k] x [k, n] keeps busy, 0 to 1.
+// Each takes a tile of a result at a time, so that the last turn may have too few of them and tiles
+// reach over the results' edges ("wave" and "tile quantization" of NVIDIA's "Matrix Multiplication
+// Background User's Guide"). Long sums are parted, each part a tile, where that fills turns better.
+double BusyPart(int num_multiprocessors, int64_t batch, int64_t m, int64_t n, int64_t k) {
+  if (num_multiprocessors == 0 || batch * m * n * k == 0) return 1;
+  constexpr int64_t kLargestTile = 128, kShortestSum = 512;
+  const auto tile = [&](int64_t size) {
+    return size > kLargestTile / 2   ? kLargestTile
+           : size > kLargestTile / 4 ? kLargestTile / 2
+                                     : kLargestTile / 4;
+  };
+  const auto parts = [](int64_t size, int64_t of) { return (size + of - 1) / of; };
+  const int64_t tiles = batch * parts(m, tile(m)) * parts(n, tile(n));
+  double least_turns = 0;
+  for (int64_t sums = 1; sums == 1 || (sums <= 8 && k / sums >= kShortestSum); sums *= 2) {
+    const double turns =
+        static_cast<double>(parts(tiles * sums, num_multiprocessors)) / static_cast<double>(sums);
+    if (sums == 1 || turns < least_turns) least_turns = turns;
+  }
+  return static_cast<double>(batch * m * n) /
+         (least_turns * static_cast<double>(num_multiprocessors * tile(m) * tile(n)));
+}
+
 class RooflineCostModel final : public CostModel {
  public:
   RooflineCostModel(const Cluster& cluster, const Mesh& mesh, const Calibration* calibration)
@@ -109,7 +133,12 @@ class RooflineCostModel final : public CostModel {
   // Elementwise units do one operation where matrix units do many: a sixteenth of the peak without
   // a measurement.
   double ElementwisePerUs(const LocalWork& work) const {
-    if (!calibration_) return cluster_.device.peak_flops_per_us / 16 / sharing_;
+    if (!calibration_) {
+      const DeviceKind& device = cluster_.device;
+      const double rate =
+          device.elementwise_per_us > 0 ? device.elementwise_per_us : device.peak_flops_per_us / 16;
+      return rate / sharing_;
+    }
     const bool is_half = IsHalf(work.type);
     for (const ReductionRate& rate : calibration_->reductions) {
       if (rate.kernel == work.kernel && rate.is_half == is_half)
@@ -139,12 +168,17 @@ class RooflineCostModel final : public CostModel {
     const bool has_units =
         device.peak_half_flops_per_us > 0 &&
         (type == ElementType::kF16 || (type == ElementType::kBF16 && device.has_bf16));
-    return (has_units ? device.peak_half_flops_per_us : device.peak_flops_per_us) / sharing_;
+    return (has_units ? device.peak_half_flops_per_us * device.half_efficiency
+                      : device.peak_flops_per_us * device.f32_efficiency) /
+           sharing_;
   }
   double DotUs(const LocalWork& work) const {
     const DotModels& models = ModelsFor(work);
-    if (models.empty()) return work.flops / FlopsPerUs(work.type);
     const auto& s = work.dot_sizes;
+    if (models.empty()) {
+      return work.flops / FlopsPerUs(work.type) /
+             BusyPart(cluster_.device.num_multiprocessors, s[0], s[1], s[2], s[3]);
+    }
     const DotModel& model = models.at(work.dot_form);
     return (model.Us(s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
   }

@@ -237,7 +237,7 @@ TEST(HostLinks, GroupsGoAsFastAsTheLinksBetweenThem) {
   EXPECT_NEAR(rate("dgx-1v", "x=2,y=4", 1), 4 * link, 1);
   EXPECT_NEAR(rate("dgx-1v", "x=2,y=4", 0), link, 1);
   EXPECT_NEAR(rate("dgx-1v", "x=4,y=2", 0), 2 * link, 1e4);
-  EXPECT_NEAR(rate("p3.16xlarge", "2", 0), 6 * link, 1);
+  EXPECT_NEAR(rate("p4d.24xlarge", "2", 0), 270e3, 1);
 }
 
 TEST(HostLinks, UnevenGroupsPayTheSlowLinkThroughout) {
@@ -257,6 +257,50 @@ TEST(Roofline, TypesWithoutUnitsRunAtTheRateOfF32) {
   EXPECT_LT(us("p3.16xlarge", ElementType::kF16), us("p3.16xlarge", ElementType::kF32));
   EXPECT_EQ(us("p3.16xlarge", ElementType::kBF16), us("p3.16xlarge", ElementType::kF32));
   EXPECT_EQ(us("p4d.24xlarge", ElementType::kBF16), us("p4d.24xlarge", ElementType::kF16));
+}
+
+double DotUs(const Cluster& cluster, const std::vector<int64_t>& sizes,
+             ElementType type = ElementType::kF16) {
+  return MakeRooflineCostModel(cluster, MeshOf("1"))
+      ->Operation({.opcode = Opcode::kDot,
+                   .type = type,
+                   .flops = 2.0 * static_cast<double>(sizes[0] * sizes[1] * sizes[2] * sizes[3]),
+                   .dot_sizes = sizes});
+}
+
+TEST(Roofline, LargeProductsReachWhatWasMeasuredOfThePeak) {
+  const Cluster v100 = *Cluster::Preset("p3.16xlarge:1x1");
+  const double us = DotUs(v100, {1, 10240, 8192, 8192});  // 64 turns of 80 tiles
+  EXPECT_NEAR(2.0 * 10240 * 8192 * 8192 / us, 83e6, 1e6);
+  EXPECT_NEAR(2.0 * 10240 * 8192 * 8192 / DotUs(v100, {1, 10240, 8192, 8192}, ElementType::kF32),
+              12e6, 0.2e6);
+}
+
+TEST(Roofline, ProductsTakeWholeTurnsOfAGpusMultiprocessors) {
+  const Cluster v100 = *Cluster::Preset("p3.16xlarge:1x1");
+  // 80 tiles of 128 x 128 are a turn, 81 two; sums of 256 are not worth parting.
+  const double one = DotUs(v100, {80, 128, 128, 256});
+  EXPECT_DOUBLE_EQ(DotUs(v100, {81, 128, 128, 256}), 2 * one);
+  EXPECT_DOUBLE_EQ(DotUs(v100, {1, 128, 128, 256}), one);
+  // Parts of long sums are tiles of their own.
+  EXPECT_DOUBLE_EQ(DotUs(v100, {1, 1024, 1280, 2048}) * 1.5, DotUs(v100, {1, 1280, 1536, 2048}));
+  EXPECT_DOUBLE_EQ(DotUs(v100, {40, 128, 128, 1024}), 2 * one);
+  // Where a result is narrower, so are the tiles.
+  EXPECT_DOUBLE_EQ(DotUs(v100, {80, 128, 64, 256}), one / 2);
+  // Nothing is known of other devices' turns.
+  Cluster other = v100;
+  other.device.num_multiprocessors = 0;
+  EXPECT_LT(DotUs(other, {1, 128, 128, 256}), one / 70);
+  EXPECT_EQ(DotUs(v100, {1, 0, 128, 256}), 0);
+}
+
+TEST(Roofline, ElementsAreComputedAtTheRateOfTheirUnits) {
+  const auto us = [](const Cluster& cluster) {
+    return MakeRooflineCostModel(cluster, MeshOf("1"))
+        ->Operation({.opcode = Opcode::kAdd, .elementwise = 1e9});
+  };
+  EXPECT_NEAR(us(*Cluster::Preset("p3.16xlarge")), 1e9 / 7.85e6, 1e-6);
+  EXPECT_NEAR(us(*Cluster::Preset("p4d.24xlarge")), 1e9 / 9.75e6, 1e-6);
 }
 
 TEST(FitDots, FindsThePartsInSpiteOfDisturbedMeasurements) {

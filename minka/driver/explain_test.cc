@@ -79,11 +79,7 @@ class ExplainPipelineTest : public testing::Test {
   }
 
   // Accelerators that share nothing, so that waits and transfers take time.
-  static Cluster FourAccelerators() {
-    Cluster cluster = Cluster::Preset("p3.16xlarge").value();
-    cluster.devices_per_host = 4;
-    return cluster;
-  }
+  static Cluster FourAccelerators() { return Cluster::Preset("p3.16xlarge:1x4").value(); }
 
   const Step step_ = Mlp();
   PlanRequest request_{.cluster = FourAccelerators(), .micro_batches = {.num_micro_batches = 2}};

@@ -33,8 +33,7 @@ const Step& FourLayers() {
 
 absl::StatusOr<PlannedPipeline> PlanUnder(std::optional<int64_t> limit,
                                           const std::optional<RematChoice>& remat = std::nullopt) {
-  Cluster cluster = Cluster::Preset("p3.16xlarge").value();
-  cluster.devices_per_host = 4;
+  const Cluster cluster = Cluster::Preset("p3.16xlarge:1x4").value();
   return PlanPipeline(FourLayers(),
                       {.cluster = cluster,
                        .micro_batches = {.num_micro_batches = 8},
@@ -103,8 +102,7 @@ TEST(PipelineMemoryLimit, AGivenChoiceOfWhatToRecomputeStays) {
 // However often a parting of the devices was planned or passed over, it is shown once.
 TEST(PipelineMemoryLimit, EveryPartingIsShownOnce) {
   const auto plan_under = [](std::optional<int64_t> limit) {
-    Cluster cluster = Cluster::Preset("p3.16xlarge").value();
-    cluster.devices_per_host = 4;
+    const Cluster cluster = Cluster::Preset("p3.16xlarge:1x4").value();
     return PlanPipeline(FourLayers(),
                         {.cluster = cluster,
                          .micro_batches = {.num_micro_batches = 8},
