@@ -24,7 +24,8 @@ struct GptForward {
         scope / "positions", {.num_rows = config.sequence, .features = config.hidden});
     const ScopeName name(scope.graph(), scope.path());
     const ElementType type = scope.compute_type();
-    const Tensor sum = EmbeddingRows(words, tokens, type) + Convert(positions, type);
+    const Tensor sum =
+        EmbeddingRows(words, tokens, type, config.look_up) + Convert(positions, type);
     return Dropout(scope / "dropout", sum, config.dropout);
   }
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "minka/frontend/nn.h"
 #include "minka/frontend/trace.h"
 
 namespace minka {
@@ -22,6 +23,7 @@ struct GptConfig {
   int64_t num_layers = 12;
   int64_t num_heads = 12;
   double dropout = 0;
+  LookUp look_up = LookUp::kGather;  // of tokens
   int64_t mlp_factor = 4;  // features inside feed-forward networks and experts, over hidden
   // In layers 0, 2, 4 ... "experts" (frontend/experts.h) stand in place of "mlp".
   std::optional<GptExperts> experts;

@@ -162,6 +162,7 @@ absl::Status CheckOptions(const ModelOptions& options) {
 absl::StatusOr<Model> Configured(MlpConfig config, const ModelOptions& options) {
   if (options.sequence) return InvalidArgument("mlp has no sequence to set");
   if (options.dropout) return InvalidArgument("mlp has no dropout to set");
+  if (options.look_up) return InvalidArgument("mlp looks up no tokens");
   config.batch = options.global_batch.value_or(config.batch);
   config.num_layers = options.num_layers.value_or(config.num_layers);
   return Mlp(config);
@@ -170,6 +171,7 @@ absl::StatusOr<Model> Configured(MlpConfig config, const ModelOptions& options) 
 absl::StatusOr<Model> Configured(WideResNetConfig config, const ModelOptions& options) {
   if (options.sequence) return InvalidArgument("wresnet has no sequence to set");
   if (options.dropout) return InvalidArgument("wresnet has no dropout to set");
+  if (options.look_up) return InvalidArgument("wresnet looks up no tokens");
   config.batch = options.global_batch.value_or(config.batch);
   if (options.num_layers) {
     config.blocks_per_stage.assign(config.blocks_per_stage.size(), *options.num_layers);
@@ -179,6 +181,7 @@ absl::StatusOr<Model> Configured(WideResNetConfig config, const ModelOptions& op
 
 absl::StatusOr<Model> Configured(UnetConfig config, const ModelOptions& options) {
   if (options.sequence) return InvalidArgument("unet has no sequence to set");
+  if (options.look_up) return InvalidArgument("unet looks up no tokens");
   config.batch = options.global_batch.value_or(config.batch);
   config.layers_per_block = options.num_layers.value_or(config.layers_per_block);
   config.dropout = options.dropout.value_or(config.dropout);
@@ -191,6 +194,7 @@ Config WithOptions(Config config, const ModelOptions& options) {
   config.sequence = options.sequence.value_or(config.sequence);
   config.num_layers = options.num_layers.value_or(config.num_layers);
   config.dropout = options.dropout.value_or(config.dropout);
+  config.look_up = options.look_up.value_or(config.look_up);
   return config;
 }
 

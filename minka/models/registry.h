@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/frontend/nn.h"
 #include "minka/frontend/trace.h"
 
 namespace minka {
@@ -49,6 +50,7 @@ struct ModelOptions {
   std::optional<int64_t> num_layers;  // wresnet: blocks of each stage; unet: layers of each block
   std::optional<ElementType> dtype;   // to compute in: f32, bf16 or f16; state stays f32
   std::optional<double> dropout;
+  std::optional<LookUp> look_up;  // of tokens: gpt, moe, bert
   UpdateOptions update;
 };
 

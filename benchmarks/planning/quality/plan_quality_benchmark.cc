@@ -19,16 +19,12 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "benchmarks/planning/quality/compared_plans.h"
 #include "benchmarks/planning/quality/published_solutions.h"
 #include "benchmarks/support/run_apart.h"
 #include "benchmarks/support/table.h"
 #include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "minka/base/status.h"
-#include "minka/cluster/cluster.h"
-#include "minka/driver/pipeline.h"
-#include "minka/driver/plan_step.h"
-#include "minka/models/registry.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/rotation.h"
 
@@ -37,155 +33,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kNumThreads = 2;
-// One mesh is searched, too, where it has at most so many devices; more are seldom fastest.
-constexpr int kMostDevicesOfOneMesh = 8;
-constexpr int kMostStagesOfGrid = 16;
 // Of the best of the others: within it minka's plan counts as no worse.
 constexpr double kAsGood = 1.002;
 
 // Plans are the same on every machine, so nothing may change.
 std::vector<Criterion> Criteria() { return {{.field = "minka_us", .relative = 0.002}}; }
-
-struct Figures {
-  double step_time_us = 0;
-  int64_t memory_bytes = 0;
-  bool fits = false;
-  std::string how;
-};
-
-class Comparison {
- public:
-  static absl::StatusOr<Comparison> Create(const PublishedSolution& solution) {
-    ASSIGN_OR_RETURN(Cluster cluster, Cluster::Preset(solution.cluster));
-    ASSIGN_OR_RETURN(
-        const TracedStep traced,
-        TraceModel(solution.model,
-                   {.global_batch = solution.global_batch,
-                    .dtype = solution.is_f16 ? std::optional(ElementType::kF16) : std::nullopt}));
-    ASSIGN_OR_RETURN(SplitStep split, SplitStacks(traced.step));
-    return Comparison(solution, std::move(cluster), std::move(split));
-  }
-
-  // By any number of stages, whatever is fastest.
-  absl::StatusOr<Figures> Minka() const {
-    absl::StatusOr<Figures> best = absl::NotFoundError("no plan");
-    const auto take = [&](absl::StatusOr<Figures> found) {
-      if (!best.ok() || (found.ok() && found->step_time_us < best->step_time_us))
-        best = std::move(found);
-    };
-    if (num_devices() > 1) take(Plan(Request(PipelineOptions())));
-    if (num_devices() <= kMostDevicesOfOneMesh) take(OneMesh());
-    return best;
-  }
-
-  // Without the limit where it does not fit: what it would take, if it did.
-  absl::StatusOr<Figures> Published() const {
-    PipelineOptions options{.layers = AutoLayers{solution_.num_layers()}, .schedule = "1f1b"};
-    int stage = 0;
-    for (const PublishedStage& of : solution_.stages) {
-      options.stage_of_layer.insert(options.stage_of_layer.end(), of.num_layers, stage++);
-      options.meshes.push_back(Mesh({{"x", of.rows}, {"y", of.columns}}));
-      options.stage_search.push_back(
-          {.limits = SearchLimits{.batch_axis = of.splits_batch ? "x" : "",
-                                  .prefer_reduce_scatter = solution_.prefers_reduce_scatter}});
-    }
-    PlanRequest request = Request(std::move(options));
-    // Of one layer nothing is kept for its backward pass that need not be.
-    if (solution_.num_layers() > 1) request.remat = RematChoice{RematPolicy::kAll};
-    absl::StatusOr<Figures> planned = Plan(request);
-    if (planned.status().code() != absl::StatusCode::kResourceExhausted) return planned;
-    request.search.memory_limit_bytes.reset();
-    return Plan(request);
-  }
-
-  // The fastest that fits as it is, as such systems have it; where none does, the fastest that does
-  // with state split further.
-  absl::StatusOr<Figures> Uniform() const {
-    std::optional<Figures> best = BestOfGrid(/*limited=*/false);
-    if (!best) best = BestOfGrid(/*limited=*/true);
-    if (best) return *best;
-    return ResourceExhausted("no uniform degrees fit");
-  }
-
- private:
-  Comparison(const PublishedSolution& solution, Cluster cluster, SplitStep split)
-      : solution_(solution), cluster_(std::move(cluster)), split_(std::move(split)) {}
-
-  int num_devices() const { return cluster_.num_devices(); }
-
-  PlanRequest Request(std::optional<PipelineOptions> pipeline) const {
-    return {
-        .cluster = cluster_,
-        .micro_batches = {.num_micro_batches = solution_.num_micro_batches,
-                          .per_micro_batch = solution_.per_micro_batch},
-        .pipeline = std::move(pipeline),
-        .search = {.memory_limit_bytes = cluster_.device.memory_bytes, .num_threads = kNumThreads}};
-  }
-
-  absl::StatusOr<Figures> Plan(const PlanRequest& request) const {
-    ASSIGN_OR_RETURN(const PlannedPipeline planned, PlanPipeline(split_, request));
-    const PipelinePlan& plan = planned.plan;
-    return Figures{.step_time_us = plan.step_time_us,
-                   .memory_bytes = plan.peak_memory_bytes,
-                   .fits = plan.peak_memory_bytes <= cluster_.device.memory_bytes,
-                   .how = fmt::format("{} on {}", planned.schedule.name,
-                                      fmt::join(planned.num_devices(), "+"))};
-  }
-
-  absl::StatusOr<Figures> OneMesh() const {
-    const SearchResult<PlanResult> result = PlanStep(split_.step, Request(std::nullopt));
-    if (!result.ok()) return result.status();
-    const PlanCandidate& best = result->candidates[result->best];
-    return Figures{.step_time_us = best.plan.step_time_us,
-                   .memory_bytes = best.plan.peak_memory_bytes,
-                   .fits = true,
-                   .how = fmt::format("one mesh {}", best.mesh.ToString())};
-  }
-
-  std::optional<Figures> BestOfGrid(bool limited) const {
-    std::optional<Figures> best;
-    for (int stages = 1; stages <= std::min(num_devices(), kMostStagesOfGrid); stages *= 2) {
-      const int of_stage = num_devices() / stages;
-      for (int columns = 1; columns <= std::min(of_stage, cluster_.devices_per_host); columns *= 2)
-        TakeBetter(stages, of_stage / columns, columns, limited, best);
-    }
-    return best;
-  }
-
-  // Gradients are reduced and the optimizer's state is split over data parallel devices where that
-  // moves no more bytes; each layer is recomputed, or none.
-  void TakeBetter(int stages, int rows, int columns, bool limited,
-                  std::optional<Figures>& best) const {
-    const int64_t micro_batch = solution_.global_batch / solution_.num_micro_batches;
-    if (micro_batch % rows != 0) return;
-    for (const RematPolicy policy : {RematPolicy::kNone, RematPolicy::kAll}) {
-      if (limited && policy == RematPolicy::kNone) continue;  // needs more
-      PlanRequest request = Request(PipelineOptions{
-          .meshes = std::vector<Mesh>(stages, Mesh({{"data", rows}, {"operator", columns}})),
-          .schedule = "1f1b"});
-      if (!limited) request.search.memory_limit_bytes.reset();
-      request.search.limits = {.batch_axis = "data", .prefer_reduce_scatter = true};
-      request.remat = RematChoice{policy};
-      absl::StatusOr<Figures> planned = Plan(request);
-      if (!planned.ok() || !planned->fits) continue;
-      if (best && best->step_time_us <= planned->step_time_us) continue;
-      planned->how = fmt::format("dp {} op {} pp {}{}", rows, columns, stages,
-                                 policy == RematPolicy::kAll ? " recomputed" : "");
-      if (limited) planned->how += ", state split";
-      best = *std::move(planned);
-    }
-  }
-
-  const PublishedSolution& solution_;
-  const Cluster cluster_;
-  const SplitStep split_;  // models stack nothing
-};
-
-std::string NameOf(const PublishedSolution& solution) {
-  return fmt::format("{} on {}, batch {} in {}", solution.model, solution.cluster,
-                     solution.global_batch, solution.num_micro_batches);
-}
 
 void AddTo(Json& row, const std::string& what, const Figures& figures) {
   row[what + "_us"] = figures.step_time_us;
@@ -195,9 +47,9 @@ void AddTo(Json& row, const std::string& what, const Figures& figures) {
 }
 
 absl::StatusOr<Json> RunCase(const PublishedSolution& solution, bool only_minka) {
-  ASSIGN_OR_RETURN(const Comparison comparison, Comparison::Create(solution));
+  ASSIGN_OR_RETURN(const ComparedPlans plans, ComparedPlans::Create(solution));
   Json row{{"name", NameOf(solution)}};
-  ASSIGN_OR_RETURN(const Figures minka, comparison.Minka());
+  ASSIGN_OR_RETURN(const Figures minka, plans.Minka());
   AddTo(row, "minka", minka);
   if (only_minka) return row;
   double least_us = minka.step_time_us;
@@ -209,8 +61,8 @@ absl::StatusOr<Json> RunCase(const PublishedSolution& solution, bool only_minka)
     AddTo(row, what, *with);
     if (with->fits) least_us = std::min(least_us, with->step_time_us);
   };
-  compare("published", comparison.Published());
-  compare("uniform", comparison.Uniform());
+  compare("published", plans.Published());
+  compare("uniform", plans.Uniform());
   row["of_best"] = minka.step_time_us / least_us;
   return row;
 }

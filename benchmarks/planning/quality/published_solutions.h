@@ -14,7 +14,7 @@ struct PublishedStage {
   bool splits_batch = false;  // examples over the rows of the mesh and nothing else
 };
 
-// Where there are several layers, every one is recomputed.
+// Every layer is recomputed.
 struct PublishedSolution {
   std::string model, cluster;
   int64_t global_batch = 1024, num_micro_batches = 1;
@@ -22,10 +22,17 @@ struct PublishedSolution {
   bool per_micro_batch = false;  // batch norms
   bool is_f16 = true;
   bool prefers_reduce_scatter = true;
+  double step_seconds = 0;      // as measured; 0: not published
+  double memory_gibibytes = 0;  // of the fullest device, as measured; 0: not published
 
   int num_layers() const;
 };
 
+// "gpt-2.6b on p3.16xlarge:1, batch 32 in 4"
+std::string NameOf(const PublishedSolution& solution);
+
 std::vector<PublishedSolution> PublishedSolutions();
+// The GPTs among them, of which step times are published, and the case of its regression test.
+std::vector<PublishedSolution> PublishedPoints();
 
 }  // namespace minka
