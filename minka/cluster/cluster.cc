@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <numeric>
@@ -254,12 +255,22 @@ Json ToJsonObject(const Link& link) {
   return {{"latency_us", link.latency_us}, {"bytes_per_us", link.bytes_per_us}};
 }
 
+// Beyond, numbers of devices would not fit where they are counted.
+constexpr int64_t kMostDevices = int64_t{1} << 30;
+
+// Beyond, doubles are not all whole numbers and integers do not fit.
+absl::Status CheckWhole(const Json& object, const char* key, double largest) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number()) return absl::OkStatus();
+  const auto value = found->get<double>();
+  if (value == std::floor(value) && std::abs(value) <= largest) return absl::OkStatus();
+  return InvalidArgument("cluster: {} is {}, not a whole number of at most {}", key, value,
+                         largest);
+}
+
 Link LinkFromJson(const Json& json) {
   return {.latency_us = json.at("latency_us"), .bytes_per_us = json.at("bytes_per_us")};
 }
-
-// Beyond, numbers of devices would not fit where they are counted.
-constexpr int64_t kMostDevices = int64_t{1} << 30;
 
 absl::Status CheckTorus(const Cluster& cluster) {
   if (cluster.torus.sizes.empty()) return absl::OkStatus();
@@ -311,6 +322,13 @@ absl::Status CheckCluster(const Cluster& cluster) {
   if (int64_t{cluster.num_hosts} * cluster.devices_per_host > kMostDevices) {
     return InvalidArgument("cluster: {} hosts of {} devices are more than {} devices",
                            cluster.num_hosts, cluster.devices_per_host, kMostDevices);
+  }
+  const bool times = cluster.device.launch_us >= 0 && cluster.intra_host.latency_us >= 0 &&
+                     cluster.inter_host.latency_us >= 0;
+  if (!times || cluster.device.memory_bytes < 0) {
+    return InvalidArgument(
+        "cluster: launch_us, latency_us and memory_bytes must be 0 or more (memory_bytes 0: not "
+        "known, no limit)");
   }
   const bool rates = cluster.device.peak_flops_per_us > 0 &&
                      cluster.device.memory_bytes_per_us > 0 &&
@@ -476,6 +494,10 @@ absl::StatusOr<Cluster> Cluster::FromJson(std::string_view text) {
   const Json& json = *parsed;
   try {
     const Json& device = json.at("device");
+    for (const char* key : {"num_hosts", "devices_per_host"})
+      RETURN_IF_ERROR(CheckWhole(json, key, kMostDevices));
+    RETURN_IF_ERROR(CheckWhole(device, "num_multiprocessors", kMostDevices));
+    RETURN_IF_ERROR(CheckWhole(device, "memory_bytes", 1e15));
     Cluster cluster{
         .name = json.at("name"),
         .num_hosts = json.at("num_hosts"),

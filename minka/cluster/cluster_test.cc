@@ -161,6 +161,29 @@ TEST(Cluster, RatesBeyondTheirPeaksAreRefused) {
             "(not known) or more");
 }
 
+TEST(Cluster, NumbersThatMakeNoSenseAreRefused) {
+  const std::string good = Cluster::Local(2).ToJson();
+  const auto message = [&](const std::string& field, const std::string& value) {
+    std::string text = good;
+    const size_t at = text.find("\"" + field + "\": ") + field.size() + 4;
+    text.replace(at, text.find_first_of(",\n", at) - at, value);
+    return Message(Cluster::FromJson(text).status());
+  };
+  EXPECT_EQ(message("launch_us", "2"), "");
+  EXPECT_EQ(message("num_hosts", "1.5"),
+            "cluster: num_hosts is 1.5, not a whole number of at most 1073741824");
+  EXPECT_EQ(message("devices_per_host", "4294967298"),
+            "cluster: devices_per_host is 4294967298, not a whole number of at most 1073741824");
+  EXPECT_EQ(message("memory_bytes", "1e30"),
+            "cluster: memory_bytes is 1e+30, not a whole number of at most 1000000000000000");
+  const std::string negative =
+      "cluster: launch_us, latency_us and memory_bytes must be 0 or more (memory_bytes 0: not "
+      "known, no limit)";
+  EXPECT_EQ(message("memory_bytes", "-1"), negative);
+  EXPECT_EQ(message("launch_us", "-1"), negative);
+  EXPECT_EQ(message("latency_us", "-1"), negative);
+}
+
 TEST(Cluster, MoreDevicesThanCanBeCountedAreRefused) {
   EXPECT_EQ(Cluster::Preset("p3.16xlarge:512")->num_devices(), 4096);
   EXPECT_EQ(Message(Cluster::Preset("p3.16xlarge:300000000").status()),
