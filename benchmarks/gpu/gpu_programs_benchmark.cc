@@ -1,7 +1,6 @@
 // What is estimated of programs for GPUs, compared with what XLA:GPU makes of them; no GPU is
 // needed, but its plugin.
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <set>
 #include <string>
@@ -225,13 +224,10 @@ int main(int argc, char** argv) {
   app.add_option("--plugin", plugin,
                  "CUDA's PJRT plugin. Default: MINKA_PJRT_PLUGIN, else searched (make deps-gpu)");
   minka::AddTableOptions(app, table);
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status = minka::MakeTable(
+  return minka::MakeTableOfCommand(
+      app, argc, argv,
       {.criteria = minka::kCriteria,
        .measure = [&](const auto& add) { return minka::RunAll(filter, plugin, add); },
        .page = minka::Page},
       table);
-  if (status.ok()) return EXIT_SUCCESS;
-  fmt::print(stderr, "error: {}\n", minka::Message(status));
-  return EXIT_FAILURE;
 }

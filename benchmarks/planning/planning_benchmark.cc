@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <optional>
@@ -220,13 +219,10 @@ int main(int argc, char** argv) {
   CLI::App app("How long it takes to plan one mesh");
   app.add_option("--filter", filter, "only cases whose \"MODEL on MESH\" contains this");
   minka::AddTableOptions(app, table);
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status =
-      minka::MakeTable({.criteria = minka::kCriteria,
-                        .measure = [&](const auto& add) { return minka::RunAll(filter, add); },
-                        .page = minka::Page},
-                       table);
-  if (status.ok()) return EXIT_SUCCESS;
-  fmt::print(stderr, "error: {}\n", minka::Message(status));
-  return EXIT_FAILURE;
+  return minka::MakeTableOfCommand(
+      app, argc, argv,
+      {.criteria = minka::kCriteria,
+       .measure = [&](const auto& add) { return minka::RunAll(filter, add); },
+       .page = minka::Page},
+      table);
 }

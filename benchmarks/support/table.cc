@@ -1,6 +1,8 @@
 #include "benchmarks/support/table.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "fmt/format.h"
@@ -79,6 +81,15 @@ Rows MergeRows(Rows committed, const Rows& rows) {
     }
   }
   return committed;
+}
+
+int MakeTableOfCommand(CLI::App& app, int argc, char** argv, const Benchmark& benchmark,
+                       const TableOptions& options) {
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = MakeTable(benchmark, options);
+  if (status.ok()) return EXIT_SUCCESS;
+  fmt::print(stderr, "error: {}\n", Message(status));
+  return EXIT_FAILURE;
 }
 
 std::vector<std::string> WorseNumbers(const Rows& rows, const Rows& committed,

@@ -49,6 +49,10 @@ struct Benchmark {
 // names what failed and each number that is worse.
 absl::Status MakeTable(const Benchmark& benchmark, const TableOptions& options);
 
+// The rest of a benchmark's main: reads the command line, makes the table; the exit status.
+int MakeTableOfCommand(CLI::App& app, int argc, char** argv, const Benchmark& benchmark,
+                       const TableOptions& options);
+
 // One line for each number that is worse than that of the committed row of the same name.
 std::vector<std::string> WorseNumbers(const Rows& rows, const Rows& committed,
                                       std::span<const Criterion> criteria);

@@ -259,13 +259,27 @@ Json ToJsonObject(const Link& link) {
 constexpr int64_t kMostDevices = int64_t{1} << 30;
 
 // Beyond, doubles are not all whole numbers and integers do not fit.
-absl::Status CheckWhole(const Json& object, const char* key, double largest) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number()) return absl::OkStatus();
-  const auto value = found->get<double>();
+absl::Status CheckWhole(const Json& number, const char* name, double largest) {
+  if (!number.is_number()) return absl::OkStatus();  // reading it says so
+  const auto value = number.get<double>();
   if (value == std::floor(value) && std::abs(value) <= largest) return absl::OkStatus();
-  return InvalidArgument("cluster: {} is {}, not a whole number of at most {}", key, value,
+  return InvalidArgument("cluster: {} is {}, not a whole number of at most {}", name, value,
                          largest);
+}
+
+absl::Status CheckWholeNumbers(const Json& json) {
+  const auto check = [](const Json& object, const char* key, double largest) {
+    return object.contains(key) ? CheckWhole(object[key], key, largest) : absl::OkStatus();
+  };
+  RETURN_IF_ERROR(check(json, "num_hosts", kMostDevices));
+  RETURN_IF_ERROR(check(json, "devices_per_host", kMostDevices));
+  RETURN_IF_ERROR(check(json.at("device"), "num_multiprocessors", kMostDevices));
+  RETURN_IF_ERROR(check(json.at("device"), "memory_bytes", 1e15));
+  if (!json.contains("torus")) return absl::OkStatus();
+  RETURN_IF_ERROR(check(json["torus"], "wraps_at", kMostDevices));
+  for (const Json& size : json["torus"].at("sizes"))
+    RETURN_IF_ERROR(CheckWhole(size, "torus.sizes", kMostDevices));
+  return absl::OkStatus();
 }
 
 Link LinkFromJson(const Json& json) {
@@ -494,10 +508,7 @@ absl::StatusOr<Cluster> Cluster::FromJson(std::string_view text) {
   const Json& json = *parsed;
   try {
     const Json& device = json.at("device");
-    for (const char* key : {"num_hosts", "devices_per_host"})
-      RETURN_IF_ERROR(CheckWhole(json, key, kMostDevices));
-    RETURN_IF_ERROR(CheckWhole(device, "num_multiprocessors", kMostDevices));
-    RETURN_IF_ERROR(CheckWhole(device, "memory_bytes", 1e15));
+    RETURN_IF_ERROR(CheckWholeNumbers(json));
     Cluster cluster{
         .name = json.at("name"),
         .num_hosts = json.at("num_hosts"),

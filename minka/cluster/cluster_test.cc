@@ -176,6 +176,10 @@ TEST(Cluster, NumbersThatMakeNoSenseAreRefused) {
             "cluster: devices_per_host is 4294967298, not a whole number of at most 1073741824");
   EXPECT_EQ(message("memory_bytes", "1e30"),
             "cluster: memory_bytes is 1e+30, not a whole number of at most 1000000000000000");
+  std::string torus = Cluster::Preset("tpu-v5e:2x2")->ToJson();
+  torus.replace(torus.find("\"wraps_at\": 16"), 14, "\"wraps_at\": 16.5");
+  EXPECT_EQ(Message(Cluster::FromJson(torus).status()),
+            "cluster: wraps_at is 16.5, not a whole number of at most 1073741824");
   const std::string negative =
       "cluster: launch_us, latency_us and memory_bytes must be 0 or more (memory_bytes 0: not "
       "known, no limit)";

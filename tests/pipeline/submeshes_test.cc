@@ -107,6 +107,8 @@ TEST(LowerBound, HoldsForEveryPipeline) {
                       .micro_batches = {.num_micro_batches = 8},
                       .pipeline = PipelineOptions{},
                       .search = {.work_limit = 1'000'000'000}};
+  // Bounds do not know that some pairs have fewer links, and would be looser.
+  request.cluster.pair_bytes_per_us.clear();
   const SplitStep split = SplitStacks(step).value();
   StagePlanner stages(request);
   const std::map<int, std::vector<std::vector<int>>> submeshes = {
@@ -118,7 +120,7 @@ TEST(LowerBound, HoldsForEveryPipeline) {
     const auto best = PlanPipeline(split, request, stages);
     ASSERT_TRUE(best.ok()) << Message(best.status());
     ASSERT_TRUE(best->plan.lower_bound_us && best->plan.gap);
-    EXPECT_LT(*best->plan.gap, is_limited ? 0.15 : 0.1);
+    EXPECT_LT(*best->plan.gap, is_limited ? 0.15 : 0.03);
     EXPECT_NEAR(*best->plan.lower_bound_us, best->plan.step_time_us * (1 - *best->plan.gap), 1e-3);
     for (const std::vector<int>& stage_of_layer : Partings(4)) {
       for (const std::vector<int>& sizes : submeshes.at(stage_of_layer.back() + 1)) {

@@ -10,7 +10,6 @@
 //   plan_quality_benchmark --update             also writes the committed table
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -156,13 +155,10 @@ int main(int argc, char** argv) {
   app.add_flag("--only-minka", selection.only_minka, "only what minka plans, without the others");
   minka::AddTableOptions(app, table);
   app.get_option("--only-minka")->excludes(app.get_option("--update"));  // rows would lose the rest
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status =
-      minka::MakeTable({.criteria = minka::Criteria(),
-                        .measure = [&](const auto& add) { return minka::RunAll(selection, add); },
-                        .page = minka::Page},
-                       table);
-  if (status.ok()) return EXIT_SUCCESS;
-  fmt::print(stderr, "error: {}\n", minka::Message(status));
-  return EXIT_FAILURE;
+  return minka::MakeTableOfCommand(
+      app, argc, argv,
+      {.criteria = minka::Criteria(),
+       .measure = [&](const auto& add) { return minka::RunAll(selection, add); },
+       .page = minka::Page},
+      table);
 }

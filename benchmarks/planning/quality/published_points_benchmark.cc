@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
@@ -61,18 +60,19 @@ double Ratio(const Json& row) {
   return row["predicted_us"].get<double>() / row["published_us"].get<double>();
 }
 
-// `of_one_gpu`: the ratio of the first point, by which the others' are divided.
-std::string TableRow(const Json& row, double of_one_gpu) {
+// `of_one_gpu`: the ratio of the first point, by which the others' are divided; none: not planned.
+std::string TableRow(const Json& row, std::optional<double> of_one_gpu) {
+  const std::string calibrated =
+      of_one_gpu ? fmt::format("{:+.1f} %", 100 * (Ratio(row) / *of_one_gpu - 1)) : "-";
   const std::string memory =
       row.contains("published_bytes")
           ? fmt::format("{:.2f}", row["published_bytes"].get<double>() / kGibi)
           : "-";
-  return fmt::format(
-      "| {} | {:.4g} | {:.4g} | {:+.1f} % | {:+.1f} % | {} | {:.2f} | {:.4g} | {} |\n",
-      row["name"].get<std::string>(), row["published_us"].get<double>() / 1e6,
-      row["predicted_us"].get<double>() / 1e6, 100 * (Ratio(row) - 1),
-      100 * (Ratio(row) / of_one_gpu - 1), memory, row["predicted_bytes"].get<double>() / kGibi,
-      row["minka_us"].get<double>() / 1e6, row["minka_how"].get<std::string>());
+  return fmt::format("| {} | {:.4g} | {:.4g} | {:+.1f} % | {} | {} | {:.2f} | {:.4g} | {} |\n",
+                     row["name"].get<std::string>(), row["published_us"].get<double>() / 1e6,
+                     row["predicted_us"].get<double>() / 1e6, 100 * (Ratio(row) - 1), calibrated,
+                     memory, row["predicted_bytes"].get<double>() / kGibi,
+                     row["minka_us"].get<double>() / 1e6, row["minka_how"].get<std::string>());
 }
 
 std::string Page(const Json& rows) {
@@ -120,7 +120,8 @@ absl::Status RunAll(const std::string& filter, const std::function<void(Json)>& 
   fmt::print("{}", kHeader);
   absl::Status failed;
   std::optional<double> of_one_gpu;
-  for (const PublishedSolution& point : PublishedPoints()) {
+  const std::vector<PublishedSolution> points = PublishedPoints();
+  for (const PublishedSolution& point : points) {
     const std::string name = NameOf(point);
     if (name.find(filter) == std::string::npos) continue;
     auto row = RunApart(name, [&] { return RunPoint(point); });
@@ -129,8 +130,8 @@ absl::Status RunAll(const std::string& filter, const std::function<void(Json)>& 
       failed = row.status();
       continue;
     }
-    if (!of_one_gpu) of_one_gpu = Ratio(*row);
-    fmt::print("{}", TableRow(*row, *of_one_gpu));
+    if (&point == &points.front()) of_one_gpu = Ratio(*row);
+    fmt::print("{}", TableRow(*row, of_one_gpu));
     std::fflush(stdout);
     add(*std::move(row));
   }
@@ -146,13 +147,10 @@ int main(int argc, char** argv) {
   CLI::App app("Published step times beside predictions of the same plans");
   app.add_option("--filter", filter, "only cases whose name contains this");
   minka::AddTableOptions(app, table);
-  CLI11_PARSE(app, argc, argv);
-  const absl::Status status =
-      minka::MakeTable({.criteria = minka::Criteria(),
-                        .measure = [&](const auto& add) { return minka::RunAll(filter, add); },
-                        .page = minka::Page},
-                       table);
-  if (status.ok()) return EXIT_SUCCESS;
-  fmt::print(stderr, "error: {}\n", minka::Message(status));
-  return EXIT_FAILURE;
+  return minka::MakeTableOfCommand(
+      app, argc, argv,
+      {.criteria = minka::Criteria(),
+       .measure = [&](const auto& add) { return minka::RunAll(filter, add); },
+       .page = minka::Page},
+      table);
 }
