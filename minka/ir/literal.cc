@@ -1,5 +1,6 @@
 #include "minka/ir/literal.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -48,6 +49,8 @@ std::optional<SmallFloat> FindSmallFloat(ElementType type) {
   }
 }
 
+constexpr int kDoubleBias = 1023, kDoubleMantissaBits = 52;
+
 double DecodeSmallFloat(const SmallFloat& format, uint32_t bits) {
   const int width = format.exponent_bits + format.mantissa_bits;
   const uint32_t magnitude = bits & ((1U << width) - 1);
@@ -55,6 +58,12 @@ double DecodeSmallFloat(const SmallFloat& format, uint32_t bits) {
   const uint32_t exponent = magnitude >> format.mantissa_bits;
   const uint32_t mantissa = magnitude & ((1U << format.mantissa_bits) - 1);
   const uint32_t max_exponent = (1U << format.exponent_bits) - 1;
+  if (exponent > 0 && exponent < max_exponent) {
+    const uint64_t wide_exponent = exponent + kDoubleBias - format.bias;
+    return std::bit_cast<double>(uint64_t{negative} << 63 | wide_exponent << kDoubleMantissaBits |
+                                 uint64_t{mantissa}
+                                     << (kDoubleMantissaBits - format.mantissa_bits));
+  }
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   switch (format.specials) {
     case Specials::kIeee:
@@ -82,6 +91,18 @@ uint32_t EncodeSmallFloat(const SmallFloat& format, double value) {
   const uint32_t sign = std::signbit(value) ? 1U << width : 0;
   const uint32_t max_exponent = (1U << format.exponent_bits) - 1;
   const uint32_t infinity = max_exponent << format.mantissa_bits;
+  const auto wide = std::bit_cast<uint64_t>(std::abs(value));
+  const int64_t wide_exponent =
+      static_cast<int64_t>(wide >> kDoubleMantissaBits) - kDoubleBias + format.bias;
+  // Neither below the normal numbers nor beyond the finite ones, even if rounding carries.
+  if (wide_exponent >= 1 && wide_exponent + 1 < static_cast<int64_t>(max_exponent)) {
+    const int shift = kDoubleMantissaBits - format.mantissa_bits;
+    const uint64_t below_half = (uint64_t{1} << (shift - 1)) - 1;
+    const uint64_t rounded = (wide + below_half + (wide >> shift & 1)) >> shift;
+    const uint64_t rebias = static_cast<uint64_t>(kDoubleBias - format.bias)
+                            << format.mantissa_bits;
+    return sign | static_cast<uint32_t>(rounded - rebias);
+  }
   uint32_t nan = infinity | (1U << (format.mantissa_bits - 1));
   uint32_t overflow = infinity;
   uint32_t max_finite = infinity - 1;
@@ -148,8 +169,8 @@ T Load(const char* bytes) {
 }
 
 template <typename T>
-std::string Store(T value) {
-  return {reinterpret_cast<const char*>(&value), sizeof(T)};
+void Store(T value, char* bytes) {
+  std::memcpy(bytes, &value, sizeof(T));
 }
 
 // Integers beyond 2^53 lose low bits on the way through double; the ends of the range saturate.
@@ -167,29 +188,43 @@ uint64_t EncodeInteger(ElementType type, double value) {
                    : static_cast<uint64_t>(value);
 }
 
-std::string EncodeElement(ElementType type, double value) {
+// Gives `visit` the function (value, bytes) that writes one element: chosen once for many.
+template <typename Visit>
+void WithEncoder(ElementType type, const Visit& visit) {
+  const auto size = static_cast<size_t>(ElementBytes(type));
   if (const auto format = FindSmallFloat(type)) {
-    const uint32_t bits = EncodeSmallFloat(*format, value);
-    return Store(bits).substr(0, ElementBytes(type));
+    return visit([&format, size](double value, char* bytes) {
+      const uint32_t bits = EncodeSmallFloat(*format, value);
+      std::memcpy(bytes, &bits, size);
+    });
   }
   switch (type) {
     case ElementType::kPred:
-      return Store<uint8_t>(value != 0);
+      return visit([](double value, char* bytes) { Store<uint8_t>(value != 0, bytes); });
     case ElementType::kF32:
-      return Store(static_cast<float>(value));
+      return visit([](double value, char* bytes) { Store(static_cast<float>(value), bytes); });
     case ElementType::kF64:
-      return Store(value);
+      return visit([](double value, char* bytes) { Store(value, bytes); });
     case ElementType::kC64:
-      return Store(static_cast<float>(value)) + Store(0.0F);
+      return visit([](double value, char* bytes) {
+        Store(static_cast<float>(value), bytes);
+        Store(0.0F, bytes + sizeof(float));
+      });
     case ElementType::kC128:
-      return Store(value) + Store(0.0);
+      return visit([](double value, char* bytes) {
+        Store(value, bytes);
+        Store(0.0, bytes + sizeof(double));
+      });
     case ElementType::kF8E8M0FNU:
-      return Store(EncodeScale(value));
+      return visit([](double value, char* bytes) { Store(EncodeScale(value), bytes); });
     case ElementType::kF4E2M1FN:
-      return Store(EncodeF4(value));
+      return visit([](double value, char* bytes) { Store(EncodeF4(value), bytes); });
     default:
       MINKA_CHECK(IsInteger(type), "no literals of type {}", TypeName(type));
-      return Store(EncodeInteger(type, value)).substr(0, ElementBytes(type));
+      return visit([type, size](double value, char* bytes) {
+        const uint64_t bits = EncodeInteger(type, value);
+        std::memcpy(bytes, &bits, size);
+      });
   }
 }
 
@@ -202,26 +237,30 @@ double DecodeInteger(ElementType type, const char* bytes) {
   return static_cast<double>(static_cast<int64_t>(raw) >> unused);
 }
 
-double DecodeElement(ElementType type, const char* bytes) {
+// The same with the function that reads one.
+template <typename Visit>
+void WithDecoder(ElementType type, const Visit& visit) {
   if (const auto format = FindSmallFloat(type)) {
-    uint32_t raw = 0;
-    std::memcpy(&raw, bytes, ElementBytes(type));
-    return DecodeSmallFloat(*format, raw);
+    return visit([&format, size = static_cast<size_t>(ElementBytes(type))](const char* bytes) {
+      uint32_t raw = 0;
+      std::memcpy(&raw, bytes, size);
+      return DecodeSmallFloat(*format, raw);
+    });
   }
   switch (type) {
     case ElementType::kPred:
-      return *bytes != 0 ? 1 : 0;
+      return visit([](const char* bytes) { return *bytes != 0 ? 1.0 : 0.0; });
     case ElementType::kF32:
-      return Load<float>(bytes);
+      return visit([](const char* bytes) { return static_cast<double>(Load<float>(bytes)); });
     case ElementType::kF64:
-      return Load<double>(bytes);
+      return visit([](const char* bytes) { return Load<double>(bytes); });
     case ElementType::kF8E8M0FNU:
-      return DecodeScale(Load<uint8_t>(bytes));
+      return visit([](const char* bytes) { return DecodeScale(Load<uint8_t>(bytes)); });
     case ElementType::kF4E2M1FN:
-      return DecodeF4(Load<uint8_t>(bytes));
+      return visit([](const char* bytes) { return DecodeF4(Load<uint8_t>(bytes)); });
     default:
       MINKA_CHECK(IsInteger(type), "{} is not a real type", TypeName(type));
-      return DecodeInteger(type, bytes);
+      return visit([type](const char* bytes) { return DecodeInteger(type, bytes); });
   }
 }
 
@@ -232,8 +271,8 @@ Literal ScalarLiteral(ElementType type, double value) {
 }
 
 Literal FilledLiteral(const Shape& shape, double value) {
-  const std::string element = EncodeElement(shape.type, value);
-  std::string bytes;
+  std::string element(ElementBytes(shape.type), '\0'), bytes;
+  WithEncoder(shape.type, [&](const auto& encode) { encode(value, element.data()); });
   bytes.reserve(shape.num_bytes());
   for (int64_t i = 0; i < shape.num_elements(); ++i) bytes += element;
   return {shape, std::make_shared<const std::string>(std::move(bytes))};
@@ -272,19 +311,44 @@ std::optional<int64_t> IntegerValue(const Literal& literal) {
 double ElementAsDouble(const Literal& literal, int64_t index) {
   MINKA_CHECK(0 <= index && index < literal.shape.num_elements(), "element {} of {}", index,
               ToString(literal.shape));
-  return DecodeElement(literal.shape.type,
-                       literal.bytes->data() + index * ElementBytes(literal.shape.type));
+  const ElementType type = literal.shape.type;
+  double value = 0;
+  WithDecoder(type, [&](const auto& decode) {
+    value = decode(literal.bytes->data() + index * ElementBytes(type));
+  });
+  return value;
+}
+
+std::vector<double> ElementsAsDoubles(const Literal& literal) {
+  std::vector<double> elements(literal.shape.num_elements());
+  const int64_t size = ElementBytes(literal.shape.type);
+  WithDecoder(literal.shape.type, [&](const auto& decode) {
+    const char* next = literal.bytes->data();
+    for (double& element : elements) {
+      element = decode(next);
+      next += size;
+    }
+  });
+  return elements;
+}
+
+Literal LiteralOf(const Shape& shape, std::span<const double> elements) {
+  MINKA_CHECK(static_cast<int64_t>(elements.size()) == shape.num_elements(), "{} elements for {}",
+              elements.size(), ToString(shape));
+  std::string bytes(shape.num_bytes(), '\0');
+  const int64_t size = ElementBytes(shape.type);
+  WithEncoder(shape.type, [&](const auto& encode) {
+    char* next = bytes.data();
+    for (const double element : elements) {
+      encode(element, next);
+      next += size;
+    }
+  });
+  return {shape, std::make_shared<const std::string>(std::move(bytes))};
 }
 
 Literal ConvertLiteral(const Literal& literal, ElementType type) {
-  Shape shape = literal.shape;
-  shape.type = type;
-  std::string bytes;
-  bytes.reserve(shape.num_bytes());
-  for (int64_t i = 0; i < shape.num_elements(); ++i) {
-    bytes += EncodeElement(type, ElementAsDouble(literal, i));
-  }
-  return {std::move(shape), std::make_shared<const std::string>(std::move(bytes))};
+  return LiteralOf({type, literal.shape.dims}, ElementsAsDoubles(literal));
 }
 
 }  // namespace minka

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "minka/ir/shape.h"
 
@@ -33,6 +35,10 @@ double ScalarValue(const Literal& literal);
 std::optional<int64_t> IntegerValue(const Literal& literal);
 // Element `index` (row-major) of any real type as double.
 double ElementAsDouble(const Literal& literal, int64_t index);
+// All of them.
+std::vector<double> ElementsAsDoubles(const Literal& literal);
+// The elements, row-major, as ConvertLiteral converts them.
+Literal LiteralOf(const Shape& shape, std::span<const double> elements);
 // The distance from 1 to the next larger number of a float type, or of a complex type's parts; 0
 // for other types.
 double Epsilon(ElementType type);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -35,6 +36,29 @@ TEST(Literal, EveryNarrowFloatDecodesAndEncodesToTheSameBits) {
         EXPECT_EQ(*ScalarLiteral(type, value).bytes, bytes) << TypeName(type) << " " << bits;
       }
     }
+  }
+}
+
+// All elements at once are what each is by itself, of every real type.
+TEST(Literal, ManyElementsAreThoseOneByOne) {
+  const std::vector<double> values = {0,    -0.0, 1,     -1.5,    0.1,       3e-5, 65504, 448,
+                                      1e30, -7,   2.5e9, 5.9e-39, kInfinity, 127,  -128,  255};
+  for (const ElementType type :
+       {ElementType::kPred, ElementType::kS4, ElementType::kU8, ElementType::kS16,
+        ElementType::kS64, ElementType::kF64, ElementType::kF32, ElementType::kF16,
+        ElementType::kBF16, ElementType::kF8E5M2, ElementType::kF8E4M3FN, ElementType::kF8E4M3FNUZ,
+        ElementType::kF8E8M0FNU, ElementType::kF4E2M1FN}) {
+    const Literal literal = LiteralOf({type, {2, 8}}, values);
+    const std::vector<double> back = ElementsAsDoubles(literal);
+    std::string bytes;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Literal one = ScalarLiteral(type, values[i]);
+      bytes += *one.bytes;
+      const double value = ElementAsDouble(literal, static_cast<int64_t>(i));
+      EXPECT_TRUE(back[i] == value || std::isnan(value)) << TypeName(type) << " " << i;
+    }
+    EXPECT_EQ(*literal.bytes, bytes) << TypeName(type);
+    EXPECT_EQ(ConvertLiteral(LiteralOf({ElementType::kF64, {2, 8}}, values), type), literal);
   }
 }
 

@@ -21,15 +21,7 @@ Literal AsReals(const Literal& literal) {
   return real;
 }
 
-std::vector<double> Elements(const Literal& literal) {
-  const Literal reals = AsReals(literal);
-  std::vector<double> elements;
-  elements.reserve(static_cast<size_t>(reals.shape.num_elements()));
-  for (int64_t i = 0; i < reals.shape.num_elements(); ++i) {
-    elements.push_back(ElementAsDouble(reals, i));
-  }
-  return elements;
-}
+std::vector<double> Elements(const Literal& literal) { return ElementsAsDoubles(AsReals(literal)); }
 
 // The largest difference; infinite where only one of two elements is a number.
 double LargestDifference(const std::vector<double>& x, const std::vector<double>& y) {
@@ -98,17 +90,17 @@ void CompareNotFinite(const ResultElements& x, OutputComparison& out) {
 
 // Sums of squares until Finished.
 struct Sums {
+  explicit Sums(size_t num_draws) : nudged(num_draws), num_changed(1 + num_draws) {}
+
   Norms norms;
   std::vector<double> nudged;
-  int64_t num_kept = 0;                   // elements of minka's run that are as before
-  std::vector<int64_t> num_changed = {};  // by run of one device
+  int64_t num_kept = 0;              // elements of minka's run that are as before
+  std::vector<int64_t> num_changed;  // by run of one device
 
   void Add(const ResultElements& x, size_t i) {
     ++norms.num_elements;
     num_kept += x.minka[i] == x.before[i] ? 1 : 0;
-    num_changed.resize(1 + x.nudged.size());
     num_changed[0] += x.single[i] != x.before[i] ? 1 : 0;
-    nudged.resize(x.nudged.size());
     if (!std::isfinite(x.minka[i]) || !std::isfinite(x.single[i]) ||
         !std::isfinite(x.reference[i])) {
       return;
@@ -153,7 +145,7 @@ void CompareNorms(const ResultElements& x, const ResultRounding& rounding,
                   const PartsOfResult& parts, OutputComparison& out) {
   const size_t per_part_element =
       parts.of_elements.empty() ? 1 : x.minka.size() / parts.of_elements.size();
-  std::vector<Sums> sums(1 + parts.devices.size());
+  std::vector<Sums> sums(1 + parts.devices.size(), Sums(x.nudged.size()));
   for (size_t i = 0; i < x.minka.size(); ++i) {
     sums[0].Add(x, i);
     if (!parts.of_elements.empty()) sums[1 + parts.of_elements[i / per_part_element]].Add(x, i);

@@ -227,11 +227,11 @@ std::vector<TurnedElement> TurnedElements(const Module& module, Value decision,
   std::optional<PickedPlaces> places;
   if (picks_places) places.emplace(instruction, inputs[0].shape, mine.shape);
   std::vector<TurnedElement> turned;
+  const std::vector<double> all_mine = ElementsAsDoubles(mine), all = ElementsAsDoubles(other);
   for (int64_t i = 0; i < mine.shape.num_elements(); ++i) {
-    const double mine_here = ElementAsDouble(mine, i);
-    if (mine_here == ElementAsDouble(other, i)) continue;
+    if (all_mine[i] == all[i]) continue;
     const double distance = picks_places
-                                ? DistanceOfPick(instruction, inputs, *places, mine_here, i)
+                                ? DistanceOfPick(instruction, inputs, *places, all_mine[i], i)
                                 : ThresholdDistance(module, decision, inputs, i);
     turned.push_back({i, distance});
   }

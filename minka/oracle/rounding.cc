@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <memory>
 #include <optional>
-#include <string>
+#include <vector>
 
 #include "fmt/format.h"
 #include "minka/base/hash.h"
@@ -56,6 +54,13 @@ class ValueEpsilons {
   std::vector<std::optional<double>> of_computations_;
 };
 
+// Is it no number, or one without a fraction?
+bool IsWhole(double value) {
+  constexpr double kFromHereOnAll = 4503599627370496;  // 2^52
+  if (!(std::abs(value) < kFromHereOnAll)) return true;
+  return value == static_cast<double>(static_cast<int64_t>(value));
+}
+
 }  // namespace
 
 PathEpsilons FindPathEpsilons(const Step& step) {
@@ -99,18 +104,14 @@ PathEpsilons FindPathEpsilons(const Step& step) {
 Literal Nudged(const Literal& literal, double epsilon, uint64_t seed) {
   if (!IsFloat(literal.shape.type) || ElementBytes(literal.shape.type) < 2) return literal;
   epsilon = std::min(epsilon, 0.5);  // signs stay
-  std::string wide(literal.shape.num_elements() * sizeof(double), '\0');
+  const double factors[] = {1 - epsilon, 1 + epsilon};
+  std::vector<double> elements = ElementsAsDoubles(literal);
   uint64_t bits = 0;
-  for (int64_t i = 0; i < literal.shape.num_elements(); ++i) {
+  for (size_t i = 0; i < elements.size(); ++i) {
     if (i % 64 == 0) bits = StableHash(fmt::format("{}", i), seed);
-    double value = ElementAsDouble(literal, i);
-    if (value != std::floor(value))
-      value *= (bits >> (i % 64) & 1) != 0 ? 1 + epsilon : 1 - epsilon;
-    std::memcpy(wide.data() + i * sizeof(double), &value, sizeof(double));
+    elements[i] *= IsWhole(elements[i]) ? 1 : factors[bits >> (i % 64) & 1];
   }
-  return ConvertLiteral({{ElementType::kF64, literal.shape.dims},
-                         std::make_shared<const std::string>(std::move(wide))},
-                        literal.shape.type);
+  return LiteralOf(literal.shape, elements);
 }
 
 std::vector<bool> DependsOnRng(const Step& step) {

@@ -1,7 +1,6 @@
 #include "minka/oracle/slices.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -100,16 +99,13 @@ Literal Repeated(const Literal& batch, int dim, int64_t slice, int64_t num_slice
 
 Literal Mean(const std::vector<Literal>& literals) {
   const Shape& shape = literals[0].shape;
-  std::string wide(static_cast<size_t>(shape.num_elements()) * sizeof(double), '\0');
-  for (int64_t i = 0; i < shape.num_elements(); ++i) {
-    double sum = 0;
-    for (const Literal& literal : literals) sum += ElementAsDouble(literal, i);
-    sum /= static_cast<double>(literals.size());
-    std::memcpy(wide.data() + static_cast<size_t>(i) * sizeof(double), &sum, sizeof(double));
+  std::vector<double> means(shape.num_elements());
+  for (const Literal& literal : literals) {
+    const std::vector<double> elements = ElementsAsDoubles(literal);
+    for (size_t i = 0; i < means.size(); ++i) means[i] += elements[i];
   }
-  return ConvertLiteral(
-      {{ElementType::kF64, shape.dims}, std::make_shared<const std::string>(std::move(wide))},
-      shape.type);
+  for (double& mean : means) mean /= static_cast<double>(literals.size());
+  return LiteralOf(shape, means);
 }
 
 absl::StatusOr<std::vector<Literal>> RunOnce(StepRunner& runner, const ParameterValues& values) {
