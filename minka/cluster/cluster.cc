@@ -236,6 +236,11 @@ absl::StatusOr<int> ParseCount(std::string_view cluster, std::string_view text,
   return count;
 }
 
+constexpr std::pair<std::string_view, std::string_view> kPresetOfGpu[] = {
+    {"v100", "p3.16xlarge"},   {"a100", "p4d.24xlarge"},     {"h100", "p5.48xlarge"},
+    {"h200", "p5en.48xlarge"}, {"b200", "p6-b200.48xlarge"},
+};
+
 // Edits of one character that make one text of the other (Levenshtein).
 size_t NumEdits(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -439,7 +444,10 @@ bool Cluster::SetGpu(std::string_view name, int64_t memory_bytes) {
 
 absl::StatusOr<Cluster> Cluster::Preset(std::string_view text) {
   const size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon);
+  const std::string_view given = text.substr(0, colon);
+  const auto of_gpu =
+      std::ranges::find(kPresetOfGpu, given, &std::pair<std::string_view, std::string_view>::first);
+  const std::string_view name = of_gpu == std::end(kPresetOfGpu) ? given : of_gpu->second;
   std::vector<Cluster> presets = Presets();
   const auto preset = std::ranges::find(presets, name, &Cluster::name);
   if (preset == presets.end()) {
@@ -550,6 +558,26 @@ absl::StatusOr<Cluster> Cluster::Named(const std::string& name) {
   std::error_code ignored;
   const bool is_file = name.ends_with(".json") || std::filesystem::exists(name, ignored);
   return is_file ? FromFile(name) : Preset(name);
+}
+
+absl::StatusOr<std::vector<Cluster>> Cluster::OfKinds(const std::string& names) {
+  std::vector<Cluster> kinds;
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    const std::string name = names.substr(begin, end - begin);
+    begin = end + 1;
+    if (name == kLocalCluster || name == kLocalCudaCluster) {
+      return InvalidArgument("cluster \"{}\": {} stands alone, not beside hosts of other kinds",
+                             names, name);
+    }
+    ASSIGN_OR_RETURN(kinds.emplace_back(), Named(name));
+    if (kinds.back().platform() == kinds.front().platform()) continue;
+    return InvalidArgument("cluster \"{}\": programs for {} and {} go through different compilers",
+                           names, kinds.front().device.name, kinds.back().device.name);
+  }
+  if (kinds.size() <= kMostKinds) return kinds;
+  return InvalidArgument("cluster \"{}\" has hosts of {} kinds; {} can be planned for at most",
+                         names, kinds.size(), kMostKinds);
 }
 
 }  // namespace minka

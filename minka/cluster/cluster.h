@@ -26,6 +26,9 @@ struct Torus {
 
 inline constexpr char kCpuDevice[] = "cpu";
 
+// So many kinds of hosts can be planned for together.
+inline constexpr int kMostKinds = 4;
+
 // Names of the clusters that are this machine: its cores as virtual devices, its GPUs.
 inline constexpr char kLocalCluster[] = "local";
 inline constexpr char kLocalCudaCluster[] = "local-cuda";
@@ -94,10 +97,14 @@ struct Cluster {
   static absl::StatusOr<Cluster> FromJson(std::string_view json);
   static absl::StatusOr<Cluster> FromFile(const std::string& path);
   // "p3.16xlarge:8" = preset with 8 hosts, "p3.16xlarge:2x4" = four devices of two hosts each,
-  // "tpu-v4:4x4x8" = one torus of these sizes; the error lists the presets and names the nearest.
+  // "tpu-v4:4x4x8" = one torus of these sizes; "v100", "a100", "h100", "h200", "b200" stand for the
+  // preset of AWS with these GPUs. The error lists the presets and names the nearest.
   static absl::StatusOr<Cluster> Preset(std::string_view name);
   // What a user names: a file (it ends in .json, or is there) or a preset.
   static absl::StatusOr<Cluster> Named(const std::string& name);
+  // Hosts of several kinds: names joined by commas. They are of one platform, and kMostKinds at
+  // most.
+  static absl::StatusOr<std::vector<Cluster>> OfKinds(const std::string& names);
   std::string ToJson() const;
 };
 

@@ -122,6 +122,25 @@ TEST(Cluster, GpusOfThisMachineHaveTheRatesOfTheirKind) {
   EXPECT_EQ(cluster.device.name, "Tesla T4");
 }
 
+TEST(Cluster, HostsOfSeveralKindsAreNamedTogether) {
+  const auto kinds = Cluster::OfKinds("a100:2,v100:1x4,1080ti");
+  ASSERT_TRUE(kinds.ok()) << Message(kinds.status());
+  ASSERT_EQ(kinds->size(), 3U);
+  EXPECT_EQ((*kinds)[0].name, "p4d.24xlarge");
+  EXPECT_EQ((*kinds)[0].num_devices(), 16);
+  EXPECT_EQ((*kinds)[1].num_devices(), 4);
+  EXPECT_EQ((*kinds)[2].device.name, "gtx1080ti-11gb");
+  EXPECT_EQ(Cluster::OfKinds("p3.16xlarge:8")->size(), 1U);
+  const auto error = [](const char* names) { return Message(Cluster::OfKinds(names).status()); };
+  EXPECT_EQ(error("a100,local"),
+            "cluster \"a100,local\": local stands alone, not beside hosts of other kinds");
+  EXPECT_EQ(
+      error("a100,v100,h100,h200,b200"),
+      "cluster \"a100,v100,h100,h200,b200\" has hosts of 5 kinds; 4 can be planned for at most");
+  EXPECT_NE(error("a100,v10").find("unknown cluster \"v10\""), std::string::npos);
+  EXPECT_NE(error("a100,").find("unknown cluster \"\""), std::string::npos);
+}
+
 TEST(Cluster, AFileIsNamedByItsEndingOrByBeingThere) {
   const std::string path = testing::TempDir() + "/cluster_of_three";
   ASSERT_TRUE(WriteFile(path, Cluster::Local(3).ToJson()).ok());
