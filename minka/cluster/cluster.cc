@@ -562,6 +562,11 @@ absl::StatusOr<Cluster> Cluster::Named(const std::string& name) {
 
 absl::StatusOr<std::vector<Cluster>> Cluster::OfKinds(const std::string& names) {
   std::vector<Cluster> kinds;
+  std::error_code ignored;
+  if (std::filesystem::exists(names, ignored)) {
+    ASSIGN_OR_RETURN(kinds.emplace_back(), FromFile(names));
+    return kinds;
+  }
   for (size_t begin = 0; begin <= names.size();) {
     const size_t end = std::min(names.find(',', begin), names.size());
     const std::string name = names.substr(begin, end - begin);
@@ -571,6 +576,8 @@ absl::StatusOr<std::vector<Cluster>> Cluster::OfKinds(const std::string& names) 
                              names, name);
     }
     ASSIGN_OR_RETURN(kinds.emplace_back(), Named(name));
+    if (kinds.back().device.name.empty() && name != names)
+      return InvalidArgument("cluster \"{}\": the devices of {} have no name", names, name);
     if (kinds.back().platform() == kinds.front().platform()) continue;
     return InvalidArgument("cluster \"{}\": programs for {} and {} go through different compilers",
                            names, kinds.front().device.name, kinds.back().device.name);

@@ -102,8 +102,8 @@ struct Cluster {
   static absl::StatusOr<Cluster> Preset(std::string_view name);
   // What a user names: a file (it ends in .json, or is there) or a preset.
   static absl::StatusOr<Cluster> Named(const std::string& name);
-  // Hosts of several kinds: names joined by commas. They are of one platform, and kMostKinds at
-  // most.
+  // Hosts of several kinds: names joined by commas, unless all of it names a file. They are of one
+  // platform, and kMostKinds at most.
   static absl::StatusOr<std::vector<Cluster>> OfKinds(const std::string& names);
   std::string ToJson() const;
 };

@@ -13,13 +13,19 @@
 
 namespace minka {
 
+// A mesh on devices of a cluster one behind the other.
+struct PlacedMesh {
+  const Cluster& cluster;
+  const Mesh& mesh;
+  int64_t first_device = 0;
+};
+
 // The bytes that every link between and within hosts carries while arrays go from one mesh to
-// another, all at once, tile by tile (PlanCrossMesh). A mesh lies on devices of the cluster one
-// behind the other. The cluster must outlive it.
+// another, all at once, tile by tile (PlanCrossMesh). Those of different clusters lie on different
+// hosts, each with links as its cluster says. The clusters must outlive it.
 class CrossMeshLoad {
  public:
-  CrossMeshLoad(const Cluster& cluster, const Mesh& from, int64_t from_first_device, const Mesh& to,
-                int64_t to_first_device);
+  CrossMeshLoad(const PlacedMesh& from, const PlacedMesh& to);
 
   // Another array on the way.
   void Add(const Shape& shape, const Sharding& from, const Sharding& to);
@@ -38,23 +44,32 @@ class CrossMeshLoad {
   void Carry(const TileTransfer& transfer, double bytes);
   // From one device of a host to another, by their numbers in the cluster.
   void CarryWithinHost(int64_t from, int64_t to, double bytes);
-  double DeviceUs(const Bytes& bytes) const;
+  bool is_one_cluster() const { return &from_cluster_ == &to_cluster_; }
+  const Cluster& ClusterOfHost(int host) const;
+  Link LinkBetweenHosts() const;
 
-  const Cluster& cluster_;
+  const Cluster &from_cluster_, &to_cluster_;
   ArrayOnMesh from_, to_;  // shardings: those of the array that was added last
   CrossMeshOptions options_;
   std::vector<Bytes> sent_;                // by device of the first mesh
   std::vector<Bytes> relayed_, received_;  // by device of the second
-  std::map<int, double> left_, entered_;   // by host, from and to other hosts
+  // By host, from and to other hosts; those of another cluster count on behind those of the first.
+  std::map<int, double> left_, entered_;
   const int64_t from_first_device_, to_first_device_;
   std::map<std::pair<int64_t, int64_t>, double> between_;  // two devices of a host
   int64_t tile_bytes_ = 0;
   bool is_used_ = false;
 };
 
-// At least, for an array of so many bytes: every device of the smaller mesh sends or receives its
-// even part, from one mesh to the one behind it.
-double LeastSendUs(const Cluster& cluster, int64_t bytes, int64_t num_devices_before,
-                   int64_t num_devices_behind, bool crosses_hosts);
+// Some devices of a cluster.
+struct PartOfCluster {
+  const Cluster& cluster;
+  int64_t num_devices = 1;
+};
+
+// At least, for an array of so many bytes: every device of a mesh sends or receives its even part,
+// from one mesh to the one behind it.
+double LeastSendUs(int64_t bytes, const PartOfCluster& before, const PartOfCluster& behind,
+                   bool crosses_hosts);
 
 }  // namespace minka

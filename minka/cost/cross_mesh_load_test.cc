@@ -25,7 +25,7 @@ struct Side {
 
 double UsOf(const Cluster& cluster, const Shape& shape, const Side& from, const Side& to) {
   const Mesh from_mesh = *Mesh::Parse(from.mesh), to_mesh = *Mesh::Parse(to.mesh);
-  CrossMeshLoad load(cluster, from_mesh, from.first_device, to_mesh, to.first_device);
+  CrossMeshLoad load({cluster, from_mesh, from.first_device}, {cluster, to_mesh, to.first_device});
   load.Add(shape, *ParseSharding(from.sharding, from_mesh), *ParseSharding(to.sharding, to_mesh));
   return load.Us();
 }
@@ -36,7 +36,8 @@ constexpr double kBytes = kElements * kByte;
 
 TEST(CrossMeshLoad, NothingTakesNoTime) {
   const Mesh mesh = *Mesh::Parse("2");
-  EXPECT_EQ(CrossMeshLoad(TwoHosts(), mesh, 0, mesh, 2).Us(), 0);
+  const Cluster cluster = TwoHosts();
+  EXPECT_EQ(CrossMeshLoad({cluster, mesh, 0}, {cluster, mesh, 2}).Us(), 0);
 }
 
 TEST(CrossMeshLoad, EveryDeviceSendsItsPart) {
@@ -57,13 +58,46 @@ TEST(CrossMeshLoad, PairsSendAsFastAsTheirLinks) {
 TEST(LeastSendUs, IsWhatEvenPartsTake) {
   const Cluster cluster = TwoHosts();
   const auto bytes = static_cast<int64_t>(kBytes);
-  EXPECT_EQ(LeastSendUs(cluster, 0, 4, 4, true), 0);
-  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 2, 1, false), 10 + kBytes / 1000);
-  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 2, 2, false),
+  EXPECT_EQ(LeastSendUs(0, {cluster, 4}, {cluster, 4}, true), 0);
+  EXPECT_DOUBLE_EQ(LeastSendUs(bytes, {cluster, 2}, {cluster, 1}, false), 10 + kBytes / 1000);
+  EXPECT_DOUBLE_EQ(LeastSendUs(bytes, {cluster, 2}, {cluster, 2}, false),
                    UsOf(cluster, kShape, {"2", "[x]", 0}, {"2", "[x]", 2}));
-  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 4, 4, true),
+  EXPECT_DOUBLE_EQ(LeastSendUs(bytes, {cluster, 4}, {cluster, 4}, true),
                    UsOf(cluster, kShape, {"4", "[x]", 0}, {"4", "[x]", 4}));
-  EXPECT_DOUBLE_EQ(LeastSendUs(cluster, bytes, 8, 1, true), 50 + kBytes / 100);
+  EXPECT_DOUBLE_EQ(LeastSendUs(bytes, {cluster, 8}, {cluster, 1}, true), 50 + kBytes / 100);
+}
+
+// Hosts of one kind send 100 bytes a microsecond from each device and 200 in all, those of the
+// other 30 and 60, with a longer latency.
+TEST(CrossMeshLoad, HostsOfTwoKindsSendAsFastAsTheSlower) {
+  const Cluster fast = TwoHosts();
+  Cluster slow = TwoHosts();
+  slow.intra_host.bytes_per_us = 500;
+  slow.inter_host = {.latency_us = 80, .bytes_per_us = 30};
+  slow.host_network_bytes_per_us = 60;
+  const Mesh four = *Mesh::Parse("4"), one = *Mesh::Parse("1");
+  const auto us = [](const PlacedMesh& from, const PlacedMesh& to, const char* to_sharding) {
+    CrossMeshLoad load(from, to);
+    load.Add(kShape, *ParseSharding("[x]", from.mesh), *ParseSharding(to_sharding, to.mesh));
+    return load.Us();
+  };
+  EXPECT_DOUBLE_EQ(us({fast, four, 0}, {slow, four, 0}, "[x]"), 80 + kBytes / 60);
+  EXPECT_DOUBLE_EQ(us({slow, four, 4}, {fast, four, 0}, "[x]"), 80 + kBytes / 60);
+  EXPECT_DOUBLE_EQ(us({fast, one, 0}, {slow, one, 0}, "[x]"), 80 + kBytes / 30);
+  EXPECT_DOUBLE_EQ(us({fast, one, 0}, {slow, one, 0}, "[x]"),
+                   LeastSendUs(static_cast<int64_t>(kBytes), {fast, 1}, {slow, 1}, true));
+  EXPECT_DOUBLE_EQ(us({fast, four, 0}, {slow, four, 0}, "[x]"),
+                   LeastSendUs(static_cast<int64_t>(kBytes), {fast, 4}, {slow, 4}, true));
+  for (const int64_t num_slow : {1, 4}) {
+    const Mesh& of_slow = num_slow == 1 ? one : four;
+    EXPECT_DOUBLE_EQ(
+        us({fast, num_slow == 1 ? four : one, 0}, {slow, of_slow, 0}, "[x]"),
+        LeastSendUs(static_cast<int64_t>(kBytes), {fast, 5 - num_slow}, {slow, num_slow}, true));
+  }
+  // Each of the slow devices gets a quarter from outside and three from the others.
+  slow.host_network_bytes_per_us = 0;
+  EXPECT_DOUBLE_EQ(us({fast, four, 0}, {slow, four, 0}, "[-]"),
+                   80 + std::max(kBytes / 200, kBytes / 4 / 30 + kBytes * 3 / 4 / 500));
 }
 
 TEST(CrossMeshLoad, HostsShareTheirNetwork) {
@@ -101,7 +135,7 @@ TEST(CrossMeshLoad, TilesAreCountedOncePerHost) {
   const auto bytes = [](const char* from_text, const char* to_text, const char* sharding) {
     const Mesh from = *Mesh::Parse(from_text), to = *Mesh::Parse(to_text);
     const Cluster cluster = TwoHosts();
-    CrossMeshLoad load(cluster, from, /*from_first_device=*/0, to, /*to_first_device=*/2);
+    CrossMeshLoad load({cluster, from, /*first_device=*/0}, {cluster, to, /*first_device=*/2});
     load.Add(kShape, *ParseSharding("[x]", from), *ParseSharding(sharding, to));
     return static_cast<double>(load.tile_bytes());
   };
@@ -116,7 +150,7 @@ TEST(CrossMeshLoad, ArraysAddUp) {
   const Mesh mesh = *Mesh::Parse("2");
   const Sharding whole = Sharding::Replicated(1);
   const Mesh one = *Mesh::Parse("1");
-  CrossMeshLoad load(cluster, mesh, 0, one, 2);
+  CrossMeshLoad load({cluster, mesh, 0}, {cluster, one, 2});
   load.Add(kShape, whole, whole);
   load.Add(kShape, whole, whole);
   // One from each of the two that have it; the receiver gets both.

@@ -36,7 +36,8 @@ constexpr std::string_view kColumns[] = {"first_layer",
                                          "available_bytes",
                                          "most_stages_behind",
                                          "why_dropped",
-                                         "stage_of_plan"};
+                                         "stage_of_plan",
+                                         "kind"};
 
 std::string TextOf(LayerRun layers) {
   return layers.end - layers.begin == 1 ? fmt::to_string(layers.begin)
@@ -75,8 +76,9 @@ class CandidateRows {
     const MeshOfWay& where = searched_.ways.meshes[stage.way];
     const LayerCost& cost = stage.cost;
     Json row = RowOf(run.layers);
-    row["devices"] = where.mesh.num_devices();
-    row["mesh"] = where.mesh.ToString();
+    row["devices"] = where.mesh().num_devices();
+    if (searched_.input.hosts.size() > 1) row["kind"] = where.on.kind;
+    row["mesh"] = where.mesh().ToString();
     row["memory_price"] = where.memory_price;
     row["recomputed"] = stage.num_recomputed > 0 ? "all" : "none";
     row["forward_us"] = cost.forward_us;
@@ -88,11 +90,13 @@ class CandidateRows {
     row["saved_bytes_per_micro_batch"] = cost.saved_bytes;
     row["update_bytes"] = cost.update_bytes;
     row["temporary_bytes"] = cost.transient_bytes;
-    if (searched_.input.limit_bytes) row["available_bytes"] = *searched_.input.limit_bytes;
+    if (const auto limit = searched_.input.hosts[where.on.kind].limit_bytes)
+      row["available_bytes"] = *limit;
     row["most_stages_behind"] = candidate.most_stages_behind;
     if (const std::string why = WhyDropped(run, candidate); !why.empty()) row["why_dropped"] = why;
     const auto number = StageOf(run.layers);
-    if (number && plan_.stages[*number].plan.stage.mesh == where.mesh)
+    if (number && plan_.stages[*number].plan.stage.mesh == where.mesh() &&
+        plan_.stages[*number].kind == where.on.kind)
       row["stage_of_plan"] = *number;
     return row;
   }
@@ -104,19 +108,21 @@ class CandidateRows {
       case CandidateState::kTooLarge:
         return fmt::format("needs {} as the last stage, there are {}",
                            FormatBytes(candidate.stage.bytes),
-                           FormatBytes(*searched_.input.limit_bytes));
+                           FormatBytes(*searched_.input.hosts[WayOf(candidate).kind].limit_bytes));
       case CandidateState::kSlower:
         break;
     }
-    const auto num_devices = [&](const StageCandidate& of) {
-      return searched_.ways.ways[of.stage.way].num_devices;
-    };
+    const StageWay& way = WayOf(candidate);
     const auto fastest = std::ranges::find_if(run.candidates, [&](const StageCandidate& other) {
-      return other.state == CandidateState::kFastest &&
-             num_devices(other) == num_devices(candidate);
+      return other.state == CandidateState::kFastest && WayOf(other).kind == way.kind &&
+             WayOf(other).num_devices == way.num_devices;
     });
     return fmt::format("slower than on {}",
-                       searched_.ways.meshes[fastest->stage.way].mesh.ToString());
+                       searched_.ways.meshes[fastest->stage.way].mesh().ToString());
+  }
+
+  const StageWay& WayOf(const StageCandidate& candidate) const {
+    return searched_.ways.ways[candidate.stage.way];
   }
 
   // The stage of the plan that these layers are.
@@ -176,10 +182,13 @@ absl::StatusOr<std::string> CandidatesJson(const PlannedPipeline& planned) {
   Json out;
   out["candidates"] = std::move(rows);
   out["refused"] = Json::array();
+  const bool has_kinds = planned.searched->input.hosts.size() > 1;
   for (const RefusedWay& refused : planned.searched->ways.refused) {
-    out["refused"].push_back({{"mesh", refused.where.mesh.ToString()},
-                              {"memory_price", refused.where.memory_price},
-                              {"why", Message(refused.why)}});
+    Json row = {{"mesh", refused.where.mesh().ToString()},
+                {"memory_price", refused.where.memory_price},
+                {"why", Message(refused.why)}};
+    if (has_kinds) row["kind"] = refused.where.on.kind;
+    out["refused"].push_back(std::move(row));
   }
   return out.dump(1) + "\n";
 }

@@ -98,8 +98,9 @@ class PipelineExplainer {
                     planned_.prepared.module.name, LayersText(of_stage.plan.stage.layers),
                     of_stage.mesh_number, mesh.ToString(), ProgramTable(stage));
     std::vector<PipelineRow> rows = {AsPlanned()};
-    ASSIGN_OR_RETURN(const std::vector<Mesh> shapes,
-                     SubmeshShapes(request_.cluster, static_cast<int>(mesh.num_devices())));
+    ASSIGN_OR_RETURN(
+        const std::vector<Mesh> shapes,
+        SubmeshShapes(request_.HostsOf(of_stage.kind), static_cast<int>(mesh.num_devices())));
     for (const Mesh& shape : shapes) {
       if (shape == mesh) continue;
       PipelineOptions options = AsItIs();
@@ -147,7 +148,9 @@ class PipelineExplainer {
     options.num_stages = 0;
     options.stage_of_layer = plan_.stage_of_layer;
     options.meshes = planned_.meshes();
+    options.kinds = planned_.kinds();
     options.submeshes.clear();
+    options.shares.clear();
     options.schedule = plan_.schedule;
     return options;
   }
@@ -272,11 +275,11 @@ class PipelineExplainer {
     RETURN_IF_ERROR(add_planned(
         fmt::format("there were {} micro-batches", request.micro_batches.num_micro_batches),
         request));
-    if (request_.search.memory_limit_bytes || !plan_.remat.empty()) {
+    if (request_.has_memory_limit() || !plan_.remat.empty()) {
       request = request_;
       request.pipeline = AsItIs();
       request.remat = RematChoice();
-      request.search.memory_limit_bytes.reset();
+      request.LiftMemoryLimit();
       RETURN_IF_ERROR(add_planned("memory had no limit, and nothing were recomputed", request));
     }
     return table.ToString();
@@ -288,6 +291,8 @@ class PipelineExplainer {
     request.pipeline = AsItIs();
     request.pipeline->stage_of_layer.clear();
     request.pipeline->meshes.clear();
+    request.pipeline->kinds.clear();
+    if (request_.pipeline) request.pipeline->shares = request_.pipeline->shares;
     request.pipeline->stage_search.clear();
     const absl::StatusOr<PlannedPipeline> planned = Plan("other numbers of stages", request);
     if (absl::IsCancelled(planned.status())) return planned.status();
@@ -301,6 +306,7 @@ class PipelineExplainer {
     }
     for (const TriedSubmeshes& tried : planned->tried) {
       const bool is_planned = tried.num_devices == sizes && tried.figures &&
+                              tried.devices == planned_.devices() &&
                               tried.figures->num_layers == rows.front().figures->num_layers;
       if (is_planned) continue;
       rows.push_back(RowOf(tried));
@@ -407,6 +413,7 @@ absl::StatusOr<std::string> ExplainPipeline(const ExplainedPipeline& explained,
     return InvalidArgument("there is no stage {}: there are stages 0 to {}", *question.stage,
                            num_stages - 1);
   }
+  RETURN_IF_ERROR(CheckKinds(explained.planned.plan, request.num_kinds()));
   const StepRows& rows = explained.planned.split.rows;
   ASSIGN_OR_RETURN(const PlanRequest in_rows, RequestInRows(request, explained.step, rows));
   PipelineExplainer explainer(explained, in_rows, on_explained);

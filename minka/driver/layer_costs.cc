@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "fmt/format.h"
@@ -188,10 +189,12 @@ class ProgressByWay {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
     const LayersOn& done = asked_[way];
     planning_.on_progress(
-        fmt::format("layers on {}{}{} ({} of {})", done.mesh.ToString(),
-                    done.memory_price > 0 ? fmt::format(", memory at {}", done.memory_price) : "",
-                    done.remat == planning_.remat.value_or(RematChoice()) ? "" : ", recomputed",
-                    num_done_, asked_.size()),
+        fmt::format(
+            "layers on {}{}{}{} ({} of {})", done.on.mesh.ToString(),
+            planning_.num_kinds() > 1 ? " of " + planning_.HostsOf(done.on.kind).device.name : "",
+            done.memory_price > 0 ? fmt::format(", memory at {}", done.memory_price) : "",
+            done.remat == planning_.remat.value_or(RematChoice()) ? "" : ", recomputed", num_done_,
+            asked_.size()),
         elapsed.count(), 1);
   }
 
@@ -264,7 +267,7 @@ std::vector<LayerCosts::Job> LayerCosts::JobsOf(
     const std::vector<LayersOn>& asked, std::span<const size_t> numbers,
     std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs) {
   std::vector<Job> jobs;
-  std::map<std::pair<const StageStep*, std::string>, size_t> job_of;
+  std::map<std::tuple<const StageStep*, int, std::string>, size_t> job_of;
   for (const size_t i : numbers) {
     const absl::StatusOr<const CutStep*> cut = CutBehindLayers(asked[i].remat);
     if (!cut.ok()) {
@@ -276,7 +279,8 @@ std::vector<LayerCosts::Job> LayerCosts::JobsOf(
     for (int layer = 0; layer < static_cast<int>(first_equal.size()); ++layer) {
       if (first_equal[layer] != layer) continue;
       const StageStep* const step = &(*cut)->staged.stages[layer];
-      const auto [at, added] = job_of.try_emplace({step, asked[i].mesh.ToString()}, jobs.size());
+      const MeshOfKind& on = asked[i].on;
+      const auto [at, added] = job_of.try_emplace({step, on.kind, on.mesh.ToString()}, jobs.size());
       if (added) jobs.push_back({.layer = step, .number = layer});
       jobs[at->second].prices.emplace_back().asked = i;
     }
@@ -324,7 +328,8 @@ absl::StatusOr<std::vector<BytesBetween>> LayerCosts::BytesInFrontOf(const Remat
 absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const LayersOn& where,
                                                   std::optional<MeshProblem>& problem) {
   RETURN_IF_ERROR(CheckNotCancelled(planning_));
-  StageRequest request{.meshes = {where.mesh},
+  StageRequest request{.meshes = {where.on.mesh},
+                       .kind = where.on.kind,
                        .search = planning_.search,
                        .memory_price = where.memory_price,
                        .tries_unusual = false,

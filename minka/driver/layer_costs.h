@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/driver/layer_ways.h"
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/prepared_steps.h"
 #include "minka/lowering/stages.h"
@@ -17,7 +18,7 @@ namespace minka {
 
 // Where all layers run, each as a stage of its own, and what of them is computed again.
 struct LayersOn {
-  Mesh mesh;
+  MeshOfKind on;
   double memory_price = 0;  // see StageRequest
   RematChoice remat;
 };

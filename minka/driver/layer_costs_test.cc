@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 using CostsOfLayers = std::vector<absl::StatusOr<std::vector<LayerCost>>>;
 
-Mesh MeshOf(const char* text) { return *Mesh::Parse(text); }
+MeshOfKind MeshOf(const char* text) { return {.mesh = *Mesh::Parse(text)}; }
 
 // A GPT of six layers in four micro-batches.
 class LayerCostsTest : public testing::Test {
@@ -58,9 +58,8 @@ auto IsCost(const LayerCost& cost) {
 }
 
 TEST_F(LayerCostsTest, ThreadsAndWhatElseIsAskedChangeNothing) {
-  const std::vector<LayersOn> asked = {{.mesh = MeshOf("x=1")},
-                                       {.mesh = MeshOf("x=4")},
-                                       {.mesh = MeshOf("x=2,y=2"), .memory_price = 1}};
+  const std::vector<LayersOn> asked = {
+      {.on = MeshOf("x=1")}, {.on = MeshOf("x=4")}, {.on = MeshOf("x=2,y=2"), .memory_price = 1}};
   const CostsOfLayers in_parallel = Of(asked);
   request_.search.num_threads = 1;
   for (size_t i = 0; i < asked.size(); ++i) {
@@ -79,14 +78,14 @@ TEST_F(LayerCostsTest, WhatSearchesShareChangesNothing) {
   PreparedSteps steps(Simplified());
   StagePlanner planner(request_);
   LayerCosts costs(request_, steps, planner);
-  const Mesh mesh = MeshOf("x=2,y=2");
-  ASSERT_TRUE(costs.Of({{.mesh = mesh}})[0].ok());
+  const MeshOfKind mesh = MeshOf("x=2,y=2");
+  ASSERT_TRUE(costs.Of({{.on = mesh}})[0].ok());
   const RematChoice all = steps.RematCandidates();
   ASSERT_FALSE(all.empty());
   std::vector<LayersOn> asked;
   for (const double price : {0.03, 128.0}) {
-    asked.push_back({.mesh = mesh, .memory_price = price});
-    asked.push_back({.mesh = mesh, .memory_price = price, .remat = all});
+    asked.push_back({.on = mesh, .memory_price = price});
+    asked.push_back({.on = mesh, .memory_price = price, .remat = all});
   }
   const CostsOfLayers shared = costs.Of(asked);
   for (size_t i = 0; i < asked.size(); ++i) {
@@ -103,7 +102,7 @@ TEST_F(LayerCostsTest, WhatSearchesShareChangesNothing) {
 }
 
 TEST_F(LayerCostsTest, EqualLayersCostTheSameAndOnMoreDevicesHoldLess) {
-  const CostsOfLayers costs = Of({{.mesh = MeshOf("x=1")}, {.mesh = MeshOf("x=4")}});
+  const CostsOfLayers costs = Of({{.on = MeshOf("x=1")}, {.on = MeshOf("x=4")}});
   ASSERT_TRUE(costs[0].ok()) << costs[0].status();
   ASSERT_TRUE(costs[1].ok()) << costs[1].status();
   const std::vector<LayerCost>&one = *costs[0], &four = *costs[1];
@@ -116,7 +115,7 @@ TEST_F(LayerCostsTest, EqualLayersCostTheSameAndOnMoreDevicesHoldLess) {
 // What is put off needs gradients of activations, which the backward pass hands on, and some of
 // what the forward pass saves. In front of the first layer nothing waits: it puts off all.
 TEST_F(LayerCostsTest, WhatIsPutOffHoldsWhatTheBackwardPassHandsOn) {
-  const CostsOfLayers costs = Of({{.mesh = MeshOf("x=1")}});
+  const CostsOfLayers costs = Of({{.on = MeshOf("x=1")}});
   ASSERT_TRUE(costs[0].ok()) << costs[0].status();
   const LayerCost &first = costs[0]->front(), &middle = (*costs[0])[2];
   EXPECT_GT(middle.handed_on_bytes, 0);
@@ -136,7 +135,7 @@ TEST_F(LayerCostsTest, UnusualChoicesSaveHardlyAnyTime) {
   const StagedStep staged = CutIntoStages(*prepared, by_layer).value();
   request_.cluster = Cluster::Preset("p3.16xlarge").value();
   StagePlanner planner(request_);
-  StageRequest request{.meshes = {MeshOf("2x2x2")}, .search = request_.search};
+  StageRequest request{.meshes = {MeshOf("2x2x2").mesh}, .search = request_.search};
   const IntraOpResult all = planner.Find(staged.stages[2].step, request).value()->result;
   request.tries_unusual = false;
   const IntraOpResult usual = planner.Find(staged.stages[2].step, request).value()->result;
@@ -147,7 +146,7 @@ TEST_F(LayerCostsTest, UnusualChoicesSaveHardlyAnyTime) {
 TEST_F(LayerCostsTest, WhatIsCancelledIsAnError) {
   std::atomic<bool> cancelled = true;
   request_.cancelled = &cancelled;
-  const CostsOfLayers costs = Of({{.mesh = MeshOf("x=1")}});
+  const CostsOfLayers costs = Of({{.on = MeshOf("x=1")}});
   EXPECT_EQ(costs[0].status().code(), absl::StatusCode::kCancelled);
 }
 

@@ -9,10 +9,19 @@
 
 namespace minka {
 
+// A mesh on hosts of a kind (PlanRequest::HostsOf).
+struct MeshOfKind {
+  int kind = 0;
+  Mesh mesh;
+  bool operator==(const MeshOfKind&) const = default;
+};
+
 // Where a way of the search over stages runs.
 struct MeshOfWay {
-  Mesh mesh;
+  MeshOfKind on;
   double memory_price = 0;  // see StageRequest
+
+  const Mesh& mesh() const { return on.mesh; }
 };
 
 // A way in which layers cannot be planned.

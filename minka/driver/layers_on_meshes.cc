@@ -14,33 +14,66 @@
 namespace minka {
 namespace {
 
-// Which numbers of devices a stage may have. InvalidArgument: the cluster has no such part.
-absl::StatusOr<std::vector<int>> SubmeshSizes(const PlanRequest& request, int num_stages) {
-  const Cluster& cluster = request.cluster;
-  const int num_devices = cluster.num_devices();
-  if (const std::vector<int>& given = request.pipeline->submesh_choices; !given.empty()) {
-    for (const int size : given) {
-      if (size > num_devices)
-        return InvalidArgument("a submesh of {} devices may be chosen, but there are {}", size,
-                               num_devices);
-      RETURN_IF_ERROR(SubmeshShapes(cluster, size).status());
-    }
-    return given;
+// By kind.
+std::vector<HostsOfKind> HostsByKind(const PlanRequest& request) {
+  std::vector<HostsOfKind> out;
+  for (int kind = 0; kind < request.num_kinds(); ++kind) {
+    const Cluster& hosts = request.HostsOf(kind);
+    out.push_back({.num_devices = hosts.num_devices(), .devices_per_host = hosts.devices_per_host});
   }
+  return out;
+}
+
+// Is a mesh of so many devices a part of the hosts?
+bool IsPartOf(const Cluster& hosts, int size) {
+  return size <= hosts.num_devices() && SubmeshShapes(hosts, size).ok();
+}
+
+// InvalidArgument where the sizes that are asked for are no part of any hosts.
+absl::Status CheckSubmeshChoices(const PlanRequest& request) {
+  for (const int size : request.pipeline->submesh_choices) {
+    if (size > request.num_devices()) {
+      return InvalidArgument("a submesh of {} devices may be chosen, but there are {}", size,
+                             request.num_devices());
+    }
+    if (request.num_kinds() == 1) {
+      RETURN_IF_ERROR(SubmeshShapes(request.cluster, size).status());
+      continue;
+    }
+    bool is_part = false;
+    for (int kind = 0; kind < request.num_kinds(); ++kind)
+      is_part = is_part || IsPartOf(request.HostsOf(kind), size);
+    if (is_part) continue;
+    return InvalidArgument(
+        "a submesh of {} devices may be chosen: hosts of no kind have such a part, some devices of "
+        "one or whole ones",
+        size);
+  }
+  return absl::OkStatus();
+}
+
+// Which numbers of devices a stage on the hosts may have.
+std::vector<int> SubmeshSizes(const PlanRequest& request, const Cluster& hosts, int num_stages) {
+  std::vector<int> out;
+  for (const int size : request.pipeline->submesh_choices) {
+    if (IsPartOf(hosts, size)) out.push_back(size);
+  }
+  if (!request.pipeline->submesh_choices.empty()) return out;
+  const int num_devices = hosts.num_devices();
   std::set<int> sizes;
+  if (request.num_kinds() > 1) sizes.insert(num_devices);
   for (int size = 1; size < num_devices; size *= 2) sizes.insert(size);
   for (int parts = 2; parts <= num_devices; ++parts) {
     if (num_devices % parts == 0) sizes.insert(num_devices / parts);
   }
   // FindStages looks at no others; but what layers take on one device bounds what they take
   // anywhere (LeastStepUs).
-  std::erase_if(sizes, [block = DevicesPerBlock(num_devices)](int size) {
+  std::erase_if(sizes, [block = DevicesPerBlock(HostsByKind(request))](int size) {
     return size > 1 && size % block != 0;
   });
   if (num_stages == 1) sizes = {num_devices};
-  std::vector<int> out;
   for (const int size : sizes) {
-    if (SubmeshShapes(cluster, size).ok()) out.push_back(size);
+    if (IsPartOf(hosts, size)) out.push_back(size);
   }
   return out;
 }
@@ -53,40 +86,56 @@ constexpr int kMostDevicesOfAllShapes = 8;
 
 // As if every device did its even part of what the layers take on one.
 absl::StatusOr<std::vector<StageWay>> EvenWays(PipelinePlanner& planner,
-                                               const std::set<int>& sizes) {
-  ASSIGN_OR_RETURN(const std::vector<double> load, planner.LoadOfLayers());
+                                               const std::vector<MeshOfKind>& meshes) {
+  std::set<std::pair<int, int>> submeshes;  // kinds and sizes
+  for (const auto& [kind, mesh] : meshes)
+    submeshes.emplace(kind, static_cast<int>(mesh.num_devices()));
   std::vector<StageWay> out;
-  for (const int size : sizes) {
-    StageWay way{.num_devices = size};
+  for (const auto& [kind, size] : submeshes) {
+    ASSIGN_OR_RETURN(const std::vector<double> load, planner.LoadOfLayers(kind));
+    StageWay way{.kind = kind, .num_devices = size};
     for (const double of_layer : load) way.kept.push_back({.micro_batch_us = of_layer / size});
     out.push_back(std::move(way));
   }
   return out;
 }
 
+// By what is asked of kinds of hosts.
+absl::Status ShareWork(PipelinePlanner& planner, const PlanRequest& request,
+                       StageSearchInput& input) {
+  const std::vector<double>& shares = request.pipeline->shares;
+  if (shares.empty()) return absl::OkStatus();
+  for (size_t kind = 0; kind < shares.size(); ++kind) input.hosts[kind].share = shares[kind];
+  ASSIGN_OR_RETURN(input.work, planner.LoadOfLayers(/*kind=*/0));
+  return absl::OkStatus();
+}
+
 // The meshes that a stage may have.
-absl::StatusOr<std::vector<Mesh>> Submeshes(const PlanRequest& request, int num_stages) {
-  ASSIGN_OR_RETURN(const std::vector<int> sizes, SubmeshSizes(request, num_stages));
-  std::vector<Mesh> meshes;
-  for (const int size : sizes) {
-    ASSIGN_OR_RETURN(const std::vector<Mesh> shapes, SubmeshShapes(request.cluster, size));
-    std::ranges::copy_if(shapes, std::back_inserter(meshes), [size](const Mesh& mesh) {
-      return size <= kMostDevicesOfAllShapes || NumAxesThatSplit(mesh) <= 2;
-    });
+absl::StatusOr<std::vector<MeshOfKind>> Submeshes(const PlanRequest& request, int num_stages) {
+  RETURN_IF_ERROR(CheckSubmeshChoices(request));
+  std::vector<MeshOfKind> meshes;
+  for (int kind = 0; kind < request.num_kinds(); ++kind) {
+    const Cluster& hosts = request.HostsOf(kind);
+    for (const int size : SubmeshSizes(request, hosts, num_stages)) {
+      ASSIGN_OR_RETURN(const std::vector<Mesh> shapes, SubmeshShapes(hosts, size));
+      for (const Mesh& mesh : shapes) {
+        if (size <= kMostDevicesOfAllShapes || NumAxesThatSplit(mesh) <= 2)
+          meshes.push_back({kind, mesh});
+      }
+    }
   }
   return meshes;
 }
 
-absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devices,
-                                          PipelinePlanner& planner, const PlanRequest& request,
-                                          int num_stages) {
+absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
+                                          std::vector<HostsOfKind> hosts, PipelinePlanner& planner,
+                                          const PlanRequest& request, int num_stages) {
   LayersOnMeshes out{
       .meshes = std::move(meshes),
-      .input = {.num_devices = num_devices,
-                .devices_per_host = request.cluster.devices_per_host,
+      .input = {.hosts = std::move(hosts),
                 .num_micro_batches = static_cast<int>(request.micro_batches.num_micro_batches),
                 .num_stages = num_stages,
-                .meshes_share_cores = MeshesShareCores(request.cluster)}};
+                .meshes_share_cores = MeshesShareCores(request)}};
   const std::vector<int>& given = request.pipeline->stage_of_layer;
   if (!given.empty() && static_cast<int>(given.size()) != planner.num_layers()) {
     return InvalidArgument("{} layers are given to stages; {} has {}", given.size(), planner.name(),
@@ -95,16 +144,16 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
   for (int layer = 0; layer < static_cast<int>(given.size()); ++layer) {
     if (layer == 0 || given[layer] != given[layer - 1]) out.input.stage_begins.push_back(layer);
   }
+  RETURN_IF_ERROR(ShareWork(planner, request, out.input));
   ASSIGN_OR_RETURN(out.schedule, planner.FirstSchedule());
   out.input.splits_backward = SplitsBackward(out.schedule);
-  ASSIGN_OR_RETURN(out.input.held, planner.Held(std::min(planner.num_layers(), num_devices)));
+  ASSIGN_OR_RETURN(out.input.held,
+                   planner.Held(std::min(planner.num_layers(), out.input.num_devices())));
   out.input.send_us = planner.SendUs();
   out.ways = planner.WaysOn(out.meshes, /*saving=*/{});
   RETURN_IF_ERROR(CheckNotCancelled(request));
   if (out.ways.ways.empty()) {
-    std::set<int> sizes;
-    for (const Mesh& mesh : out.meshes) sizes.insert(static_cast<int>(mesh.num_devices()));
-    ASSIGN_OR_RETURN(out.ways.ways, EvenWays(planner, sizes));
+    ASSIGN_OR_RETURN(out.ways.ways, EvenWays(planner, out.meshes));
   }
   out.free = FindStages(out.ways.ways, out.input);
   return out;
@@ -112,17 +161,18 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<Mesh> meshes, int num_devi
 
 }  // namespace
 
-std::vector<Mesh> FastestMeshes(const LayerWays& ways, const StageSearchInput& input) {
-  std::map<int, std::vector<std::pair<double, Mesh>>> of_size;
+std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input) {
+  using MeshAndTime = std::pair<double, MeshOfKind>;
+  std::map<std::pair<int, int>, std::vector<MeshAndTime>> of_size;  // by kind and size
   for (size_t i = 0; i < ways.meshes.size(); ++i) {
     double us = 0;
     for (const LayerCost& layer : ways.ways[i].kept)
       us += input.num_micro_batches * layer.micro_batch_us + layer.step_us;
-    of_size[ways.ways[i].num_devices].emplace_back(us, ways.meshes[i].mesh);
+    of_size[{ways.ways[i].kind, ways.ways[i].num_devices}].emplace_back(us, ways.meshes[i].on);
   }
-  std::vector<Mesh> fastest;
+  std::vector<MeshOfKind> fastest;
   for (auto& [size, meshes] : of_size) {
-    std::ranges::stable_sort(meshes, {}, &std::pair<double, Mesh>::first);
+    std::ranges::stable_sort(meshes, {}, &MeshAndTime::first);
     for (size_t rank = 0; rank < meshes.size(); ++rank) {
       if (rank < kLeastSavingShapes || meshes[rank].first <= kNearFastest * meshes.front().first)
         fastest.push_back(std::move(meshes[rank].second));
@@ -133,11 +183,18 @@ std::vector<Mesh> FastestMeshes(const LayerWays& ways, const StageSearchInput& i
 
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
                                                      const PlanRequest& request, int num_stages) {
-  RETURN_IF_ERROR(planner.CheckStages(num_stages > 0 ? num_stages : 2));
-  ASSIGN_OR_RETURN(std::vector<Mesh> meshes, Submeshes(request, num_stages));
-  const int num_devices = request.cluster.num_devices();
-  ASSIGN_OR_RETURN(LayersOnMeshes out,
-                   FindLayers(std::move(meshes), num_devices, planner, request, num_stages));
+  const int num_devices = request.num_devices();
+  if (num_stages > 0 && num_stages < request.num_kinds()) {
+    return InvalidArgument(
+        "hosts of {} kinds take {} stages at least, each on one kind; {} asked for",
+        request.num_kinds(), request.num_kinds(),
+        num_stages == 1 ? "one is" : fmt::format("{} are", num_stages));
+  }
+  RETURN_IF_ERROR(
+      planner.CheckStages(num_stages > 0 ? num_stages : std::max(2, request.num_kinds())));
+  ASSIGN_OR_RETURN(std::vector<MeshOfKind> meshes, Submeshes(request, num_stages));
+  ASSIGN_OR_RETURN(LayersOnMeshes out, FindLayers(std::move(meshes), HostsByKind(request), planner,
+                                                  request, num_stages));
   if (!out.free.empty()) return out;
   const std::vector<int>& choices = request.pipeline->submesh_choices;
   return InvalidArgument(
@@ -146,19 +203,30 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
       num_stages > 0 ? fmt::to_string(num_stages) : fmt::format("2 to {}", planner.num_layers()));
 }
 
-absl::StatusOr<LayersOnMeshes> FindLayersOn(const std::vector<std::vector<Mesh>>& shapes,
-                                            PipelinePlanner& planner, const PlanRequest& request,
-                                            int num_stages) {
+absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePlanner& planner,
+                                            const PlanRequest& request, int num_stages) {
   RETURN_IF_ERROR(planner.CheckStages(num_stages));
-  std::vector<Mesh> meshes;
-  int64_t num_devices = 0;
-  for (const std::vector<Mesh>& of_mesh : shapes) {
-    num_devices += of_mesh.front().num_devices();
-    for (const Mesh& mesh : of_mesh) {
-      if (std::ranges::find(meshes, mesh) == meshes.end()) meshes.push_back(mesh);
+  std::vector<MeshOfKind> meshes;
+  std::vector<HostsOfKind> hosts = HostsByKind(request);
+  for (HostsOfKind& of_kind : hosts) of_kind.num_devices = 0;
+  for (size_t number = 0; number < given.shapes.size(); ++number) {
+    const int kind = given.kinds[number];
+    hosts[kind].num_devices += static_cast<int>(given.shapes[number].front().num_devices());
+    for (const Mesh& mesh : given.shapes[number]) {
+      const MeshOfKind on = {kind, mesh};
+      if (std::ranges::find(meshes, on) == meshes.end()) meshes.push_back(on);
     }
   }
-  return FindLayers(std::move(meshes), static_cast<int>(num_devices), planner, request, num_stages);
+  return FindLayers(std::move(meshes), std::move(hosts), planner, request, num_stages);
+}
+
+StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part) {
+  for (int kind = 0; kind < request.num_kinds(); ++kind) {
+    const std::optional<int64_t> limit = request.MemoryLimitOn(kind);
+    if (limit)
+      input.hosts[kind].limit_bytes = static_cast<int64_t>(part * static_cast<double>(*limit));
+  }
+  return input;
 }
 
 CountEstimate EstimateOf(const LayersOnMeshes& layers) {
@@ -184,10 +252,8 @@ std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlan
                                       const PlanRequest& request) {
   if (layers.free.empty()) return 0;
   const FoundPipeline& fastest = layers.free.front();
-  StageSearchInput search = layers.input;
-  search.limit_bytes = request.search.memory_limit_bytes;
-  if (!search.limit_bytes || fastest.peak_bytes() <= *search.limit_bytes)
-    return fastest.step_time_us;
+  const StageSearchInput search = WithLimits(layers.input, request);
+  if (PartOfLimits(fastest, layers.ways.ways, search) <= 1) return fastest.step_time_us;
   std::vector<FoundPipeline> found = FindStages(layers.ways.ways, search);
   if (found.empty() || found.front().step_time_us > kNearFastest * fastest.step_time_us) {
     const LayerWays saving =

@@ -18,9 +18,9 @@ inline constexpr double kNearFastest = 1.02;
 
 // What layers by themselves say, before any pipeline is planned.
 struct LayersOnMeshes {
-  std::vector<Mesh> meshes;  // that stages may have
-  LayerWays ways;            // see SearchedLayers
-  std::string schedule;      // that is searched by first, as `input` has it
+  std::vector<MeshOfKind> meshes;  // that stages may have
+  LayerWays ways;                  // see SearchedLayers
+  std::string schedule;            // that is searched by first, as `input` has it
   StageSearchInput input;
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };
@@ -31,13 +31,15 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
                                                      const PlanRequest& request, int num_stages);
 // Where the shapes of each mesh are given, as if every stage could have any of them; finds nothing
 // of stages that share one.
-absl::StatusOr<LayersOnMeshes> FindLayersOn(const std::vector<std::vector<Mesh>>& shapes,
-                                            PipelinePlanner& planner, const PlanRequest& request,
-                                            int num_stages);
+absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePlanner& planner,
+                                            const PlanRequest& request, int num_stages);
 
-// Meshes of `ways` on which all layers together are fastest, some of each number of devices: where
-// ways that save memory are looked for, too.
-std::vector<Mesh> FastestMeshes(const LayerWays& ways, const StageSearchInput& input);
+// Meshes of `ways` on which all layers together are fastest, some of each number of devices of each
+// kind: where ways that save memory are looked for, too.
+std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input);
+
+// Under the memory limits of the request, or so much of them.
+StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part = 1);
 
 CountEstimate EstimateOf(const LayersOnMeshes& layers);
 // The step time of the fastest pipeline that fits into the memory limit; nullopt: none does.

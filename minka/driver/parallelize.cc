@@ -95,7 +95,7 @@ absl::StatusOr<Parallelized> ParallelizeWith(const Step& step,
   if (pipeline) {
     if (options.on_step) options.on_step("xla");
     ASSIGN_OR_RETURN(auto executor, CompilePipeline(*pipeline, *session));
-    RETURN_IF_ERROR(CheckMemory(pipeline->plan, request.search.memory_limit_bytes));
+    RETURN_IF_ERROR(CheckMemory(pipeline->plan, request));
     cancel_session.reset();
     Parallelized run(step, *std::move(pipeline), std::move(session), std::move(executor),
                      std::move(devices), std::move(initializers));

@@ -15,11 +15,27 @@
 #include "minka/schedule/generate.h"
 
 namespace minka {
+namespace {
+
+double PartOfLimit(const PipelineStagePlan& stage, const PlanRequest& request) {
+  const std::optional<int64_t> limit_bytes = request.MemoryLimitOn(stage.kind);
+  if (!limit_bytes) return 0;
+  return static_cast<double>(stage.plan.peak_memory_bytes) / static_cast<double>(*limit_bytes);
+}
+
+}  // namespace
 
 PipelineRow RowOf(const TriedSubmeshes& tried) {
+  const std::vector<std::string>& devices = tried.devices;
+  std::string meshes;
+  for (size_t i = 0; i < tried.num_devices.size(); ++i) {
+    const bool is_first = i == 0 || (!devices.empty() && devices[i] != devices[i - 1]);
+    if (i > 0) meshes += is_first ? fmt::format(" {}, ", devices[i - 1]) : "+";
+    meshes += fmt::to_string(tried.num_devices[i]);
+  }
+  meshes += " " + (devices.empty() ? "devices" : devices.back());
   return {.chosen = tried.chosen,
-          .what = fmt::format("{} stages on {} devices", tried.num_devices.size(),
-                              fmt::join(tried.num_devices, "+")),
+          .what = fmt::format("{} stages on {}", tried.num_devices.size(), meshes),
           .figures = tried.figures,
           .remark = tried.why_not};
 }
@@ -51,6 +67,19 @@ std::vector<Mesh> PlannedPipeline::meshes() const {
     meshes[stage.mesh_number] = stage.plan.stage.mesh;
   }
   return meshes;
+}
+
+std::vector<int> PlannedPipeline::kinds() const {
+  std::vector<int> kinds(schedule.shape.num_meshes);
+  for (const PipelineStagePlan& stage : plan.stages) kinds[stage.mesh_number] = stage.kind;
+  return kinds;
+}
+
+std::vector<std::string> PlannedPipeline::devices() const {
+  std::vector<std::string> devices(schedule.shape.num_meshes);
+  for (const PipelineStagePlan& stage : plan.stages) devices[stage.mesh_number] = stage.device;
+  if (std::ranges::all_of(devices, &std::string::empty)) devices.clear();
+  return devices;
 }
 
 std::vector<int> PlannedPipeline::num_devices() const {
@@ -92,6 +121,7 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
   const std::vector<const Module*> modules = out.modules();
   ASSIGN_OR_RETURN(out.plan, PipelinePlanFromJson(plan_json, out.prepared.module, modules));
   std::map<int, Mesh> meshes;
+  std::map<int, int> kinds;  // by mesh number
   for (size_t i = 0; i < out.plan.stages.size(); ++i) {
     const PipelineStagePlan& stage = out.plan.stages[i];
     RETURN_IF_ERROR(WithContext(CheckPlan(stage.plan, *modules[i]), fmt::format("stage {}", i)));
@@ -99,6 +129,12 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
     if (found->second != stage.plan.stage.mesh) {
       return InvalidArgument("plan: stage {} has another mesh than an earlier stage of mesh {}", i,
                              stage.mesh_number);
+    }
+    if (kinds.try_emplace(stage.mesh_number, stage.kind).first->second != stage.kind) {
+      return InvalidArgument(
+          "plan: stage {} is on hosts of another kind than an earlier stage of "
+          "mesh {}",
+          i, stage.mesh_number);
     }
   }
   const auto num_meshes = static_cast<int>(meshes.size());
@@ -165,13 +201,33 @@ absl::StatusOr<PipelineProgram> LowerForMemory(const PlannedPipeline& planned, P
   return program;
 }
 
-absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes) {
-  if (!limit_bytes || plan.peak_memory_bytes <= *limit_bytes) return absl::OkStatus();
+absl::Status CheckKinds(const PipelinePlan& plan, int num_kinds) {
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const PipelineStagePlan& stage = plan.stages[i];
+    if (stage.kind < num_kinds) continue;
+    return InvalidArgument("plan: stage {} is on hosts of kind {} ({}), its cluster has {} kind{}",
+                           i, stage.kind, stage.device, num_kinds, num_kinds == 1 ? "" : "s");
+  }
+  return absl::OkStatus();
+}
+
+double PartOfLimits(const PipelinePlan& plan, const PlanRequest& request) {
+  double part = 0;
+  for (const PipelineStagePlan& stage : plan.stages)
+    part = std::max(part, PartOfLimit(stage, request));
+  return part;
+}
+
+absl::Status CheckMemory(const PipelinePlan& plan, const PlanRequest& request) {
+  if (PartOfLimits(plan, request) <= 1) return absl::OkStatus();
+  const auto over = std::ranges::max_element(
+      plan.stages, {}, [&](const PipelineStagePlan& stage) { return PartOfLimit(stage, request); });
   return ResourceExhausted(
-      "the pipeline needs {} bytes per device{}, {} are allowed; raise the limit, or take more "
+      "the pipeline needs {} bytes per device{}{}, {} are allowed; raise the limit, or take more "
       "micro-batches or stages",
-      plan.peak_memory_bytes, plan.memory_tier == MemoryTier::kCompiled ? " when compiled" : "",
-      *limit_bytes);
+      over->plan.peak_memory_bytes, over->device.empty() ? "" : fmt::format(" ({})", over->device),
+      plan.memory_tier == MemoryTier::kCompiled ? " when compiled" : "",
+      *request.MemoryLimitOn(over->kind));
 }
 
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,

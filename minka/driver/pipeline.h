@@ -33,6 +33,8 @@ class StagePlanner;
 // A parting of the devices into meshes that was looked at.
 struct TriedSubmeshes {
   std::vector<int> num_devices;            // of each mesh
+  std::vector<std::string> devices;        // what those of each mesh are called; empty: all alike
+  bool fits = false;                       // into the memory limit, where it was planned
   std::optional<PipelineFigures> figures;  // nullopt: it was not planned, or there is no plan
   bool chosen = false;
   std::string why_not;
@@ -53,6 +55,7 @@ PipelineRow RowOf(const TriedMicroBatches& tried);
 // A schedule that was looked at.
 struct TriedSchedule {
   std::string name;
+  double part_of_limits = 0;               // see PartOfLimits, where it was planned
   std::optional<PipelineFigures> figures;  // nullopt: it was not planned, or there is no plan
   bool chosen = false;
   std::string why_not;
@@ -79,6 +82,9 @@ struct PlannedPipeline {
   std::vector<const Module*> modules() const;
   std::vector<Mesh> meshes() const;      // by mesh number
   std::vector<int> num_devices() const;  // by mesh number
+  std::vector<int> kinds() const;        // of hosts, by mesh number
+  // What those of each mesh are called; empty: all are alike.
+  std::vector<std::string> devices() const;
 };
 
 // A number of micro-batches for PlanPipeline: the one whose pipeline is predicted to be fastest.
@@ -121,8 +127,15 @@ absl::StatusOr<PipelineProgram> LowerPipeline(
 // lists takes long.
 absl::StatusOr<PipelineProgram> LowerForMemory(const PlannedPipeline& planned, Platform platform);
 
-// ResourceExhausted where a device needs more than the limit.
-absl::Status CheckMemory(const PipelinePlan& plan, std::optional<int64_t> limit_bytes);
+// InvalidArgument where stages lie on hosts of other kinds than so many.
+absl::Status CheckKinds(const PipelinePlan& plan, int num_kinds);
+
+// What the stage that is nearest to its memory limit, or furthest beyond, needs of it; 0: there is
+// none.
+double PartOfLimits(const PipelinePlan& plan, const PlanRequest& request);
+
+// ResourceExhausted where a device needs more than its limit.
+absl::Status CheckMemory(const PipelinePlan& plan, const PlanRequest& request);
 
 // Lowers and compiles every program; the plan says then what memory they need together.
 absl::StatusOr<std::unique_ptr<PipelineExecutor>> CompilePipeline(PlannedPipeline& planned,

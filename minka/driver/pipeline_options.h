@@ -40,6 +40,12 @@ struct PipelineOptions {
   // stage, in equal parts or in powers of two, whatever is predicted to be faster
   // (planner/inter_op/stage_search.h).
   std::vector<int> submeshes;
+  // Of either: the kind of hosts of each (PlanRequest::HostsOf). Empty: as many as there are places
+  // for on the hosts of the first kind, then on those of the next.
+  std::vector<int> kinds;
+  // With neither, where hosts are of several kinds: what part of the work those of each kind get,
+  // as shares of their sum, above 0. Empty: whatever is fastest.
+  std::vector<double> shares;
   // With neither: the numbers of devices that a mesh may have. Empty: powers of two, and equal
   // parts of the cluster.
   std::vector<int> submesh_choices;

@@ -4,9 +4,11 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "minka/base/hash.h"
@@ -61,11 +63,12 @@ std::vector<std::string> PinsOfStage(const std::vector<std::string>& pins, const
 // earlier one have little to do once that has been searched.
 std::vector<int> DifferentFirst(const Assignment& assignment, const PlannedPipeline& pipeline) {
   std::vector<int> order, repeated;
-  std::set<std::pair<uint64_t, std::string>> seen;
-  for (int mesh = 0; mesh < static_cast<int>(assignment.shapes.size()); ++mesh) {
+  std::set<std::tuple<uint64_t, int, std::string>> seen;
+  for (int mesh = 0; mesh < static_cast<int>(assignment.meshes.shapes.size()); ++mesh) {
     const Step& first = pipeline.staged.stages[mesh].step;
-    const bool is_new =
-        seen.emplace(StageHash(first), assignment.shapes[mesh].front().ToString()).second;
+    const bool is_new = seen.emplace(StageHash(first), assignment.meshes.kinds[mesh],
+                                     assignment.meshes.shapes[mesh].front().ToString())
+                            .second;
     (is_new ? order : repeated).push_back(mesh);
   }
   order.insert(order.end(), repeated.begin(), repeated.end());
@@ -99,8 +102,8 @@ absl::Status PipelinePlanner::CheckStages(int num_stages) const {
 }
 
 absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_layer, int num_stages,
-                                                   std::vector<std::vector<Mesh>> shapes) {
-  const auto num_meshes = static_cast<int>(shapes.size());
+                                                   StageMeshes meshes) {
+  const auto num_meshes = static_cast<int>(meshes.shapes.size());
   if (num_stages < 1 || num_stages % num_meshes != 0) {
     return InvalidArgument("{} stages do not go evenly on {} meshes", num_stages, num_meshes);
   }
@@ -110,7 +113,7 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
                            num_options);
   }
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
-  Assignment out{.shapes = std::move(shapes)};
+  Assignment out{.meshes = std::move(meshes)};
   ASSIGN_OR_RETURN(
       out.schedule,
       ScheduleFor(*prepared, FirstScheduleOf(*prepared),
@@ -118,13 +121,15 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
                    .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches),
                    .stages_per_mesh = num_stages / num_meshes}));
   if (stage_of_layer.empty()) {
-    std::vector<int> sizes;
+    ASSIGN_OR_RETURN(const std::vector<double> speeds, SpeedOfMeshes(out.meshes));
+    std::vector<double> rates;
     for (int stage = 0; stage < num_stages; ++stage) {
-      const Mesh& mesh = out.shapes[out.schedule.MeshOf(stage)].front();
-      sizes.push_back(static_cast<int>(mesh.num_devices()));
+      const int mesh = out.schedule.MeshOf(stage);
+      const int64_t num_devices = out.meshes.shapes[mesh].front().num_devices();
+      rates.push_back(speeds[mesh] * static_cast<double>(num_devices));
     }
-    ASSIGN_OR_RETURN(const std::vector<double> load, LoadOfLayers());
-    stage_of_layer = BalanceLayers(load, sizes);
+    ASSIGN_OR_RETURN(const std::vector<double> load, LoadOfLayers(/*kind=*/0));
+    stage_of_layer = BalanceLayers(load, rates);
   }
   out.stage_of_layer = std::move(stage_of_layer);
   return out;
@@ -150,13 +155,13 @@ absl::StatusOr<FittedPipeline> PipelinePlanner::PlanWithin(const Assignment& ass
   ASSIGN_OR_RETURN(Searched latest, PlanAs(assignment, first));
   const DemandedPipeline unlimited = Summary(latest);
   FittedPipeline out{.assignment = assignment, .unlimited_us = unlimited.step_time_us};
-  const std::optional<int64_t> limit = planning_.search.memory_limit_bytes;
-  if (!limit || latest.pipeline.plan.peak_memory_bytes <= *limit ||
-      reshaping == Reshaping::kNothing) {
+  if (reshaping == Reshaping::kNothing || CheckMemory(latest.pipeline.plan, planning_).ok()) {
     out.pipeline = std::move(latest.pipeline);
     return out;
   }
-  FitOptions options{.limit_bytes = *limit, .stage_of_layer = assignment.stage_of_layer};
+  FitOptions options{.stage_of_layer = assignment.stage_of_layer};
+  for (const int kind : assignment.meshes.kinds)
+    options.limit_of_mesh.push_back(planning_.MemoryLimitOn(kind).value_or(INT64_MAX));
   if (reshaping == Reshaping::kLimits) {
     options.most_tightenings = kTighteningsOfMany;
   } else if (!planning_.remat) {
@@ -180,17 +185,18 @@ absl::StatusOr<FittedPipeline> PipelinePlanner::PlanWithin(const Assignment& ass
   return out;
 }
 
-std::span<const double> PipelinePlanner::MemoryPrices(const Mesh& mesh, bool saves_memory) const {
+std::span<const double> PipelinePlanner::MemoryPrices(const MeshOfKind& on,
+                                                      bool saves_memory) const {
   const std::span<const double> all = kMemoryPrices;
   const bool has_times = planning_.cost_model.kind != CostModelKind::kAlpa;  // prices are such
-  if (!planning_.search.memory_limit_bytes || !has_times) return all.first(1);
+  if (!planning_.MemoryLimitOn(on.kind) || !has_times) return all.first(1);
   // One device has nothing to split.
-  const bool is_one = !saves_memory || mesh.num_devices() == 1;
+  const bool is_one = !saves_memory || on.mesh.num_devices() == 1;
   return all.subspan(1, is_one ? 1 : all.size() - 1);
 }
 
-LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes,
-                                  const std::vector<Mesh>& saving) {
+LayerWays PipelinePlanner::WaysOn(const std::vector<MeshOfKind>& meshes,
+                                  const std::vector<MeshOfKind>& saving) {
   const RematChoice all =
       !saving.empty() && !planning_.remat ? steps_.RematCandidates() : RematChoice();
   struct Asked {
@@ -201,7 +207,7 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes,
   std::vector<LayersOn> layers;
   std::vector<Asked> asked;
   for (size_t number = 0; number < meshes.size(); ++number) {
-    const Mesh& mesh = meshes[number];
+    const MeshOfKind& mesh = meshes[number];
     const bool saves_memory = std::ranges::find(saving, mesh) != saving.end();
     for (const double price : MemoryPrices(mesh, saves_memory)) {
       asked.push_back({.mesh = static_cast<int>(number), .kept = layers.size()});
@@ -214,20 +220,21 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<Mesh>& meshes,
   std::vector<absl::StatusOr<std::vector<LayerCost>>> costs = layer_costs_.Of(layers);
   LayerWays out;
   for (const auto& [number, kept, recomputed] : asked) {
-    const MeshOfWay mesh = {layers[kept].mesh, layers[kept].memory_price};
+    const MeshOfWay where = {layers[kept].on, layers[kept].memory_price};
     if (!costs[kept].ok()) {
-      out.refused.push_back({mesh, costs[kept].status()});
+      out.refused.push_back({where, costs[kept].status()});
       continue;
     }
     StageWay way{
-        .num_devices = static_cast<int>(mesh.mesh.num_devices()),
+        .kind = where.on.kind,
+        .num_devices = static_cast<int>(where.mesh().num_devices()),
         .mesh = number,
-        .charged = MemoryPriceOf(mesh.memory_price, planning_.micro_batches.num_micro_batches,
-                                 planning_.cluster),
+        .charged = MemoryPriceOf(where.memory_price, planning_.micro_batches.num_micro_batches,
+                                 planning_.HostsOf(where.on.kind)),
         .kept = *std::move(costs[kept])};
     if (recomputed && costs[*recomputed].ok()) way.recomputed = *std::move(costs[*recomputed]);
     out.ways.push_back(std::move(way));
-    out.meshes.push_back(mesh);
+    out.meshes.push_back(where);
   }
   return out;
 }
@@ -281,18 +288,26 @@ std::function<double(const StageBorder& border)> PipelinePlanner::SendUs() {
   if (!prepared.ok()) return {};
   absl::StatusOr<std::vector<BytesBetween>> bytes = layer_costs_.BytesInFrontOf(FirstRemat());
   if (!bytes.ok()) return {};
-  return [bytes = *std::move(bytes), cluster = planning_.cluster](const StageBorder& border) {
+  std::vector<Cluster> hosts;
+  for (int kind = 0; kind < planning_.num_kinds(); ++kind) hosts.push_back(planning_.HostsOf(kind));
+  return [bytes = *std::move(bytes), hosts = std::move(hosts)](const StageBorder& border) {
     const auto us = [&](int64_t of_way) {
-      return LeastSendUs(cluster, of_way, border.num_devices_before, border.num_devices_behind,
+      return LeastSendUs(of_way, {hosts[border.kind_before], border.num_devices_before},
+                         {hosts[border.kind_behind], border.num_devices_behind},
                          border.crosses_hosts);
     };
     return us(bytes[border.layer].forward) + us(bytes[border.layer].backward);
   };
 }
 
-absl::StatusOr<std::vector<double>> PipelinePlanner::LoadOfLayers() {
-  if (load_.empty()) RETURN_IF_ERROR(FindLoadOfLayers());
-  return load_;
+absl::StatusOr<std::vector<double>> PipelinePlanner::SpeedOfMeshes(const StageMeshes& meshes) {
+  std::vector<double> speeds(meshes.kinds.size(), 1);
+  if (planning_.num_kinds() == 1) return speeds;
+  for (size_t mesh = 0; mesh < speeds.size(); ++mesh) {
+    ASSIGN_OR_RETURN(const std::vector<double> load, LoadOfLayers(meshes.kinds[mesh]));
+    speeds[mesh] = 1 / std::accumulate(load.begin(), load.end(), 0.0);
+  }
+  return speeds;
 }
 
 absl::StatusOr<PipelinePlanner::Searched> PipelinePlanner::PlanAs(const Assignment& assignment,
@@ -327,21 +342,22 @@ DemandedPipeline PipelinePlanner::Summary(const Searched& searched) {
   return out;
 }
 
-absl::Status PipelinePlanner::FindLoadOfLayers() {
+absl::StatusOr<std::vector<double>> PipelinePlanner::LoadOfLayers(int kind) {
+  if (const auto known = load_.find(kind); known != load_.end()) return known->second;
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
   const Mesh one_device({{"x", 1}});
   ASSIGN_OR_RETURN(const std::unique_ptr<CostModel> cost,
-                   MakeCostModel(planning_.cost_model, planning_.cluster, one_device));
+                   MakeCostModel(planning_.cost_model, planning_.HostsOf(kind), one_device));
   ASSIGN_OR_RETURN(const IntraOpResult planned,
                    PlanMesh(*prepared, one_device, *cost, {.method = Method::kData}));
-  load_.resize(num_layers());
+  std::vector<double> load(num_layers());
   const Computation& entry = prepared->module.entry_computation();
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
     const StepPart& part = entry.instructions[id].part;
     if (part.layer < 0 || part.phase == Phase::kApply) continue;
-    load_[part.layer] += planned.stage.ops[id].cost_us;
+    load[part.layer] += planned.stage.ops[id].cost_us;
   }
-  return absl::OkStatus();
+  return load_[kind] = std::move(load);
 }
 
 void PipelinePlanner::ReportProgress(int num_planned, int num_stages) const {
@@ -359,7 +375,7 @@ absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
   std::mutex mutex;
   int num_planned = 0;
   const auto plan_stages_of = [&](int mesh) {
-    std::vector<Mesh> shapes = assignment.shapes[mesh];
+    std::vector<Mesh> shapes = assignment.meshes.shapes[mesh];
     for (int stage = 0; stage < num_stages; ++stage) {
       if (out.schedule.MeshOf(stage) != mesh) continue;
       if (absl::Status status = CheckNotCancelled(planning_); !status.ok()) {
@@ -370,6 +386,7 @@ absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
       plans[stage] = stages_.PlanOn(
           out.staged.stages[stage].step,
           {.meshes = shapes,
+           .kind = assignment.meshes.kinds[mesh],
            .search = SearchOf(stage, limit, out),
            .memory_price = assignment.memory_prices.empty() ? 0 : assignment.memory_prices[stage],
            // What its layers were planned with, if they were.
@@ -390,8 +407,12 @@ absl::Status PipelinePlanner::PlanStages(const Assignment& assignment,
       if (out.plan.stage_of_layer[layer] == stage)
         plan->stage.layers.push_back(static_cast<int>(layer));
     }
-    out.plan.stages.push_back(
-        {.plan = *std::move(plan), .mesh_number = out.schedule.MeshOf(stage)});
+    const int mesh = out.schedule.MeshOf(stage);
+    PipelineStagePlan& planned = out.plan.stages.emplace_back(
+        PipelineStagePlan{.plan = *std::move(plan), .mesh_number = mesh});
+    if (planning_.num_kinds() == 1) continue;
+    planned.kind = assignment.meshes.kinds[mesh];
+    planned.device = planning_.HostsOf(planned.kind).device.name;
   }
   return absl::OkStatus();
 }
@@ -418,7 +439,7 @@ absl::Status PipelinePlanner::Describe(PlannedPipeline& out) const {
   plan.per_micro_batch = plan.num_micro_batches > 1 && planning_.micro_batches.per_micro_batch;
   plan.schedule = out.schedule.name;
   plan.layers = layers_;
-  return PredictPipeline(planning_.cluster, out);
+  return PredictPipeline(planning_, out);
 }
 
 }  // namespace minka

@@ -24,12 +24,18 @@
 
 namespace minka {
 
+// What stages may lie on, by number of the mesh.
+struct StageMeshes {
+  std::vector<std::vector<Mesh>> shapes;  // that each may have
+  std::vector<int> kinds;                 // of the hosts of each, see PlanRequest
+};
+
 // Which layers run where, before anything is searched.
 struct Assignment {
   Schedule schedule;
   std::vector<int> stage_of_layer;
-  std::vector<std::vector<Mesh>> shapes;  // that each mesh may have
-  std::vector<double> memory_prices;      // by stage, see StageRequest; empty: none
+  StageMeshes meshes;
+  std::vector<double> memory_prices;  // by stage, see StageRequest; empty: none
 };
 
 // A pipeline shaped to fit, see PipelinePlanner::PlanWithin.
@@ -59,11 +65,11 @@ class PipelinePlanner {
   // InvalidArgument where there are not so many layers.
   absl::Status CheckStages(int num_stages) const;
 
-  // Of so many stages on meshes of the shapes given by mesh, by the schedule that is asked for; if
-  // any may be chosen, by 1f1b, or that of inference where nothing is trained. Without
-  // stage_of_layer, layers are spread evenly.
+  // Of so many stages on these meshes, by the schedule that is asked for; if any may be chosen, by
+  // 1f1b, or that of inference where nothing is trained. Without stage_of_layer, layers are spread
+  // evenly.
   absl::StatusOr<Assignment> Assign(std::vector<int> stage_of_layer, int num_stages,
-                                    std::vector<std::vector<Mesh>> shapes);
+                                    StageMeshes meshes);
 
   // As demanded where that fits into the memory limit, or none is given. Else the fastest found
   // that fits; if none does, the one that needs least (fit_stages.h).
@@ -77,7 +83,7 @@ class PipelinePlanner {
   // Ways to run each layer on one of the meshes, as far as they can be planned; none where the step
   // cannot be cut behind every layer. On those of `saving`, which are among them, ways that take
   // less memory, too.
-  LayerWays WaysOn(const std::vector<Mesh>& meshes, const std::vector<Mesh>& saving);
+  LayerWays WaysOn(const std::vector<MeshOfKind>& meshes, const std::vector<MeshOfKind>& saving);
 
   // The first layers of each stage recomputed, as many as it says.
   StageDemands DemandsOf(const FoundPipeline& found);
@@ -97,8 +103,8 @@ class PipelinePlanner {
   // not known.
   std::function<double(const StageBorder& border)> SendUs();
 
-  // What the forward and backward pass of each layer take on one device.
-  absl::StatusOr<std::vector<double>> LoadOfLayers();
+  // What the forward and backward pass of each layer take on one device of the kind.
+  absl::StatusOr<std::vector<double>> LoadOfLayers(int kind);
 
  private:
   struct Searched {
@@ -113,10 +119,11 @@ class PipelinePlanner {
 
   std::string_view FirstScheduleOf(const Step& prepared) const;
   // At which layers are searched on the mesh (StageRequest::memory_price).
-  std::span<const double> MemoryPrices(const Mesh& mesh, bool saves_memory) const;
+  std::span<const double> MemoryPrices(const MeshOfKind& on, bool saves_memory) const;
   absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands);
   static DemandedPipeline Summary(const Searched& searched);
-  absl::Status FindLoadOfLayers();
+  // How much a device of each mesh does beside those of the others.
+  absl::StatusOr<std::vector<double>> SpeedOfMeshes(const StageMeshes& meshes);
   void ReportProgress(int num_planned, int num_stages) const;
   absl::Status PlanStages(const Assignment& assignment,
                           const std::vector<std::optional<int64_t>>& limits, PlannedPipeline& out);
@@ -130,7 +137,7 @@ class PipelinePlanner {
   StagePlanner& stages_;
   LayerCosts layer_costs_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::vector<double> load_;                                                         // by layer
+  std::map<int, std::vector<double>> load_;                                          // by kind
   std::map<std::tuple<int, std::string, int>, std::vector<MicroBatchesHeld>> held_;  // see Held
 };
 

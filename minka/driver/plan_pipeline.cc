@@ -1,6 +1,7 @@
 // PlanPipeline: which layers are a stage, and how each runs on its mesh.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -10,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "fmt/ranges.h"
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/pipeline.h"
@@ -25,33 +27,78 @@
 namespace minka {
 namespace {
 
-// By mesh, the shapes it may have.
-absl::StatusOr<std::vector<std::vector<Mesh>>> ShapesOf(const Cluster& cluster,
-                                                        const std::vector<int>& submeshes) {
-  std::vector<std::vector<Mesh>> shapes;
-  for (const int size : submeshes) {
-    ASSIGN_OR_RETURN(shapes.emplace_back(), SubmeshShapes(cluster, size));
+// What is said of kinds of hosts: one share of the work for each, and a kind for each mesh.
+absl::Status CheckKindsAsked(const PlanRequest& request) {
+  const PipelineOptions& options = *request.pipeline;
+  const auto num_kinds = static_cast<size_t>(request.num_kinds());
+  const auto is_share = [](double share) { return std::isfinite(share) && share > 0; };
+  if (!options.shares.empty() &&
+      (options.shares.size() != num_kinds || !std::ranges::all_of(options.shares, is_share))) {
+    return InvalidArgument(
+        "the work cannot be shared as {} among hosts of {} kind{}: each kind has a share above 0, "
+        "in "
+        "the order of the cluster",
+        fmt::join(options.shares, ","), num_kinds, num_kinds == 1 ? "" : "s");
   }
-  return shapes;
+  const size_t num_meshes = std::max(options.meshes.size(), options.submeshes.size());
+  const auto is_kind = [&](int kind) { return kind >= 0 && kind < request.num_kinds(); };
+  if (options.kinds.empty() ||
+      (options.kinds.size() == num_meshes && std::ranges::all_of(options.kinds, is_kind)))
+    return absl::OkStatus();
+  return InvalidArgument("{} meshes cannot lie on hosts of kinds {}: there are {}", num_meshes,
+                         fmt::join(options.kinds, ","), num_kinds);
 }
 
-int NumDevices(const std::vector<std::vector<Mesh>>& shapes) {
-  int64_t num_devices = 0;
-  for (const std::vector<Mesh>& of_mesh : shapes) num_devices += of_mesh.front().num_devices();
-  return static_cast<int>(num_devices);
+// By mesh, of which kind of hosts it is: as the options say, or of the first kind that has as many
+// devices left, from that of the mesh before on.
+absl::StatusOr<std::vector<int>> KindsOf(const std::vector<int64_t>& sizes,
+                                         const PlanRequest& request) {
+  std::vector<int64_t> left;  // devices, by kind
+  for (int kind = 0; kind < request.num_kinds(); ++kind)
+    left.push_back(request.HostsOf(kind).num_devices());
+  std::vector<int> kinds = request.pipeline->kinds;
+  if (kinds.empty()) {
+    std::vector<int64_t> free = left;
+    int kind = 0;
+    for (const int64_t size : sizes) {
+      while (kind + 1 < request.num_kinds() && free[kind] < size) ++kind;
+      free[kind] -= size;
+      kinds.push_back(kind);
+    }
+  }
+  for (size_t mesh = 0; mesh < sizes.size(); ++mesh) {
+    int64_t& of_kind = left[kinds[mesh]];
+    of_kind -= sizes[mesh];
+    if (of_kind >= 0) continue;
+    const Cluster& hosts = request.HostsOf(kinds[mesh]);
+    if (request.num_kinds() == 1) {
+      return InvalidArgument("the stages' meshes have {} devices, cluster {} has {}",
+                             std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), hosts.name,
+                             hosts.num_devices());
+    }
+    const int64_t were_left = of_kind + sizes[mesh];
+    return InvalidArgument("mesh {} needs {} device{} of one kind, {} of {} are left", mesh,
+                           sizes[mesh], sizes[mesh] == 1 ? "" : "s", were_left, hosts.name);
+  }
+  return kinds;
 }
 
 // What the options say of the meshes; empty: nothing.
-absl::StatusOr<std::vector<std::vector<Mesh>>> GivenShapes(const PlanRequest& request) {
+absl::StatusOr<StageMeshes> GivenMeshes(const PlanRequest& request) {
   const PipelineOptions& options = *request.pipeline;
-  std::vector<std::vector<Mesh>> shapes;
-  for (const Mesh& mesh : options.meshes) shapes.push_back({mesh});
-  if (shapes.empty()) {
-    ASSIGN_OR_RETURN(shapes, ShapesOf(request.cluster, options.submeshes));
+  std::vector<int64_t> sizes(options.submeshes.begin(), options.submeshes.end());
+  if (!options.meshes.empty()) {
+    sizes.clear();
+    for (const Mesh& mesh : options.meshes) sizes.push_back(mesh.num_devices());
   }
-  if (NumDevices(shapes) <= request.cluster.num_devices()) return shapes;
-  return InvalidArgument("the stages' meshes have {} devices, cluster {} has {}",
-                         NumDevices(shapes), request.cluster.name, request.cluster.num_devices());
+  StageMeshes given;
+  ASSIGN_OR_RETURN(given.kinds, KindsOf(sizes, request));
+  for (const Mesh& mesh : options.meshes) given.shapes.push_back({mesh});
+  for (size_t mesh = given.shapes.size(); mesh < sizes.size(); ++mesh) {
+    ASSIGN_OR_RETURN(given.shapes.emplace_back(), SubmeshShapes(request.HostsOf(given.kinds[mesh]),
+                                                                static_cast<int>(sizes[mesh])));
+  }
+  return given;
 }
 
 // Pipelines of one number of micro-batches.
@@ -73,17 +120,17 @@ class PipelineSearch {
   }
 
   absl::StatusOr<PlannedPipeline> Plan() && {
-    ASSIGN_OR_RETURN(std::vector<std::vector<Mesh>> shapes, GivenShapes(request_));
-    if (shapes.empty()) {
+    ASSIGN_OR_RETURN(StageMeshes given, GivenMeshes(request_));
+    if (given.shapes.empty()) {
       RETURN_IF_ERROR(FindLayers());
       ASSIGN_OR_RETURN(FittedPipeline found,
                        SearchSubmeshes(planner_, request_, *std::move(layers_)));
       return std::move(found.pipeline);
     }
-    const int num_stages = NumStagesOn(shapes);
+    const int num_stages = NumStagesOn(given);
     RETURN_IF_ERROR(planner_.CheckStages(num_stages));
     ASSIGN_OR_RETURN(const Assignment assignment, planner_.Assign(request_.pipeline->stage_of_layer,
-                                                                  num_stages, std::move(shapes)));
+                                                                  num_stages, std::move(given)));
     ASSIGN_OR_RETURN(FittedPipeline fitted, planner_.PlanWithin(assignment, planner_.FirstDemands(),
                                                                 Reshaping::kEverything));
     return SearchSchedules(planner_, request_, std::move(fitted));
@@ -96,16 +143,16 @@ class PipelineSearch {
     return options.stage_of_layer.empty() ? options.num_stages : options.stage_of_layer.back() + 1;
   }
 
-  int NumStagesOn(const std::vector<std::vector<Mesh>>& shapes) const {
-    return NumStages() > 0 ? NumStages() : static_cast<int>(shapes.size());
+  int NumStagesOn(const StageMeshes& given) const {
+    return NumStages() > 0 ? NumStages() : static_cast<int>(given.shapes.size());
   }
 
   absl::Status FindLayers() {
     if (layers_) return absl::OkStatus();
-    ASSIGN_OR_RETURN(const std::vector<std::vector<Mesh>> shapes, GivenShapes(request_));
-    ASSIGN_OR_RETURN(layers_, shapes.empty()
+    ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request_));
+    ASSIGN_OR_RETURN(layers_, given.shapes.empty()
                                   ? FindLayersOnSubmeshes(planner_, request_, NumStages())
-                                  : FindLayersOn(shapes, planner_, request_, NumStagesOn(shapes)));
+                                  : FindLayersOn(given, planner_, request_, NumStagesOn(given)));
     return absl::OkStatus();
   }
 
@@ -190,7 +237,7 @@ class MicroBatchSearch {
 
   // Where the best one needs too much memory, says why there are not more micro-batches.
   absl::Status CheckFits(const std::vector<TriedCount>& tried) const {
-    absl::Status fits = CheckMemory(best_->plan, request_.search.memory_limit_bytes);
+    absl::Status fits = CheckMemory(best_->plan, request_);
     const absl::Status failure = FailureAbove(best_->plan.num_micro_batches, tried);
     if (fits.ok() || failure.ok()) return fits;
     return ResourceExhausted("{}; more micro-batches than {} cannot be had: {}", Message(fits),
@@ -198,13 +245,13 @@ class MicroBatchSearch {
   }
 
   bool Fits(const PlannedPipeline& planned) const {
-    return CheckMemory(planned.plan, request_.search.memory_limit_bytes).ok();
+    return CheckMemory(planned.plan, request_).ok();
   }
 
   bool IsBetter(const PlannedPipeline& one, const PlannedPipeline& other) const {
     if (Fits(one) != Fits(other)) return Fits(one);
     if (Fits(one)) return one.plan.step_time_us < other.plan.step_time_us;
-    return one.plan.peak_memory_bytes < other.plan.peak_memory_bytes;
+    return PartOfLimits(one.plan, request_) < PartOfLimits(other.plan, request_);
   }
 
   TriedMicroBatches Described(const TriedCount& count) const {
@@ -291,6 +338,7 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanR
 absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanRequest& request,
                                              StagePlanner& stages) {
   const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(CheckKindsAsked(request));
   ASSIGN_OR_RETURN(StepInLayers in_layers, FindLayersOf(split.step, *request.pipeline));
   PreparedSteps steps(std::move(in_layers.step));
   ASSIGN_OR_RETURN(PlannedPipeline planned,
@@ -298,7 +346,7 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanR
   planned.split = split;
   planned.plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  RETURN_IF_ERROR(CheckMemory(planned.plan, request.search.memory_limit_bytes));
+  RETURN_IF_ERROR(CheckMemory(planned.plan, request));
   return planned;
 }
 

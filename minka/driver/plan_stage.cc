@@ -32,8 +32,8 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   for (const std::string& pin : search.pins) text += " " + pin;
   if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
   for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
-  text += fmt::format(" {} {} {} {}", request.memory_price, request.tries_unusual, search.gap,
-                      search.num_threads);
+  text += fmt::format(" {} {} {} {} {}", request.kind, request.memory_price, request.tries_unusual,
+                      search.gap, search.num_threads);
   const SearchLimits& limits = search.limits;
   text += fmt::format(" {}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
                       limits.no_replicated_parameters, limits.prefer_reduce_scatter,
@@ -101,7 +101,7 @@ StagePlanner::Search& StagePlanner::SearchOf(const Step& step, const StageReques
 
 absl::StatusOr<Plan> StagePlanner::PlanOn(const Step& step, const StageRequest& request) {
   ASSIGN_OR_RETURN(const SearchedStage* searched, Find(step, request));
-  ASSIGN_OR_RETURN(const MeshCosts* costs, CostsOn(searched->mesh));
+  ASSIGN_OR_RETURN(const MeshCosts* costs, CostsOn(request.kind, searched->mesh));
   return PlanOf(step, request_.methods.front(), *costs->model, searched->result);
 }
 
@@ -110,7 +110,7 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
   std::optional<SearchedStage> best;
   absl::Status refusal;
   for (const Mesh& mesh : request.meshes) {
-    ASSIGN_OR_RETURN(MeshCosts * costs, CostsOn(mesh));
+    ASSIGN_OR_RETURN(MeshCosts * costs, CostsOn(request.kind, mesh));
     WorkBudget budget(request.search.work_limit / static_cast<int64_t>(request.meshes.size()));
     IntraOpOptions options{.method = request_.methods.front(),
                            .search = request.search,
@@ -124,7 +124,8 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
       options.max_contraction_choices = kUsualContractionChoices;
     }
     const bool is_charged = request.memory_price > 0;
-    if (is_charged) ChargeMemory(step, request.memory_price, request_.cluster, options);
+    if (is_charged)
+      ChargeMemory(step, request.memory_price, request_.HostsOf(request.kind), options);
     if (request.problem != nullptr) {
       if (!request.problem->has_value()) {
         ASSIGN_OR_RETURN(*request.problem, MeshProblem::Create(step, mesh, *costs->model, options));
@@ -146,12 +147,12 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
   return *std::move(best);
 }
 
-absl::StatusOr<StagePlanner::MeshCosts*> StagePlanner::CostsOn(const Mesh& mesh) {
+absl::StatusOr<StagePlanner::MeshCosts*> StagePlanner::CostsOn(int kind, const Mesh& mesh) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<MeshCosts>& costs = costs_[mesh.ToString()];
+  std::unique_ptr<MeshCosts>& costs = costs_[{kind, mesh.ToString()}];
   if (costs != nullptr) return costs.get();
   ASSIGN_OR_RETURN(std::unique_ptr<CostModel> model,
-                   MakeCostModel(request_.cost_model, request_.cluster, mesh));
+                   MakeCostModel(request_.cost_model, request_.HostsOf(kind), mesh));
   costs = std::make_unique<MeshCosts>(mesh, std::move(model));
   return costs.get();
 }

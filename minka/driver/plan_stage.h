@@ -23,6 +23,7 @@ struct SearchedStage {
 
 struct StageRequest {
   std::vector<Mesh> meshes;  // that it may have
+  int kind = 0;              // of the hosts that it lies on, see PlanRequest
   // work_limit of this stage alone; where nothing fits into the memory limit, the answer is what
   // needs least of what was found.
   SearchOptions search;
@@ -50,7 +51,7 @@ int NumSearchThreads(const SearchOptions& search);
 // one step they stand. Thread-safe.
 class StagePlanner {
  public:
-  // Reads cluster, cost model, first method and `cancelled`.
+  // Reads hosts, cost model, first method and `cancelled`.
   explicit StagePlanner(PlanRequest request) : request_(std::move(request)) {}
 
   // As long as this lives; the same for equal stages. Errors say why the first mesh has no plan.
@@ -66,7 +67,7 @@ class StagePlanner {
     const std::unique_ptr<CostModel> model;
     ReshardCostTables reshards;
   };
-  absl::StatusOr<MeshCosts*> CostsOn(const Mesh& mesh);
+  absl::StatusOr<MeshCosts*> CostsOn(int kind, const Mesh& mesh);
   absl::StatusOr<SearchedStage> SearchAnew(const Step& step, const StageRequest& request);
 
   const PlanRequest request_;
@@ -78,7 +79,8 @@ class StagePlanner {
   Search& SearchOf(const Step& step, const StageRequest& request);
   std::mutex mutex_;
   std::map<uint64_t, Search> searches_;  // by what they look at; guarded by mutex_
-  std::map<std::string, std::unique_ptr<MeshCosts>> costs_;  // by mesh; guarded by mutex_
+  // By kind of hosts and mesh; guarded by mutex_.
+  std::map<std::pair<int, std::string>, std::unique_ptr<MeshCosts>> costs_;
 };
 
 }  // namespace minka

@@ -395,7 +395,37 @@ absl::Status CheckNotCancelled(const PlanRequest& request) {
   return absl::CancelledError("planning was stopped");
 }
 
+int PlanRequest::num_devices() const {
+  int sum = 0;
+  for (int kind = 0; kind < num_kinds(); ++kind) sum += HostsOf(kind).num_devices();
+  return sum;
+}
+
+std::optional<int64_t> PlanRequest::MemoryLimitOn(int kind) const {
+  if (num_kinds() == 1) return search.memory_limit_bytes;
+  const int64_t has = HostsOf(kind).device.memory_bytes;
+  if (has == 0) return search.memory_limit_bytes;
+  return std::min(search.memory_limit_bytes.value_or(has), has);
+}
+
+bool PlanRequest::has_memory_limit() const {
+  for (int kind = 0; kind < num_kinds(); ++kind) {
+    if (MemoryLimitOn(kind)) return true;
+  }
+  return false;
+}
+
+void PlanRequest::LiftMemoryLimit() {
+  search.memory_limit_bytes.reset();
+  cluster.device.memory_bytes = 0;
+  for (Cluster& hosts : other_hosts) hosts.device.memory_bytes = 0;
+}
+
 SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) {
+  if (request.num_kinds() > 1) {
+    return InvalidArgument("hosts of {} kinds make no mesh: a pipeline has stages on each",
+                           request.num_kinds());
+  }
   RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));
   const std::vector<Mesh> meshes =
       !request.meshes.empty() ? request.meshes : MeshShapes(request.cluster);

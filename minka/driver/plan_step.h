@@ -41,6 +41,9 @@ inline constexpr int64_t kMaxPlannedDevices = 4096;
 
 struct PlanRequest {
   Cluster cluster;
+  // Hosts of other kinds. The stages of a pipeline lie on one kind each, by number: 0 the hosts of
+  // the cluster, then these; one mesh has devices of one kind alone.
+  std::vector<Cluster> other_hosts;
   MicroBatchOptions micro_batches;
   // nullopt: chosen where the step marks layer boundaries and the memory limit asks for it, see
   // remat_search.h.
@@ -55,6 +58,14 @@ struct PlanRequest {
   std::function<void(const std::string& what, double seconds, double gap)> on_progress;
   // Polled; set it from another thread to end the search soon, with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;
+
+  int num_kinds() const { return 1 + static_cast<int>(other_hosts.size()); }
+  const Cluster& HostsOf(int kind) const { return kind == 0 ? cluster : other_hosts[kind - 1]; }
+  int num_devices() const;  // of all kinds
+  // What a device of the kind may hold: where there are several kinds, no more than it has.
+  std::optional<int64_t> MemoryLimitOn(int kind) const;
+  bool has_memory_limit() const;
+  void LiftMemoryLimit();  // whatever devices have
 };
 
 struct PlanCandidate {

@@ -30,28 +30,34 @@ Sharding ReceivedSharding(const PlannedPipeline& planned, const StagePort& to) {
                          {module.entry_computation().parameters[to.number]}, /*version=*/0);
 }
 
+// Meshes lie one behind the other on the hosts of their kind.
 class LoadsOfMeshes {
  public:
-  LoadsOfMeshes(const Cluster& cluster, std::vector<Mesh> meshes)
-      : cluster_(cluster), meshes_(std::move(meshes)), first_device_(1) {
-    for (const Mesh& mesh : meshes_) {
-      first_device_.push_back(first_device_.back() + mesh.num_devices());
+  LoadsOfMeshes(const PlanRequest& request, const PlannedPipeline& planned)
+      : request_(request), meshes_(planned.meshes()), kinds_(planned.kinds()) {
+    std::vector<int64_t> num_used(request.num_kinds());  // devices by kind
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
+      first_device_.push_back(num_used[kinds_[mesh]]);
+      num_used[kinds_[mesh]] += meshes_[mesh].num_devices();
     }
   }
 
-  CrossMeshLoad Between(int from, int to) const {
-    return {cluster_, meshes_[from], first_device_[from], meshes_[to], first_device_[to]};
-  }
+  CrossMeshLoad Between(int from, int to) const { return {Placed(from), Placed(to)}; }
 
  private:
-  const Cluster& cluster_;
+  PlacedMesh Placed(int mesh) const {
+    return {request_.HostsOf(kinds_[mesh]), meshes_[mesh], first_device_[mesh]};
+  }
+
+  const PlanRequest& request_;
   std::vector<Mesh> meshes_;
-  std::vector<int64_t> first_device_;  // by mesh, and behind the last
+  std::vector<int> kinds_;             // by mesh
+  std::vector<int64_t> first_device_;  // by mesh, of its kind
 };
 
 // What a stage sends up and down the pipeline is on its way to every mesh at once.
-void SetSendTimes(const Cluster& cluster, PlannedPipeline& out) {
-  const LoadsOfMeshes loads_of_meshes(cluster, out.meshes());
+void SetSendTimes(const PlanRequest& request, PlannedPipeline& out) {
+  const LoadsOfMeshes loads_of_meshes(request, out);
   struct Way {
     int stage = 0;
     bool is_up = false;
@@ -81,8 +87,9 @@ void SetSendTimes(const Cluster& cluster, PlannedPipeline& out) {
   }
 }
 
-std::vector<PlannedTransfers> TransfersOf(const Cluster& cluster, const PlannedPipeline& planned) {
-  const LoadsOfMeshes loads_of_meshes(cluster, planned.meshes());
+std::vector<PlannedTransfers> TransfersOf(const PlanRequest& request,
+                                          const PlannedPipeline& planned) {
+  const LoadsOfMeshes loads_of_meshes(request, planned);
   std::map<std::tuple<int, int, bool>, PlannedTransfers> found;
   for (const Border& border : planned.staged.borders) {
     const int from = planned.schedule.MeshOf(border.from.stage);
@@ -229,25 +236,27 @@ absl::StatusOr<Timeline> PredictTimeline(const Schedule& schedule, const Pipelin
                   {.task = time, .transfer = send, .meshes_share_cores = plan.meshes_share_cores});
 }
 
-bool MeshesShareCores(const Cluster& cluster) {
-  return cluster.shared_compute_pool && cluster.num_hosts == 1;
+bool MeshesShareCores(const PlanRequest& request) {
+  const Cluster& cluster = request.cluster;
+  return request.num_kinds() == 1 && cluster.shared_compute_pool && cluster.num_hosts == 1;
 }
 
-absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned) {
+absl::Status PredictPipeline(const PlanRequest& request, PlannedPipeline& planned) {
   PipelinePlan& plan = planned.plan;
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     SetTaskTimes(planned.staged.stages[stage], plan.num_micro_batches, plan.stages[stage]);
   }
-  SetSendTimes(cluster, planned);
-  plan.meshes_share_cores = MeshesShareCores(cluster);
+  SetSendTimes(request, planned);
+  plan.meshes_share_cores = MeshesShareCores(request);
   ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
   plan.step_time_us = timeline.step_time;
   const double idle = std::accumulate(timeline.idle.begin(), timeline.idle.end(), 0.0);
   const double all = timeline.step_time * static_cast<double>(timeline.idle.size());
   plan.bubble = all > 0 ? idle / all : 0;
-  plan.transfers = TransfersOf(cluster, planned);
-  ASSIGN_OR_RETURN(const PipelineProgram program, LowerForMemory(planned, cluster.platform()));
-  SetMemory(program, TemporariesOfPrograms(cluster.platform(), planned, program), plan);
+  plan.transfers = TransfersOf(request, planned);
+  const Platform platform = request.cluster.platform();  // of all kinds
+  ASSIGN_OR_RETURN(const PipelineProgram program, LowerForMemory(planned, platform));
+  SetMemory(program, TemporariesOfPrograms(platform, planned, program), plan);
   return absl::OkStatus();
 }
 

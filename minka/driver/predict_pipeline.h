@@ -23,10 +23,10 @@ struct ProgramCost {
 std::map<ProgramKind, ProgramCost> CostsByProgram(const StageStep& staged, const StagePlan& plan);
 
 // Are all meshes within one host whose devices compute with one pool of cores?
-bool MeshesShareCores(const Cluster& cluster);
+bool MeshesShareCores(const PlanRequest& request);
 
 // Fills it in from the plans of the stages.
-absl::Status PredictPipeline(const Cluster& cluster, PlannedPipeline& planned);
+absl::Status PredictPipeline(const PlanRequest& request, PlannedPipeline& planned);
 
 // Times of a stage's tasks: what its plan predicts of its operations and reshards, by the program
 // that they run in.

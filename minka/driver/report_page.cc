@@ -26,21 +26,29 @@ std::string_view TierName(MemoryTier tier) {
   return tier == MemoryTier::kCompiled ? "compiled" : "estimated";
 }
 
-std::optional<int64_t> MemoryOf(const Cluster& cluster) {
-  if (cluster.device.memory_bytes == 0) return std::nullopt;
-  return cluster.device.memory_bytes;
+// On the cluster's devices from `next` on, which are then those behind it.
+PageMesh MeshOf(const Mesh& mesh, const Cluster& cluster, const std::string& prefix,
+                int64_t& next) {
+  PageMesh page{.mesh = mesh};
+  if (cluster.device.memory_bytes > 0) page.device_memory_bytes = cluster.device.memory_bytes;
+  for (int64_t i = 0; i < mesh.num_devices(); ++i, ++next) {
+    page.devices.push_back(fmt::format("{}host {}, device {}", prefix,
+                                       next / cluster.devices_per_host,
+                                       next % cluster.devices_per_host));
+  }
+  return page;
 }
 
-// Meshes take the cluster's devices in their order.
-std::vector<PageMesh> MeshesOf(const std::vector<Mesh>& meshes, const Cluster& cluster) {
+// Meshes take the devices of their kind of hosts in their order.
+std::vector<PageMesh> MeshesOf(const PlannedPipeline& planned, const std::vector<Cluster>& hosts) {
+  const std::vector<Mesh> meshes = planned.meshes();
+  const std::vector<int> kinds = planned.kinds();
+  std::vector<int64_t> next(hosts.size());  // devices, by kind
   std::vector<PageMesh> pages;
-  int64_t next = 0;
-  for (const Mesh& mesh : meshes) {
-    PageMesh& page = pages.emplace_back(PageMesh{.mesh = mesh});
-    for (int64_t i = 0; i < mesh.num_devices(); ++i, ++next) {
-      page.devices.push_back(fmt::format("host {}, device {}", next / cluster.devices_per_host,
-                                         next % cluster.devices_per_host));
-    }
+  for (size_t mesh = 0; mesh < meshes.size(); ++mesh) {
+    const Cluster& cluster = hosts[kinds[mesh]];
+    const std::string prefix = hosts.size() > 1 ? cluster.device.name + ", " : "";
+    pages.push_back(MeshOf(meshes[mesh], cluster, prefix, next[kinds[mesh]]));
   }
   return pages;
 }
@@ -219,10 +227,10 @@ PageStage StageOf(const PlannedPipeline& planned, size_t number) {
 }  // namespace
 
 std::string PageOfPlan(const Step& prepared, const Plan& plan, const Cluster& cluster) {
+  int64_t first_device = 0;
   PageContents page{.title = prepared.module.name,
-                    .meshes = MeshesOf({plan.stage.mesh}, cluster),
+                    .meshes = {MeshOf(plan.stage.mesh, cluster, /*prefix=*/"", first_device)},
                     .predicted = EventsOf(prepared, plan.stage),
-                    .device_memory_bytes = MemoryOf(cluster),
                     .notes = plan.notes};
   page.facts = {
       {"cluster", ClusterText(cluster)},
@@ -248,22 +256,26 @@ std::string PageOfPlan(const Step& prepared, const Plan& plan, const Cluster& cl
   return ReportPage(page);
 }
 
-absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned, const Cluster& cluster,
+absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned,
+                                           const std::vector<Cluster>& hosts,
                                            std::vector<std::vector<TracedEvent>> measured) {
   const PipelinePlan& plan = planned.plan;
+  RETURN_IF_ERROR(CheckKinds(plan, static_cast<int>(hosts.size())));
   ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
-  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(planned, cluster.platform()));
+  const Platform platform = hosts.front().platform();  // of all kinds
+  ASSIGN_OR_RETURN(const PipelineProgram program, LowerPipeline(planned, platform));
   if (!measured.empty() && measured.size() != program.meshes.size()) {
     return InvalidArgument("the trace has {} meshes, the plan {}", measured.size(),
                            program.meshes.size());
   }
   PageContents page{.title = planned.prepared.module.name,
-                    .meshes = MeshesOf(planned.meshes(), cluster),
+                    .meshes = MeshesOf(planned, hosts),
                     .predicted = RowsOf(timeline),
-                    .device_memory_bytes = MemoryOf(cluster),
                     .notes = plan.notes};
+  std::vector<std::string> clusters;
+  for (const Cluster& of_kind : hosts) clusters.push_back(ClusterText(of_kind));
   page.facts = {
-      {"cluster", ClusterText(cluster)},
+      {"cluster", fmt::format("{}", fmt::join(clusters, "; "))},
       {"stages", fmt::format("{} on {} meshes", plan.stages.size(), page.meshes.size())},
       {"micro-batches", fmt::to_string(plan.num_micro_batches)},
       {"schedule", plan.schedule},
@@ -282,7 +294,7 @@ absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned, const
     page.stages.push_back(StageOf(planned, stage));
   }
   const std::vector<std::vector<int64_t>> temporary =
-      TemporariesOfPrograms(cluster.platform(), planned, program);
+      TemporariesOfPrograms(platform, planned, program);
   for (size_t mesh = 0; mesh < program.meshes.size(); ++mesh) {
     page.memory.push_back(
         MemoryOverTime(program, program.meshes[mesh], temporary[mesh], timeline.meshes[mesh]));

@@ -17,9 +17,10 @@ namespace minka {
 // `cluster`: the one that the plan is for.
 std::string PageOfPlan(const Step& prepared, const Plan& plan, const Cluster& cluster);
 
-// `measured`: a traced step (TraceOf), by mesh; empty: none. InvalidArgument where it has more
-// or fewer meshes than the plan.
-absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned, const Cluster& cluster,
+// `hosts`: what the plan is for, by kind. `measured`: a traced step (TraceOf), by mesh; empty:
+// none. InvalidArgument where it has more or fewer meshes than the plan.
+absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned,
+                                           const std::vector<Cluster>& hosts,
                                            std::vector<std::vector<TracedEvent>> measured = {});
 
 }  // namespace minka

@@ -64,13 +64,9 @@ class ScheduleSearch {
     return absl::OkStatus();
   }
 
-  bool Fits(const PipelinePlan& plan) const {
-    return CheckMemory(plan, request_.search.memory_limit_bytes).ok();
-  }
+  bool Fits(const PipelinePlan& plan) const { return CheckMemory(plan, request_).ok(); }
 
-  void Note(const PlannedPipeline& planned) {
-    rows_.push_back(TriedBy(planned, request_.search.memory_limit_bytes));
-  }
+  void Note(const PlannedPipeline& planned) { rows_.push_back(TriedBy(planned, request_)); }
 
   PipelinePlanner& planner_;
   const PlanRequest& request_;
@@ -84,11 +80,12 @@ bool IsWorthwhile(double step_time_us, double instead_of_us) {
   return step_time_us < kWorthwhile * instead_of_us;
 }
 
-TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> memory_limit_bytes) {
-  const bool fits = CheckMemory(planned.plan, memory_limit_bytes).ok();
+TriedSchedule TriedBy(const PlannedPipeline& planned, const PlanRequest& request) {
+  const double part = PartOfLimits(planned.plan, request);
   return {.name = planned.schedule.name,
+          .part_of_limits = part,
           .figures = FiguresOf(planned.plan),
-          .why_not = fits ? "slower" : "needs too much memory"};
+          .why_not = part <= 1 ? "slower" : "needs too much memory"};
 }
 
 std::vector<TriedSchedule> Shown(std::vector<TriedSchedule> tried, const std::string& chosen) {
@@ -128,7 +125,7 @@ absl::StatusOr<std::vector<SchedulePromise>> Promises(PipelinePlanner& planner,
 
 absl::StatusOr<PlannedPipeline> SearchSchedules(PipelinePlanner& planner,
                                                 const PlanRequest& request, FittedPipeline found) {
-  const bool fits = CheckMemory(found.pipeline.plan, request.search.memory_limit_bytes).ok();
+  const bool fits = CheckMemory(found.pipeline.plan, request).ok();
   // Others need no less memory.
   if (request.pipeline->schedule != kChooseSchedule || !fits) return std::move(found.pipeline);
   return ScheduleSearch(planner, request, std::move(found)).Run();

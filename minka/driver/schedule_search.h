@@ -1,8 +1,6 @@
 // Finds the schedule of a pipeline where none is named.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,7 +32,7 @@ bool IsWorthwhile(double step_time_us, double instead_of_us);
 std::string NotPlanned(double step_time_us);
 
 // Not chosen yet: why it is not, if another one is.
-TriedSchedule TriedBy(const PlannedPipeline& planned, std::optional<int64_t> memory_limit_bytes);
+TriedSchedule TriedBy(const PlannedPipeline& planned, const PlanRequest& request);
 
 // What is shown of the schedules looked at, the first one first, of which `chosen` was taken:
 // nothing where no other one was worth planning.

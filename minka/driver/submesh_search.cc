@@ -76,8 +76,7 @@ class SubmeshSearch {
   SubmeshSearch(PipelinePlanner& planner, const PlanRequest& request, LayersOnMeshes layers)
       : planner_(planner),
         request_(request),
-        cluster_(request.cluster),
-        limit_(request.search.memory_limit_bytes),
+        has_limit_(request.has_memory_limit()),
         meshes_(std::move(layers.meshes)),
         found_(std::move(layers.ways)),
         free_(std::move(layers.free)) {
@@ -92,9 +91,9 @@ class SubmeshSearch {
     fastest_us_ = FastestWithoutLimit();
     absl::Status refusal;
     // Plans may not come to what is estimated, either.
-    if (!limit_ || IsNearFastest(LeastEstimate())) refusal = PlanFastestThatFit();
+    if (!has_limit_ || IsNearFastest(LeastEstimate())) refusal = PlanFastestThatFit();
     RETURN_IF_ERROR(CheckNotCancelled(request_));
-    if (limit_ && !IsNearFastest(BestUs())) refusal = FindOthersThatFit();
+    if (has_limit_ && !IsNearFastest(BestUs())) refusal = FindOthersThatFit();
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!best_) return refusal;
     return Best();
@@ -134,10 +133,9 @@ class SubmeshSearch {
   // As estimated, by any schedule.
   double FastestWithoutLimit() const {
     double us = free_.front().step_time_us;
-    if (!limit_ || MeshesShareCores()) return us;
+    if (!has_limit_ || MeshesShareCores()) return us;
     for (const ScheduleSearched& schedule : schedules_ | std::views::drop(1)) {
-      const std::vector<FoundPipeline> found =
-          FindStages(found_.ways, InputOf(schedule, std::nullopt));
+      const std::vector<FoundPipeline> found = FindStages(found_.ways, Corrected(schedule));
       if (!found.empty()) us = std::min(us, found.front().step_time_us);
     }
     return us;
@@ -166,7 +164,8 @@ class SubmeshSearch {
       if (schedule == &first()) FindPromises();
     }
     for (const ScheduleSearched& schedule : schedules_) {
-      for (const FoundPipeline& pipeline : schedule.found) NoteNotPlanned(pipeline);
+      for (const FoundPipeline& pipeline : schedule.found)
+        NoteNotTried(pipeline, NotPlanned(pipeline.step_time_us));
     }
     return best_ ? absl::OkStatus() : refusal;
   }
@@ -207,7 +206,7 @@ class SubmeshSearch {
     absl::StatusOr<FittedPipeline> planned =
         planner_.PlanWithin(assignment, planner_.DemandsOf(found), reshaping);
     if (!planned.ok()) {
-      tried_.push_back({.num_devices = SizesOf(found), .why_not = Message(planned.status())});
+      NoteNotTried(found, Message(planned.status()));
       return planned.status();
     }
     const PipelinePlan& plan = planned->pipeline.plan;
@@ -216,7 +215,7 @@ class SubmeshSearch {
       schedule.missed = std::max(1.0, plan.step_time_us / found.step_time_us);
     CorrectEstimates(found, plan);
     Note(planned->pipeline, schedule);
-    if (FitsIn(plan.peak_memory_bytes) && IsTakenInsteadOfBest(schedule.name, plan.step_time_us))
+    if (Fits(plan) && IsTakenInsteadOfBest(schedule.name, plan.step_time_us))
       Take(*std::move(planned), schedule);
     return absl::OkStatus();
   }
@@ -275,7 +274,7 @@ class SubmeshSearch {
           planner_.PlanWithin(assignment, planner_.FirstDemands(), Reshaping::kEverything));
       Note(shaped.pipeline, first());
       Take(std::move(shaped), first());
-      if (FitsIn(best_plan().peak_memory_bytes)) break;
+      if (Fits(best_plan())) break;
     }
     return absl::OkStatus();
   }
@@ -283,7 +282,7 @@ class SubmeshSearch {
   absl::Status PlanFastestUnderLimits() {
     size_t num_planned = 0;
     for (const FoundPipeline& pipeline : free_) {
-      if (static_cast<double>(pipeline.peak_bytes()) >= kHopeless * static_cast<double>(*limit_) ||
+      if (PartOfLimits(pipeline, found_.ways, InputOf(first())) >= kHopeless ||
           num_planned++ == kMostPlanned) {
         break;
       }
@@ -308,7 +307,7 @@ class SubmeshSearch {
   }
 
   void Find(ScheduleSearched& schedule) {
-    schedule.found = FindBy(schedule);
+    schedule.found = FindBy(schedule, InputOf(schedule));
     schedule.is_stale = false;
   }
 
@@ -316,13 +315,12 @@ class SubmeshSearch {
     return planner_.Held(static_cast<int>(first().input.held.size()) - 1, schedule, num_stages);
   }
 
-  // By the schedule under the limit, fastest first. Where gradients of weights are put off, how
-  // much is held grows with the number of stages: what is found as of the fewest says which numbers
-  // are worth a search of their own, and how fast these are at best.
-  std::vector<FoundPipeline> FindBy(const ScheduleSearched& schedule) {
-    StageSearchInput search = InputOf(schedule, limit_);
+  // By the schedule under the limits of `search`, fastest first. Where gradients of weights are put
+  // off, how much is held grows with the number of stages: what is found as of the fewest says
+  // which numbers are worth a search of their own, and how fast these are at best.
+  std::vector<FoundPipeline> FindBy(const ScheduleSearched& schedule, StageSearchInput search) {
     std::vector<FoundPipeline> found = FindStages(found_.ways, search);
-    if (!limit_ || !search.splits_backward) return found;
+    if (!has_limit_ || !search.splits_backward) return found;
     std::vector<FoundPipeline> out;
     for (const FoundPipeline& at_best : found | std::views::take(kMostStageCounts)) {
       if (!out.empty() && out.front().step_time_us <= at_best.step_time_us) break;
@@ -336,32 +334,34 @@ class SubmeshSearch {
     return out;
   }
 
-  static StageSearchInput InputOf(const ScheduleSearched& schedule,
-                                  std::optional<int64_t> limit_bytes) {
+  // Without limits.
+  static StageSearchInput Corrected(const ScheduleSearched& schedule) {
     StageSearchInput input = schedule.input;
-    input.limit_bytes = limit_bytes;
     input.corrections = schedule.corrector.corrections();
     return input;
+  }
+
+  // Under so much of the limits.
+  StageSearchInput InputOf(const ScheduleSearched& schedule, double part = 1) const {
+    return WithLimits(Corrected(schedule), request_, part);
   }
 
   // Of the ways at hand by the first schedule, whatever is allowed; within kRoomiestStep of the
   // least.
   std::optional<FoundPipeline> Roomiest() const {
-    const auto under = [&](std::optional<int64_t> limit) {
-      return FindStages(found_.ways, InputOf(first(), limit));
-    };
-    std::vector<FoundPipeline> found = under(std::nullopt);
+    std::vector<FoundPipeline> found = FindStages(found_.ways, Corrected(first()));
     if (found.empty()) return std::nullopt;
     FoundPipeline roomiest = std::move(found.front());
-    int64_t too_little = 0;
-    while (static_cast<double>(roomiest.peak_bytes()) >
-           kRoomiestStep * static_cast<double>(too_little)) {
-      const int64_t middle = (too_little + roomiest.peak_bytes()) / 2;
-      found = under(middle);
+    const StageSearchInput whole = InputOf(first());
+    double enough = PartOfLimits(roomiest, found_.ways, whole), too_little = 0;
+    while (enough > kRoomiestStep * too_little) {
+      const double middle = (too_little + enough) / 2;
+      found = FindStages(found_.ways, InputOf(first(), middle));
       if (found.empty()) {
         too_little = middle;
       } else {
         roomiest = std::move(found.front());
+        enough = PartOfLimits(roomiest, found_.ways, whole);
       }
     }
     return roomiest;
@@ -377,7 +377,7 @@ class SubmeshSearch {
   }
   bool IsNearFastest(double us) const { return us <= kNearFastest * fastest_us_; }
 
-  bool FitsIn(int64_t bytes) const { return !limit_ || bytes <= *limit_; }
+  bool Fits(const PipelinePlan& plan) const { return CheckMemory(plan, request_).ok(); }
 
   void Take(FittedPipeline planned, const ScheduleSearched& schedule) {
     best_ = std::move(planned);
@@ -385,20 +385,26 @@ class SubmeshSearch {
   }
 
   void Note(const PlannedPipeline& planned, ScheduleSearched& schedule) {
-    tried_.push_back({.num_devices = planned.num_devices(), .figures = FiguresOf(planned.plan)});
+    tried_.push_back({.num_devices = planned.num_devices(),
+                      .devices = planned.devices(),
+                      .fits = Fits(planned.plan),
+                      .figures = FiguresOf(planned.plan)});
     // The best one of the schedule, or that needs least.
-    const auto rank = [&](const PipelineFigures& figures) {
-      const bool fits = FitsIn(figures.peak_memory_bytes);
-      return std::pair(
-          !fits, fits ? figures.step_time_us : static_cast<double>(figures.peak_memory_bytes));
+    const auto rank = [](const TriedSchedule& tried) {
+      const bool fits = tried.part_of_limits <= 1;
+      return std::pair(!fits, fits ? tried.figures->step_time_us : tried.part_of_limits);
     };
-    TriedSchedule& row = schedule.row;
-    if (row.figures && rank(*row.figures) <= rank(FiguresOf(planned.plan))) return;
-    row = TriedBy(planned, limit_);
+    TriedSchedule row = TriedBy(planned, request_);
+    if (!schedule.row.figures || rank(row) < rank(schedule.row)) schedule.row = std::move(row);
   }
 
-  void NoteNotPlanned(const FoundPipeline& found) {
-    tried_.push_back({.num_devices = SizesOf(found), .why_not = NotPlanned(found.step_time_us)});
+  void NoteNotTried(const FoundPipeline& found, std::string why_not) {
+    TriedSubmeshes& tried = tried_.emplace_back();
+    tried.num_devices = SizesOf(found);
+    tried.why_not = std::move(why_not);
+    if (request_.num_kinds() == 1) return;
+    for (const FoundStage& stage : found.stages)
+      tried.devices.push_back(request_.HostsOf(found_.ways[stage.way].kind).device.name);
   }
 
   std::vector<int> SizesOf(const FoundPipeline& found) const {
@@ -414,8 +420,9 @@ class SubmeshSearch {
     best.tried = std::move(tried_);
     best.tried_schedules = Shown(SchedulesTried(), best.schedule.name);
     SetLowerBound(best.plan);
+    if (request_.num_kinds() > 1) NoteSlowHosts(best.plan);
     best.searched = {std::move(found_), std::move(input_of_best_)};
-    best.searched->input.limit_bytes = limit_;
+    best.searched->input = WithLimits(std::move(best.searched->input), request_);
     return *std::move(best_);
   }
 
@@ -445,10 +452,9 @@ class SubmeshSearch {
   // By the schedule that stages were first searched by: others that are tried hold no fewer
   // micro-batches.
   void SetLowerBound(PipelinePlan& plan) const {
-    StageSearchInput input = first().input;
-    input.limit_bytes = limit_;
+    const StageSearchInput input = WithLimits(first().input, request_);
     const std::optional<double> least_us = LeastStepUs(found_.ways, input);
-    if (!least_us || plan.step_time_us <= 0 || !FitsIn(plan.peak_memory_bytes)) return;
+    if (!least_us || plan.step_time_us <= 0 || !Fits(plan)) return;
     if (*least_us > plan.step_time_us * (1 + kRounding)) {
       plan.notes.push_back(fmt::format(
           "no lower bound is known: by themselves layers are bounded by {}, more than this takes",
@@ -461,8 +467,36 @@ class SubmeshSearch {
         "lower bound and gap are of pipelines in {} micro-batches of these layers, on the meshes "
         "searched, one stage on each, by what layers are proved to take by themselves: choices "
         "that were not tried, interleaved schedules and what layers of one stage share are left "
-        "out",
-        plan.num_micro_batches));
+        "out{}",
+        plan.num_micro_batches,
+        request_.pipeline->shares.empty() ? "" : "; shares of the work are free there"));
+  }
+
+  // All hosts are used; where a pipeline on some kinds of them alone is likely to be faster, that
+  // is said.
+  void NoteSlowHosts(PipelinePlan& plan) {
+    const auto by = std::ranges::find(schedules_, plan.schedule, &ScheduleSearched::name);
+    double least_us = plan.step_time_us;
+    unsigned used_by_fastest = 0;
+    // `used`: a bit for each kind.
+    for (unsigned used = 1; used + 1 < 1U << request_.num_kinds(); ++used) {
+      if (!CheckNotCancelled(request_).ok()) return;
+      StageSearchInput input = InputOf(*by);
+      for (int kind = 0; kind < request_.num_kinds(); ++kind) {
+        if ((used >> kind & 1U) == 0) input.hosts[kind].num_devices = 0;
+      }
+      const std::vector<FoundPipeline> found = FindBy(*by, std::move(input));
+      if (found.empty() || !IsWorthwhile(by->Expected(found.front()), least_us)) continue;
+      least_us = by->Expected(found.front());
+      used_by_fastest = used;
+    }
+    if (used_by_fastest == 0) return;
+    std::vector<std::string> slow;
+    for (int kind = 0; kind < request_.num_kinds(); ++kind) {
+      if ((used_by_fastest >> kind & 1U) == 0) slow.push_back(request_.HostsOf(kind).name);
+    }
+    plan.notes.push_back(fmt::format("without the hosts of {} a step is estimated to take {}",
+                                     fmt::join(slow, " and "), FormatTime(least_us)));
   }
 
   // The best first, then, one by one, those that fit, that need too much, that were not planned.
@@ -470,42 +504,42 @@ class SubmeshSearch {
     bool is_chosen = false;
     for (TriedSubmeshes& tried : tried_) {
       if (!tried.figures) continue;
-      const bool fits = FitsIn(tried.figures->peak_memory_bytes);
       tried.chosen = !is_chosen && tried.figures->step_time_us == best_plan().step_time_us &&
                      tried.figures->peak_memory_bytes == best_plan().peak_memory_bytes;
       is_chosen = is_chosen || tried.chosen;
-      tried.why_not = tried.chosen ? "" : fits ? "slower" : "needs too much memory";
+      tried.why_not = tried.chosen ? "" : tried.fits ? "slower" : "needs too much memory";
     }
     std::ranges::stable_sort(tried_, {}, [&](const TriedSubmeshes& tried) {
-      const bool fits = tried.figures && FitsIn(tried.figures->peak_memory_bytes);
-      return std::tuple(!tried.chosen, !fits, !tried.figures.has_value(),
+      return std::tuple(!tried.chosen, !tried.fits, !tried.figures.has_value(),
                         tried.figures ? tried.figures->step_time_us : 0.0);
     });
     // Of what was tried with several ways the best.
-    std::set<std::vector<int>> seen;
+    std::set<std::pair<std::vector<int>, std::vector<std::string>>> seen;
     std::erase_if(tried_, [&](const TriedSubmeshes& tried) {
-      return !seen.insert(tried.num_devices).second;
+      return !seen.emplace(tried.num_devices, tried.devices).second;
     });
   }
 
   absl::StatusOr<Assignment> AssignmentOf(const FoundPipeline& found,
                                           const ScheduleSearched& schedule) {
     std::vector<int> stage_of_layer;
-    std::vector<std::vector<Mesh>> shapes;
+    StageMeshes meshes;
     std::vector<double> memory_prices;
     for (const FoundStage& stage : found.stages) {
-      stage_of_layer.resize(stage.end_layer, static_cast<int>(shapes.size()));
+      const StageWay& way = found_.ways[stage.way];
+      stage_of_layer.resize(stage.end_layer, static_cast<int>(meshes.kinds.size()));
+      meshes.kinds.push_back(way.kind);
       if (found_.meshes.empty()) {
-        ASSIGN_OR_RETURN(shapes.emplace_back(),
-                         SubmeshShapes(cluster_, found_.ways[stage.way].num_devices));
+        ASSIGN_OR_RETURN(meshes.shapes.emplace_back(),
+                         SubmeshShapes(request_.HostsOf(way.kind), way.num_devices));
       } else {
-        shapes.push_back({found_.meshes[stage.way].mesh});
+        meshes.shapes.push_back({found_.meshes[stage.way].mesh()});
         memory_prices.push_back(found_.meshes[stage.way].memory_price);
       }
     }
-    const auto num_stages = static_cast<int>(shapes.size());
+    const auto num_stages = static_cast<int>(meshes.kinds.size());
     ASSIGN_OR_RETURN(Assignment out,
-                     planner_.Assign(std::move(stage_of_layer), num_stages, std::move(shapes)));
+                     planner_.Assign(std::move(stage_of_layer), num_stages, std::move(meshes)));
     out.memory_prices = std::move(memory_prices);
     if (out.schedule.name != schedule.name) {
       ASSIGN_OR_RETURN(out, planner_.BySchedule(out, schedule.name));
@@ -515,9 +549,8 @@ class SubmeshSearch {
 
   PipelinePlanner& planner_;
   const PlanRequest& request_;
-  const Cluster& cluster_;
-  const std::optional<int64_t> limit_;  // of memory, per device
-  const std::vector<Mesh> meshes_;
+  const bool has_limit_;  // of memory
+  const std::vector<MeshOfKind> meshes_;
   LayerWays found_;                          // see SearchedLayers
   const std::vector<FoundPipeline> free_;    // of the first schedule, see LayersOnMeshes
   std::vector<ScheduleSearched> schedules_;  // the first one first

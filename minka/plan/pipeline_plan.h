@@ -20,6 +20,10 @@ inline constexpr std::string_view kPipelineMethod = "pipeline";
 struct PipelineStagePlan {
   Plan plan;            // of the stage's own step (lowering/stages.h), on its mesh
   int mesh_number = 0;  // stages of equal numbers share a mesh
+  // Where the cluster has hosts of several kinds: those that it lies on, in the order in which the
+  // cluster names them, and what their devices are called. Empty: there is one kind.
+  int kind = 0;
+  std::string device;
   // Predicted, for one micro-batch; weight_gradient_us is in backward_us where the schedule does
   // not split them.
   double forward_us = 0, backward_us = 0, weight_gradient_us = 0;

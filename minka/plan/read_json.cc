@@ -40,13 +40,14 @@ class Node {
 
   // OK if the value is an object with exactly these keys, `optional` or not.
   absl::Status ExpectKeys(std::initializer_list<std::string_view> keys,
-                          std::optional<std::string_view> optional = std::nullopt) const {
+                          std::initializer_list<std::string_view> optional = {}) const {
     RETURN_IF_ERROR(ExpectObject());
     for (const std::string_view key : keys) {
       if (!value_->contains(key)) return Error("lacks the field '{}'", key);
     }
     for (const auto& [key, unused] : value_->items()) {
-      const bool is_known = key == optional || std::ranges::find(keys, key) != keys.end();
+      const bool is_known = std::ranges::find(optional, key) != optional.end() ||
+                            std::ranges::find(keys, key) != keys.end();
       if (!is_known) return Error("unknown field '{}'", key);
     }
     return absl::OkStatus();
@@ -265,7 +266,7 @@ absl::StatusOr<std::vector<std::vector<CalledPlan>>> ReadCalled(const Node& plan
 // The keys of a called computation's plan, and whose it is.
 absl::Status ReadCaller(const Node& node, const Computation& computation, InstructionId id) {
   RETURN_IF_ERROR(node.ExpectKeys(
-      {"caller", "computation", "parameters", "operations", "reshards", "results"}, "called"));
+      {"caller", "computation", "parameters", "operations", "reshards", "results"}, {"called"}));
   InstructionId caller = 0;
   RETURN_IF_ERROR(node["caller"].Read(caller));
   if (caller == id) return absl::OkStatus();
@@ -339,7 +340,7 @@ absl::StatusOr<std::vector<std::vector<CalledPlan>>> ReadCalled(const Node& plan
 absl::Status ReadStage(const Node& node, const Module& module, StagePlan& out) {
   RETURN_IF_ERROR(node.ExpectKeys({"layers", "submesh", "mesh", "step_time_us", "peak_memory_bytes",
                                    "operations", "reshards", "results"},
-                                  "called"));
+                                  {"called"}));
   RETURN_IF_ERROR(node["layers"].Read(out.layers));
   RETURN_IF_ERROR(node["submesh"].Read(out.submesh));
   std::string mesh;
@@ -513,10 +514,18 @@ absl::Status ReadTransfers(const Node& node, PlannedTransfers& out) {
 absl::Status ReadPipelineStage(const Node& node, const Module& module, PipelineStagePlan& out) {
   RETURN_IF_ERROR(
       node.ExpectKeys({"layers", "mesh_number", "forward_us", "backward_us", "weight_gradient_us",
-                       "apply_us", "send_forward_us", "send_backward_us", "plan"}));
+                       "apply_us", "send_forward_us", "send_backward_us", "plan"},
+                      {"kind", "device"}));
   ASSIGN_OR_RETURN(out.plan, ReadPlan(node["plan"], module));
   RETURN_IF_ERROR(node["layers"].Read(out.plan.stage.layers));
   RETURN_IF_ERROR(node["mesh_number"].Read(out.mesh_number));
+  if (node.Has("kind") != node.Has("device"))
+    return node.Error("has one of 'kind' and 'device' without the other");
+  if (node.Has("kind")) {
+    RETURN_IF_ERROR(node["kind"].Read(out.kind));
+    RETURN_IF_ERROR(node["device"].Read(out.device));
+    if (out.kind < 0) return node["kind"].Error("is {}, not 0 or more", out.kind);
+  }
   RETURN_IF_ERROR(node["forward_us"].Read(out.forward_us));
   RETURN_IF_ERROR(node["backward_us"].Read(out.backward_us));
   RETURN_IF_ERROR(node["weight_gradient_us"].Read(out.weight_gradient_us));

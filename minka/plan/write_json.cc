@@ -178,6 +178,9 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
                                    {"send_forward_us", stage.send_forward_us},
                                    {"send_backward_us", stage.send_backward_us},
                                    {"plan", PlanJson(stage.plan, *modules[i])}}));
+    if (stage.device.empty()) continue;
+    stages.back()["kind"] = stage.kind;
+    stages.back()["device"] = stage.device;
   }
   Json transfers = Json::array();
   for (const PlannedTransfers& of_meshes : plan.transfers) {

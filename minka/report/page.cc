@@ -24,7 +24,9 @@ Json JsonOf(const PageMesh& mesh) {
   for (int axis = 0; axis < mesh.mesh.num_axes(); ++axis) {
     axes.push_back({{"name", mesh.mesh.axis(axis).name}, {"size", mesh.mesh.size(axis)}});
   }
-  return {{"axes", std::move(axes)}, {"devices", mesh.devices}};
+  return {{"axes", std::move(axes)},
+          {"devices", mesh.devices},
+          {"device_memory", mesh.device_memory_bytes ? Json(*mesh.device_memory_bytes) : Json()}};
 }
 
 Json JsonOf(const TensorOnMesh& tensor, const Mesh& mesh) {
@@ -96,8 +98,6 @@ Json JsonOf(const PageContents& contents) {
           {"predicted", JsonOf(contents.predicted)},
           {"measured", JsonOf(contents.measured)},
           {"memory", std::move(memory)},
-          {"device_memory",
-           contents.device_memory_bytes ? Json(*contents.device_memory_bytes) : Json()},
           {"notes", contents.notes}};
 }
 

@@ -21,6 +21,7 @@ struct PageFact {
 struct PageMesh {
   Mesh mesh;
   std::vector<std::string> devices;  // their names, in the mesh's order: "host 0, device 3"
+  std::optional<int64_t> device_memory_bytes;  // what each has
 };
 
 struct PageStage {
@@ -50,7 +51,6 @@ struct PageContents {
   std::vector<PageStage> stages;
   std::vector<PageRow> predicted, measured;     // microseconds from the step's begin
   std::vector<std::vector<PageMemory>> memory;  // by mesh; empty: not known over time
-  std::optional<int64_t> device_memory_bytes;   // what a device has
   std::vector<std::string> notes;
 };
 

@@ -14,6 +14,12 @@ namespace {
 
 constexpr int kGridWidth = 100;
 
+// What it is called, and of which devices where these are of several kinds.
+std::string MeshText(const PipelineStagePlan& stage) {
+  const std::string mesh = stage.plan.stage.mesh.ToString();
+  return stage.device.empty() ? mesh : fmt::format("{} of {}", mesh, stage.device);
+}
+
 std::string StageTable(const PipelinePlan& plan, const Schedule& schedule,
                        const std::vector<int64_t>& weight_bytes) {
   std::vector<Column> columns = {{"stage", Align::kRight},   {"layers"},
@@ -32,12 +38,9 @@ std::string StageTable(const PipelinePlan& plan, const Schedule& schedule,
   const std::vector<MicroBatchesHeld> held = MostHeld(schedule);
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const PipelineStagePlan& stage = plan.stages[i];
-    std::vector<std::string> cells = {fmt::to_string(i),
-                                      LayersText(stage.plan.stage.layers),
-                                      fmt::to_string(stage.mesh_number),
-                                      stage.plan.stage.mesh.ToString(),
-                                      FormatTime(stage.forward_us),
-                                      FormatTime(stage.backward_us)};
+    std::vector<std::string> cells = {
+        fmt::to_string(i), LayersText(stage.plan.stage.layers), fmt::to_string(stage.mesh_number),
+        MeshText(stage),   FormatTime(stage.forward_us),        FormatTime(stage.backward_us)};
     if (schedule.splits_backward) cells.push_back(FormatTime(stage.weight_gradient_us));
     cells.insert(
         cells.end(),

@@ -55,7 +55,9 @@ absl::StatusOr<PlanRequest> RequestOfPipeline(const PlannedPipeline& planned) {
   flags.stages = defaults.stages;
   flags.submeshes.clear();
   flags.dp = flags.op = flags.pp = std::nullopt;
-  if (!flags.num_devices) {
+  const bool was_searched =
+      flags.num_devices || !flags.submesh_choices.empty() || !flags.stage_shares.empty();
+  if (!was_searched) {
     for (const Mesh& mesh : planned.meshes()) flags.meshes.push_back(mesh.ToString());
   }
   ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags));

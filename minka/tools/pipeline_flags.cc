@@ -89,6 +89,14 @@ absl::Status ReadSubmeshes(std::string_view flag, const std::string& text,
   return absl::OkStatus();
 }
 
+absl::Status ReadShares(const std::string& text, PipelineOptions& options) {
+  if (text.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(options.shares, ParseNumbers("--stage-shares", text));
+  if (!GivesMeshes(options) && options.stage_of_layer.empty()) return absl::OkStatus();
+  return InvalidArgument(
+      "--stage-shares says what is searched: drop it, or the flags that give the stages");
+}
+
 // --dp, --op, --pp: as many equal meshes, of which one degree may follow from the devices.
 absl::Status ReadDegrees(const PlanningFlags& flags, PipelineOptions& options) {
   if (!flags.dp && !flags.op && !flags.pp) return absl::OkStatus();
@@ -185,6 +193,12 @@ void AddPipelineFlags(CLI::App& command, PlanningFlags& flags, const char* group
                   "For pipeline, where meshes are searched: each has one of these hosts x devices "
                   "per host, such as 1x2,1x4,2x4. Default: powers of two and equal parts")
       ->group(group);
+  command
+      .add_option("--stage-shares", flags.stage_shares,
+                  "For pipeline on hosts of several kinds: how the work of the layers is shared "
+                  "among them, in the order in which --cluster names them, such as 3,1. Default: "
+                  "whatever is fastest")
+      ->group(group);
   command.add_option("--schedule", flags.schedule, "For pipeline: " + Schedules())
       ->capture_default_str()
       ->group(group);
@@ -204,12 +218,12 @@ absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& f
   if (flags.method != kPipelineMethod) {
     const bool is_asked_for = flags.layers != defaults.layers || flags.stages != defaults.stages ||
                               !flags.submeshes.empty() || !flags.submesh_choices.empty() ||
-                              flags.schedule != defaults.schedule || flags.dp || flags.op ||
-                              flags.pp;
+                              !flags.stage_shares.empty() || flags.schedule != defaults.schedule ||
+                              flags.dp || flags.op || flags.pp;
     if (!is_asked_for) return std::nullopt;
     return InvalidArgument(
-        "--pipeline-layers, --stages, --submeshes, --submesh-choices, --schedule, --dp, --op and "
-        "--pp belong to --method pipeline, not to {}",
+        "--pipeline-layers, --stages, --submeshes, --submesh-choices, --stage-shares, --schedule, "
+        "--dp, --op and --pp belong to --method pipeline, not to {}",
         flags.method);
   }
   PipelineOptions options{.schedule = flags.schedule};
@@ -226,6 +240,7 @@ absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& f
         "--submesh-choices says what meshes are searched; these are given: drop it, or the flags "
         "that give them");
   }
+  RETURN_IF_ERROR(ReadShares(flags.stage_shares, options));
   return options;
 }
 

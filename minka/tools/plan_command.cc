@@ -47,8 +47,8 @@ std::string DescribeChoices(const PlannedPipeline& planned) {
   std::set<int64_t> sizes;
   std::set<std::string> shapes;
   for (const MeshOfWay& way : planned.searched->ways.meshes) {
-    sizes.insert(way.mesh.num_devices());
-    shapes.insert(way.mesh.ToString());
+    sizes.insert(way.mesh().num_devices());
+    shapes.insert(way.mesh().ToString());
   }
   return fmt::format(
       "each stage on {} devices, in {} shapes (--submesh-choices restricts them, --candidates "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <numeric>
 
 #include "fmt/ranges.h"
@@ -28,18 +29,6 @@ std::vector<std::string> SplitAfter(const std::string& text, const std::string& 
     begin = size + 1;
   }
   return items;
-}
-
-absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const std::string& text) {
-  std::vector<double> numbers;
-  for (const std::string& item : SplitAtCommas(text)) {
-    double number = 0;
-    if (!CLI::detail::lexical_cast(item, number)) {
-      return InvalidArgument("{} {} is no list of numbers; write for example 1,1", flag, text);
-    }
-    numbers.push_back(number);
-  }
-  return numbers;
 }
 
 // That one mesh or, of a pipeline, all meshes need.
@@ -79,16 +68,38 @@ bool IsLocal(const PlanningFlags& flags) {
   return flags.cluster == kLocalCluster || flags.cluster == kLocalCudaCluster;
 }
 
-absl::StatusOr<Cluster> ClusterOf(const PlanningFlags& flags, const std::vector<Mesh>& meshes,
-                                  const std::optional<PipelineOptions>& pipeline) {
-  if (IsLocal(flags)) return LocalCluster(flags, meshes, pipeline);
-  ASSIGN_OR_RETURN(Cluster cluster, Cluster::Named(flags.cluster));
-  if (flags.num_devices && *flags.num_devices != cluster.num_devices()) {
+// Hosts of several kinds: stages lie on one each, and no profile is of several.
+absl::Status CheckHosts(const PlanningFlags& flags, const PlanRequest& request) {
+  if (request.num_kinds() == 1) return absl::OkStatus();
+  if (!request.pipeline) {
+    return InvalidArgument(
+        "--cluster {} has hosts of {} kinds, and devices of a mesh are of one; --method pipeline "
+        "plans stages on each",
+        flags.cluster, request.num_kinds());
+  }
+  if (flags.cost_model != "roofline") {
+    return InvalidArgument(
+        "--cost-model {} knows one kind of hosts, --cluster {} has {}; roofline knows all",
+        flags.cost_model, flags.cluster, request.num_kinds());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetHosts(const PlanningFlags& flags, PlanRequest& request) {
+  if (IsLocal(flags)) {
+    ASSIGN_OR_RETURN(request.cluster, LocalCluster(flags, request.meshes, request.pipeline));
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(std::vector<Cluster> kinds, Cluster::OfKinds(flags.cluster));
+  request.cluster = std::move(kinds.front());
+  request.other_hosts.assign(std::move_iterator(kinds.begin() + 1),
+                             std::move_iterator(kinds.end()));
+  if (flags.num_devices && *flags.num_devices != request.num_devices()) {
     return InvalidArgument(
         "--num-devices {} is not the {} devices of cluster {}; leave it out, or give --mesh",
-        *flags.num_devices, cluster.num_devices(), flags.cluster);
+        *flags.num_devices, request.num_devices(), flags.cluster);
   }
-  return cluster;
+  return CheckHosts(flags, request);
 }
 
 // "auto" leaves it to the search.
@@ -177,7 +188,8 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       .add_option(
           "--cluster", flags.cluster,
           "local (this machine's cores as virtual devices), local-cuda (its GPUs), a preset "
-          "with its number of hosts (p3.16xlarge:8), or a JSON file")
+          "with its number of hosts (p3.16xlarge:8), or a JSON file; hosts of several kinds for a "
+          "pipeline, joined by commas (a100:1x4,v100:1x4)")
       ->capture_default_str()
       ->group(group);
   command
@@ -305,7 +317,7 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
     request.meshes.push_back(std::move(mesh));
   }
   ASSIGN_OR_RETURN(request.pipeline, PipelineOf(flags, request.meshes, search.limits));
-  ASSIGN_OR_RETURN(request.cluster, ClusterOf(flags, request.meshes, request.pipeline));
+  RETURN_IF_ERROR(SetHosts(flags, request));
   if (!request.pipeline) request.methods.clear();
   for (const std::string& name : SplitAtCommas(flags.method)) {
     if (request.pipeline) break;  // every stage by shard
@@ -314,7 +326,7 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags) {
   }
   if (!flags.memory_limit.empty()) {
     ASSIGN_OR_RETURN(search.memory_limit_bytes, ParseBytes("--memory-limit", flags.memory_limit));
-  } else if (request.cluster.device.memory_bytes > 0) {
+  } else if (request.num_kinds() == 1 && request.cluster.device.memory_bytes > 0) {
     search.memory_limit_bytes = request.cluster.device.memory_bytes;
   }
   ASSIGN_OR_RETURN(request.remat, RematOf(flags));
@@ -358,6 +370,7 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   if (flags.schedule != defaults.schedule) options["schedule"] = flags.schedule;
   put("submeshes", flags.submeshes);
   put("submesh-choices", flags.submesh_choices);
+  put("stage-shares", flags.stage_shares);
   if (flags.dp) options["dp"] = fmt::to_string(*flags.dp);
   if (flags.op) options["op"] = fmt::to_string(*flags.op);
   if (flags.pp) options["pp"] = fmt::to_string(*flags.pp);
@@ -403,6 +416,7 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   get("stages", flags.stages);
   get("submeshes", flags.submeshes);
   get("submesh-choices", flags.submesh_choices);
+  get("stage-shares", flags.stage_shares);
   get("schedule", flags.schedule);
   if (options.contains("dp")) RETURN_IF_ERROR(get_number("dp", flags.dp.emplace()));
   if (options.contains("op")) RETURN_IF_ERROR(get_number("op", flags.op.emplace()));

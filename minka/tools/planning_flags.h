@@ -26,7 +26,7 @@ struct PlanningFlags {
   std::string micro_batches = "auto";
   bool per_micro_batch = false;
   // Of a pipeline:
-  std::string layers = "marked", stages = "auto", submeshes, submesh_choices;
+  std::string layers = "marked", stages = "auto", submeshes, submesh_choices, stage_shares;
   std::string schedule{kChooseSchedule};
   std::optional<int> dp, op, pp;
   std::string remat = "auto";

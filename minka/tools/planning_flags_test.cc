@@ -18,6 +18,7 @@ const std::map<std::string, std::string>& Values() {
                                                             {"--schedule", "gpipe"},
                                                             {"--dp", "2"},
                                                             {"--submesh-choices", "1x2,1x4"},
+                                                            {"--stage-shares", "3,1"},
                                                             {"--op", "2"},
                                                             {"--pp", "2"},
                                                             {"--mesh", "data=2,model=4"},

@@ -65,4 +65,16 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
   return items;
 }
 
+absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const std::string& text) {
+  std::vector<double> numbers;
+  for (const std::string& item : SplitAtCommas(text)) {
+    double number = 0;
+    if (!CLI::detail::lexical_cast(item, number)) {
+      return InvalidArgument("{} {} is no list of numbers; write for example 1,1", flag, text);
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
 }  // namespace minka

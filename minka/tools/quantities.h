@@ -22,6 +22,9 @@ absl::StatusOr<int64_t> ParseBytes(const std::string& flag, const std::string& t
 // "a,b" -> {"a", "b"}.
 std::vector<std::string> SplitAtCommas(const std::string& text);
 
+// "3,1" -> {3, 1}.
+absl::StatusOr<std::vector<double>> ParseNumbers(const std::string& flag, const std::string& text);
+
 // A check of flags: a whole number of at least `least` that fits into Number.
 template <typename Number>
 CLI::Validator WholeNumberFrom(Number least) {

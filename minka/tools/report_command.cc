@@ -1,4 +1,5 @@
 // `minka report`: a plan as a page to look at.
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,17 +17,17 @@ struct ReportFlags {
   std::string plan, module, trace, out = "report.html";
 };
 
-// The one that the plan was made for.
-absl::StatusOr<Cluster> ClusterOf(const std::map<std::string, std::string>& options,
-                                  int64_t num_devices) {
+// What the plan was made for, by kind.
+absl::StatusOr<std::vector<Cluster>> ClustersOf(const std::map<std::string, std::string>& options,
+                                                int64_t num_devices) {
   const auto name = options.find("cluster");
   if (name == options.end() || name->second == kLocalCluster) {
-    return Cluster::Local(static_cast<int>(num_devices));
+    return std::vector{Cluster::Local(static_cast<int>(num_devices))};
   }
   if (name->second == kLocalCudaCluster) {
-    return Cluster::LocalCuda(static_cast<int>(num_devices));
+    return std::vector{Cluster::LocalCuda(static_cast<int>(num_devices))};
   }
-  return Cluster::Named(name->second);
+  return Cluster::OfKinds(name->second);
 }
 
 absl::StatusOr<std::string> PageOf(const ReportFlags& flags) {
@@ -42,16 +43,18 @@ absl::StatusOr<std::string> PageOf(const ReportFlags& flags) {
     const PlannedPipeline& planned = loaded->planned;
     int64_t num_devices = 0;
     for (const Mesh& mesh : planned.meshes()) num_devices += mesh.num_devices();
-    ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(planned.plan.options, num_devices));
-    return PageOfPipeline(planned, cluster, std::move(measured));
+    ASSIGN_OR_RETURN(const std::vector<Cluster> hosts,
+                     ClustersOf(planned.plan.options, num_devices));
+    return PageOfPipeline(planned, hosts, std::move(measured));
   }
   if (!measured.empty()) {
     return InvalidArgument("--trace: {} is the plan of one mesh, whose steps are not traced",
                            flags.plan);
   }
   const auto& [step, prepared, plan] = std::get<PlanOfStep>(file);
-  ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(plan.options, plan.stage.mesh.num_devices()));
-  return PageOfPlan(prepared, plan, cluster);
+  ASSIGN_OR_RETURN(const std::vector<Cluster> hosts,
+                   ClustersOf(plan.options, plan.stage.mesh.num_devices()));
+  return PageOfPlan(prepared, plan, hosts.front());
 }
 
 absl::Status RunReport(const ReportFlags& flags) {

@@ -335,8 +335,8 @@ TEST(PipelinePlans, StagesAndSubmeshesAreThoseOfExhaustiveEnumeration) {
         for (const int num_meshes : {2, 3, 4}) {
           const double least = LeastStepTime(load, cluster, num_meshes, num_micro_batches);
           const std::vector<FoundPipeline> found =
-              FindStages(ways, {.num_devices = cluster.num_devices(),
-                                .devices_per_host = devices_per_host,
+              FindStages(ways, {.hosts = {{.num_devices = cluster.num_devices(),
+                                           .devices_per_host = devices_per_host}},
                                 .num_micro_batches = num_micro_batches,
                                 .num_stages = num_meshes});
           ASSERT_EQ(found.empty(), std::isinf(least));

@@ -254,6 +254,40 @@ std::vector<std::vector<std::string>> CellsOf(const std::string& tsv) {
   return rows;
 }
 
+// Planned for hosts that nobody has here, looked at, and run on this machine's devices.
+TEST_F(PipelineCommandTest, HostsOfSeveralKindsGetTheirStages) {
+  const std::string plan_here =
+      "plan mlp --global-batch 64 --layers 4 --cluster a100:1x2,v100:1x2 ";
+  const Outcome planned =
+      Run(plan_here + "--method pipeline --micro-batches 2 --submeshes 1x2,1x2 --out plan.json");
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("x=2 of a100-40gb"));
+  EXPECT_THAT(planned.out, HasSubstr("x=2 of v100-16gb"));
+  for (const char* command :
+       {"explain plan.json --stage 1", "report plan.json --out page.html", "inspect plan.json",
+        "run mlp --global-batch 64 --layers 4 --plan plan.json --random-inputs 1 --steps 1 "
+        "--check"}) {
+    const Outcome outcome = Run(command);
+    EXPECT_EQ(outcome.exit_code, 0) << command << ": " << outcome.err;
+  }
+  EXPECT_THAT(Slurp(Path("page.html")), HasSubstr("v100-16gb, host 0, device 1"));
+  for (const char* command :
+       {"--method pipeline --micro-batches 2 --stage-shares 3,1 --out shared.json", ""}) {
+    const Outcome outcome = Run(*command != 0 ? plan_here + command : "explain shared.json");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
+  const std::map<std::string, std::string> refusals = {
+      {"", "--method pipeline plans stages on each"},
+      {"--method pipeline --stage-shares 1", "each kind has a share above 0"},
+      {"--method pipeline --stage-shares 1,2 --submeshes 1x2,1x2", "says what is searched"},
+      {"--method pipeline --cost-model measured", "knows one kind of hosts"}};
+  for (const auto& [flags, why] : refusals) {
+    const Outcome refused = Run(plan_here + flags);
+    EXPECT_NE(refused.exit_code, 0) << flags;
+    EXPECT_THAT(refused.err, HasSubstr(why)) << flags;
+  }
+}
+
 // The candidates say what the plan was made of, and restricting them restricts it.
 TEST_F(PipelineCommandTest, CandidatesAreListedAndRestricted) {
   const std::string plan = fmt::format("plan {} --method pipeline --num-devices 8 ", kSmallGpt) +

@@ -17,8 +17,8 @@ std::vector<double> SumsBefore(const std::vector<double>& load) {
 }  // namespace
 
 // A dynamic program over the end of each stage.
-std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vector<int>& sizes) {
-  const size_t num_layers = load.size(), num_stages = sizes.size();
+std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vector<double>& rates) {
+  const size_t num_layers = load.size(), num_stages = rates.size();
   const std::vector<double> before = SumsBefore(load);
   std::vector<std::vector<double>> best(num_stages + 1,
                                         std::vector<double>(num_layers + 1, kNever));
@@ -27,8 +27,7 @@ std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vecto
   for (size_t stage = 1; stage <= num_stages; ++stage) {
     for (size_t end = stage; end <= num_layers; ++end) {
       for (size_t first = stage - 1; first < end; ++first) {
-        const double of_stage =
-            (before[end] - before[first]) / static_cast<double>(sizes[stage - 1]);
+        const double of_stage = (before[end] - before[first]) / rates[stage - 1];
         const double worst = std::max(best[stage - 1][first], of_stage);
         if (worst >= best[stage][end]) continue;
         best[stage][end] = worst;

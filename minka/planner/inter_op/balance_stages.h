@@ -6,8 +6,8 @@
 
 namespace minka {
 
-// The stage of each layer, consecutive, so that the largest load per device is least. `load` by
-// layer, `sizes` the devices of each stage; as many layers as stages at least.
-std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vector<int>& sizes);
+// The stage of each layer, consecutive, so that the longest time of a stage is least. `load` by
+// layer, `rates` what each stage does of it in a unit of time; as many layers as stages at least.
+std::vector<int> BalanceLayers(const std::vector<double>& load, const std::vector<double>& rates);
 
 }  // namespace minka

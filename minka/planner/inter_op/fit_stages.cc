@@ -115,8 +115,11 @@ class Fitter {
     return tried_.emplace(demands, plan_(demands)).first->second;
   }
 
+  int64_t LimitOfStage(size_t stage) const {
+    return options_.limit_of_mesh[options_.mesh_of_stage[stage]];
+  }
   bool StageFits(const DemandedPipeline& planned, size_t stage) const {
-    return planned.stages[stage].peak_bytes <= options_.limit_bytes;
+    return planned.stages[stage].peak_bytes <= LimitOfStage(stage);
   }
   bool Fits(const DemandedPipeline& planned) const { return MeshesOver(planned).empty(); }
 
@@ -145,7 +148,7 @@ class Fitter {
     }
     const DemandedPipeline* latest = &*unlimited;
     const auto tighten = [&](int mesh, Descent& descent) {
-      if (descent.NeedsNoMoreThan(options_.limit_bytes)) return false;
+      if (descent.NeedsNoMoreThan(options_.limit_of_mesh[mesh])) return false;
       return options_.most_tightenings ? descent.Tighten(LikelyRung(*unlimited, *latest, mesh))
                                        : descent.Bisect();
     };
@@ -153,11 +156,13 @@ class Fitter {
       latest = Move(tightening, tighten);
       if (latest == nullptr) break;
     }
-    const auto loosen = [&](int, Descent& descent) { return descent.Loosen(options_.limit_bytes); };
+    const auto loosen = [&](int mesh, Descent& descent) {
+      return descent.Loosen(options_.limit_of_mesh[mesh]);
+    };
     for (int i = 0; i < kMostLoosenings; ++i) {
       if (Move(tightening, loosen) == nullptr) break;
     }
-    for (auto& [mesh, descent] : tightening.descents) descent.Settle(options_.limit_bytes);
+    for (auto& [mesh, descent] : tightening.descents) descent.Settle(options_.limit_of_mesh[mesh]);
     StageDemands settled = AtRungs(tightening);
     Try(settled);
     return settled;
@@ -214,10 +219,10 @@ class Fitter {
     const auto& [searched, peak, busy_us] = planned.stages[stage];
     const int64_t sharing =
         std::ranges::count(options_.mesh_of_stage, options_.mesh_of_stage[stage]);
-    const int64_t rest = searched - (peak - options_.limit_bytes + sharing - 1) / sharing;
+    const int64_t limit = LimitOfStage(stage);
+    const int64_t rest = searched - (peak - limit + sharing - 1) / sharing;
     if (rest > searched / 2) return rest;
-    return static_cast<int64_t>(static_cast<double>(searched) *
-                                static_cast<double>(options_.limit_bytes) /
+    return static_cast<int64_t>(static_cast<double>(searched) * static_cast<double>(limit) /
                                 static_cast<double>(peak));
   }
 
@@ -314,14 +319,19 @@ class Fitter {
     return bytes;
   }
 
-  static int64_t Needs(const DemandedPipeline& planned) {
-    return std::ranges::max(planned.stages, {}, &DemandedPipeline::Stage::peak_bytes).peak_bytes;
+  // Of the limit of the mesh that needs most of it.
+  double PartNeeded(const DemandedPipeline& planned) const {
+    double part = 0;
+    for (size_t stage = 0; stage < planned.stages.size(); ++stage)
+      part = std::max(part, static_cast<double>(planned.stages[stage].peak_bytes) /
+                                static_cast<double>(LimitOfStage(stage)));
+    return part;
   }
 
   bool IsBetter(const DemandedPipeline& planned, const DemandedPipeline& other) const {
     if (Fits(planned) != Fits(other)) return Fits(planned);
     if (Fits(planned)) return planned.step_time_us < other.step_time_us;
-    return Needs(planned) < Needs(other);
+    return PartNeeded(planned) < PartNeeded(other);
   }
 
   StageDemands Best() const {

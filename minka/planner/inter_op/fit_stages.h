@@ -32,7 +32,7 @@ struct DemandedPipeline {
 };
 
 struct FitOptions {
-  int64_t limit_bytes = 0;  // per device
+  std::vector<int64_t> limit_of_mesh;  // in bytes, per device
   std::vector<int> stage_of_layer;
   std::vector<int> mesh_of_stage;
   // As EffectiveRemat gives it for kAll: layers that may be rematerialised. Empty: none but those
@@ -52,8 +52,8 @@ using PlanDemanded = std::function<absl::StatusOr<DemandedPipeline>(const StageD
 // is kept longest.
 //
 // Limits are fixed parts of what a stage's search takes it to need without one. Where their number
-// is not limited, they are tried in an order that does not depend on the limit of the pipeline: so
-// what is found under some limit, or said to be needed, is found under every larger one.
+// is not limited, they are tried in an order that does not depend on the limits of the meshes: so
+// what is found under some limits, or said to be needed, is found under all larger ones.
 //
 // Where no plan of a stage keeps its limit, `plan` shall take the one that needs least. The error
 // is that of `first`.

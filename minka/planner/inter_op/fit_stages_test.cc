@@ -59,7 +59,11 @@ class FitStagesTest : public testing::Test {
   }
 
   StageDemands Fit(int64_t limit_bytes, const StageDemands& first = {}) {
-    options_.limit_bytes = limit_bytes;
+    return Fit(std::vector<int64_t>(2, limit_bytes), first);
+  }
+
+  StageDemands Fit(std::vector<int64_t> limit_of_mesh, const StageDemands& first = {}) {
+    options_.limit_of_mesh = std::move(limit_of_mesh);
     return FitStages(first, options_, [this](const StageDemands& demands) { return Plan(demands); })
         .value();
   }
@@ -102,6 +106,12 @@ TEST_F(FitStagesTest, BothAreDoneWhereNeitherIsEnough) {
   const StageDemands demands = Fit(650);
   EXPECT_THAT(demands.remat, ElementsAre(kAll, kAll, kAll, kAll, kAll, kAll));
   EXPECT_THAT(demands.limit_bytes, ElementsAre(kBelow650, kBelow650));
+}
+
+TEST_F(FitStagesTest, EachMeshKeepsItsOwnLimit) {
+  EXPECT_EQ(Fit({1600, 1300}), StageDemands());
+  EXPECT_THAT(Fit({1600, 1200}).remat, ElementsAre(kNone, kNone, kNone, kDots, kDots, kNone));
+  EXPECT_THAT(Fit({1500, 1300}).remat, ElementsAre(kDots, kNone, kNone, kNone, kNone, kNone));
 }
 
 TEST_F(FitStagesTest, WhatNeedsLeastWhereNothingFits) {
@@ -147,7 +157,7 @@ TEST_F(FitStagesTest, WhatDoesIsFoundUnderEveryLargerLimit) {
       return out;
     };
     const auto needed = [&](int64_t limit_bytes) {
-      options_.limit_bytes = limit_bytes;
+      options_.limit_of_mesh.assign(2, limit_bytes);
       const absl::StatusOr<StageDemands> demands = FitStages({}, options_, plan);
       const DemandedPipeline planned = plan(demands.value()).value();
       return std::max(planned.stages[0].peak_bytes, planned.stages[1].peak_bytes);

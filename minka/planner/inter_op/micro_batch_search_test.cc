@@ -40,9 +40,8 @@ struct Workload {
       way.kept.assign(num_layers, {.forward_us = us / 3, .micro_batch_us = us});
       ways.push_back(std::move(way));
     }
-    return FindStages(
-               ways,
-               {.num_devices = 8, .devices_per_host = 8, .num_micro_batches = num_micro_batches})
+    return FindStages(ways, {.hosts = {{.num_devices = 8, .devices_per_host = 8}},
+                             .num_micro_batches = num_micro_batches})
         .front();
   }
   CountEstimate Estimate(int64_t count) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <vector>
@@ -25,22 +27,25 @@ StageWay Evenly(const std::vector<double>& times, int num_devices, int num_micro
 
 // The second stage begins when a micro-batch has come through the first one.
 TEST(LeastStepUs, CountsTheBusiestStageAndItsWay) {
-  const StageSearchInput input = {.num_devices = 2, .devices_per_host = 2, .num_micro_batches = 8};
+  const StageSearchInput input = {.hosts = {{.num_devices = 2, .devices_per_host = 2}},
+                                  .num_micro_batches = 8};
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 4}, 1, 8)}, input), 1 + 8 * 4);
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 3}, 1, 8)}, input), 8 * 4);
   // On one and three devices the first layers take 4 and the last 12 / 3.
   const std::vector<StageWay> ways = {Evenly({4, 12}, 1, 8), Evenly({4, 12}, 3, 8)};
-  EXPECT_DOUBLE_EQ(*LeastStepUs(ways, {.num_devices = 4, .num_micro_batches = 8}), 1 + 8 * 4);
+  EXPECT_DOUBLE_EQ(*LeastStepUs(ways, {.hosts = {{.num_devices = 4}}, .num_micro_batches = 8}),
+                   1 + 8 * 4);
 }
 
 TEST(LeastStepUs, TakesOneStageWhereOneIsAskedFor) {
-  const StageSearchInput input = {.num_devices = 2, .num_micro_batches = 8, .num_stages = 1};
+  const StageSearchInput input = {
+      .hosts = {{.num_devices = 2}}, .num_micro_batches = 8, .num_stages = 1};
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 4}, 1, 8), Evenly({4, 4}, 2, 8)}, input), 8 * 4);
 }
 
 // Of 256 devices blocks of four: 2 devices are no mesh of a stage.
 TEST(LeastStepUs, KnowsWhichMeshesAreTried) {
-  const StageSearchInput input = {.num_devices = 256, .num_micro_batches = 8};
+  const StageSearchInput input = {.hosts = {{.num_devices = 256}}, .num_micro_batches = 8};
   EXPECT_EQ(LeastStepUs({Evenly({4, 4}, 2, 8)}, input), std::nullopt);
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 4}, 2, 8), Evenly({4, 4}, 128, 8)}, input),
                    8 * 4 / 128.0);
@@ -49,7 +54,8 @@ TEST(LeastStepUs, KnowsWhichMeshesAreTried) {
 TEST(LeastStepUs, BeginsStagesWhereTheyMay) {
   const std::vector<StageWay> ways = {Evenly({4, 4, 4, 4}, 2, 8)};
   EXPECT_DOUBLE_EQ(
-      *LeastStepUs(ways, {.num_devices = 4, .num_micro_batches = 8, .stage_begins = {0, 1}}),
+      *LeastStepUs(ways,
+                   {.hosts = {{.num_devices = 4}}, .num_micro_batches = 8, .stage_begins = {0, 1}}),
       8 * 6);
 }
 
@@ -61,7 +67,7 @@ TEST(LeastStepUs, TakesLayersKeptOrRecomputed) {
   for (LayerCost& layer : ways[0].kept) layer.least_us += 40;
   for (LayerCost& layer : ways[0].recomputed) layer.least_us += 8;
   const StageSearchInput input = {
-      .num_devices = 2, .num_micro_batches = 8, .limit_bytes = 4, .held = {{0}, {1}}};
+      .hosts = {{.num_devices = 2, .limit_bytes = 4}}, .num_micro_batches = 8, .held = {{0}, {1}}};
   EXPECT_DOUBLE_EQ(*LeastStepUs(ways, input), 1 + 8 * 4 + 8 - 4);
   // At a price at which recomputed layers have no plan, nothing is known of them.
   ways.push_back(ways[0]);
@@ -70,15 +76,17 @@ TEST(LeastStepUs, TakesLayersKeptOrRecomputed) {
 }
 
 TEST(LeastStepUs, AddsUpWhatSharesCores) {
-  const StageSearchInput input = {
-      .num_devices = 2, .devices_per_host = 2, .num_micro_batches = 8, .meshes_share_cores = true};
+  const StageSearchInput input = {.hosts = {{.num_devices = 2, .devices_per_host = 2}},
+                                  .num_micro_batches = 8,
+                                  .meshes_share_cores = true};
   EXPECT_DOUBLE_EQ(*LeastStepUs({Evenly({4, 3}, 1, 8)}, input), 8 * (4 + 3));
 }
 
 TEST(LeastStepUs, KnowsNothingWhereNoLayerDoes) {
   std::vector<StageWay> ways = {Evenly({4, 4}, 1, 8)};
   for (LayerCost& layer : ways[0].kept) layer.least_us = 0;
-  EXPECT_EQ(LeastStepUs(ways, {.num_devices = 2, .num_micro_batches = 8}), std::nullopt);
+  EXPECT_EQ(LeastStepUs(ways, {.hosts = {{.num_devices = 2}}, .num_micro_batches = 8}),
+            std::nullopt);
 }
 
 // Layers of which each has several plans on each mesh, some faster, some smaller.
@@ -89,30 +97,37 @@ struct LayerPlan {
 
 class RandomLayers {
  public:
-  explicit RandomLayers(uint64_t seed) : random_(seed) {
-    for (size_t mesh = 0; mesh < sizes_.size(); ++mesh) {
+  RandomLayers(uint64_t seed, int num_kinds) : random_(seed) {
+    if (num_kinds == 2) {
+      meshes_ = {{0, 1}, {0, 2}, {0, 3}, {1, 1}};
+      devices_ = {3, 1};
+      limits_ = {60, 45};
+    }
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
       std::vector<std::vector<LayerPlan>>& layers = plans_.emplace_back();
       for (int layer = 0; layer < kLayers; ++layer) layers.push_back(PlansOn(mesh, layer));
     }
   }
 
   static constexpr int kLayers = 4, kMicroBatches = 8;
-  static constexpr int64_t kLimit = 60;
-
   StageSearchInput input() const {
-    return {.num_devices = 4,
-            .devices_per_host = 4,
-            .num_micro_batches = kMicroBatches,
-            .limit_bytes = kLimit,
-            .held = {{0}, {1}, {2}, {3}, {4}}};
+    StageSearchInput input = {
+        .hosts = {}, .num_micro_batches = kMicroBatches, .held = {{0}, {1}, {2}, {3}, {4}}};
+    for (size_t kind = 0; kind < devices_.size(); ++kind) {
+      input.hosts.push_back({.num_devices = devices_[kind],
+                             .devices_per_host = devices_[kind],
+                             .limit_bytes = limits_[kind]});
+    }
+    return input;
   }
 
   // As searches find them that end at the best plan, at each of the prices.
   std::vector<StageWay> Ways(const std::vector<double>& prices) const {
     std::vector<StageWay> ways;
-    for (size_t mesh = 0; mesh < sizes_.size(); ++mesh) {
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
       for (const double price : prices) {
-        StageWay way{.num_devices = sizes_[mesh],
+        StageWay way{.kind = meshes_[mesh].kind,
+                     .num_devices = meshes_[mesh].num_devices,
                      .mesh = static_cast<int>(mesh),
                      .charged = {.us_per_byte = price, .in_flight = kCounted}};
         for (const std::vector<LayerPlan>& plans : plans_[mesh])
@@ -124,21 +139,26 @@ class RandomLayers {
   }
 
   // By trying everything: partings, meshes and plans of layers.
-  double LeastOfAll() const { return LeastFrom(0, 4); }
+  double LeastOfAll() const { return LeastFrom(0, devices_); }
 
  private:
+  struct MeshOfHosts {
+    int kind = 0, num_devices = 1;
+  };
+
   static constexpr double kCounted = 3;  // micro-batches by the price of memory
 
   // The first plan of one device is the only one.
   std::vector<LayerPlan> PlansOn(size_t mesh, int layer) {
-    const int size = sizes_[mesh];
-    if (size == 1) one_device_.push_back({Below(20) + 1.0, Below(400) + 80.0, 12, 4 + Below(20)});
-    const LayerPlan& one = one_device_[layer];
+    const auto& [kind, size] = meshes_[mesh];
+    std::vector<LayerPlan>& one_device = one_device_[kind];
+    if (size == 1) one_device.push_back({Below(20) + 1.0, Below(400) + 80.0, 12, 4 + Below(20)});
+    const LayerPlan& one = one_device[layer];
     std::vector<LayerPlan> plans;
     for (int i = 0; i < (size == 1 ? 1 : 3); ++i) {
       plans.push_back({.forward_us = one.forward_us / size,
                        .step_us = one.step_us / size * (1 + 0.01 * Below(80)),
-                       .static_bytes = 12 / size + Below(8),
+                       .static_bytes = 12 / size + (size == 1 ? 0 : Below(8)),
                        .saved_bytes = 1 + Below(20)});
     }
     return plans;
@@ -163,20 +183,23 @@ class RandomLayers {
 
   // Of the layers from begin on, on so many devices, from when their first micro-batch is there;
   // with `behind` the number of stages that come behind the next one.
-  double LeastFrom(int begin, int devices, int behind = -1) const {
+  double LeastFrom(int begin, const std::vector<int>& devices, int behind = -1) const {
     double least = kNothing;
+    const int num_devices = std::accumulate(devices.begin(), devices.end(), 0);
     if (behind < 0) {
-      for (int stages = 2; stages <= std::min(kLayers, devices); ++stages)
+      for (int stages = 2; stages <= std::min(kLayers, num_devices); ++stages)
         least = std::min(least, LeastFrom(begin, devices, stages - 1));
       return least;
     }
-    for (size_t mesh = 0; mesh < sizes_.size(); ++mesh) {
-      if (sizes_[mesh] > devices - behind) continue;
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
+      const auto& [kind, size] = meshes_[mesh];
+      if (size > devices[kind] || size > num_devices - behind) continue;
+      std::vector<int> left = devices;
+      left[kind] -= size;
       for (int end = begin + 1; end <= kLayers - behind; ++end) {
         if (behind == 0 && end < kLayers) continue;
         for (const auto& [forward_us, step_us] : StagesOf(mesh, begin, end, behind + 1)) {
-          const double rest =
-              behind == 0 ? 0 : forward_us + LeastFrom(end, devices - sizes_[mesh], behind - 1);
+          const double rest = behind == 0 ? 0 : forward_us + LeastFrom(end, left, behind - 1);
           least = std::min(least, std::max(step_us, rest));
         }
       }
@@ -203,7 +226,7 @@ class RandomLayers {
     }
     std::vector<Times> times;
     for (const LayerPlan& sum : sums) {
-      if (sum.static_bytes + in_flight * sum.saved_bytes > kLimit) continue;
+      if (sum.static_bytes + in_flight * sum.saved_bytes > limits_[meshes_[mesh].kind]) continue;
       times.push_back({sum.forward_us, sum.step_us});
     }
     return times;
@@ -212,15 +235,17 @@ class RandomLayers {
   int Below(int n) { return static_cast<int>(random_() % n); }
 
   std::mt19937_64 random_;
-  const std::vector<int> sizes_ = {1, 2, 2, 3};
-  std::vector<LayerPlan> one_device_;                       // by layer
+  std::vector<MeshOfHosts> meshes_ = {{0, 1}, {0, 2}, {0, 2}, {0, 3}};
+  std::vector<int> devices_ = {4};                          // by kind of hosts
+  std::vector<int64_t> limits_ = {60};                      // in bytes, by kind
+  std::map<int, std::vector<LayerPlan>> one_device_;        // by kind, then layer
   std::vector<std::vector<std::vector<LayerPlan>>> plans_;  // by mesh and layer
 };
 
-TEST(LeastStepUs, IsNotAboveTheBestOfAll) {
+void ExpectNotAboveTheBestOfAll(int num_kinds) {
   int num_fitting = 0, num_near = 0, num_bound = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
-    const RandomLayers layers(seed);
+    const RandomLayers layers(seed, num_kinds);
     const double best = layers.LeastOfAll();
     if (best == kNothing) continue;
     ++num_fitting;
@@ -235,6 +260,30 @@ TEST(LeastStepUs, IsNotAboveTheBestOfAll) {
   EXPECT_GT(num_fitting, 150);
   EXPECT_GT(num_near, num_fitting / 2);
   EXPECT_GT(num_bound, num_fitting / 10);
+}
+
+// Of four kinds of many devices there would be millions of numbers of each.
+TEST(LeastStepUs, CountsManyKindsTogether) {
+  std::vector<StageWay> ways;
+  for (int kind = 0; kind < 4; ++kind) {
+    ways.push_back(Evenly(std::vector<double>(8, 4 + kind), 8, 8));
+    ways.back().kind = kind;
+  }
+  StageSearchInput input = {.hosts = {}, .num_micro_batches = 8};
+  for (int kind = 0; kind < 4; ++kind)
+    input.hosts.push_back({.num_devices = 16, .devices_per_host = 8});
+  const std::optional<double> least = LeastStepUs(ways, input);
+  ASSERT_TRUE(least);
+  // The dearest stage has one layer at least, of the fastest kind.
+  EXPECT_GE(*least, 8 * 4 / 8.0);
+  const std::vector<FoundPipeline> found = FindStages(ways, input);
+  ASSERT_FALSE(found.empty());
+  EXPECT_LE(*least, found.front().step_time_us);
+}
+
+TEST(LeastStepUs, IsNotAboveTheBestOfAll) { ExpectNotAboveTheBestOfAll(/*num_kinds=*/1); }
+TEST(LeastStepUs, IsNotAboveTheBestOnHostsOfTwoKinds) {
+  ExpectNotAboveTheBestOfAll(/*num_kinds=*/2);
 }
 
 }  // namespace

@@ -65,19 +65,20 @@ class CandidateLister {
   }
 
   bool Fits(const FoundStage& stage) const {
-    return !input_.limit_bytes || stage.bytes <= *input_.limit_bytes;
+    return input_.FitsOn(ways_[stage.way].kind, stage.bytes);
   }
 
   void FindFastest(std::vector<StageCandidate>& candidates) const {
-    std::map<int, StageCandidate*> fastest;  // by number of devices
+    std::map<std::pair<int, int>, StageCandidate*> fastest;  // by kind and number of devices
     for (StageCandidate& candidate : candidates) {
       if (candidate.state == CandidateState::kTooLarge) continue;
-      StageCandidate*& best = fastest[ways_[candidate.stage.way].num_devices];
+      const StageWay& way = ways_[candidate.stage.way];
+      StageCandidate*& best = fastest[{way.kind, way.num_devices}];
       candidate.state = CandidateState::kSlower;
       if (best != nullptr && input_.BusyUs(best->stage) <= input_.BusyUs(candidate.stage)) continue;
       best = &candidate;
     }
-    for (const auto& [size, best] : fastest) best->state = CandidateState::kFastest;
+    for (const auto& [submesh, best] : fastest) best->state = CandidateState::kFastest;
   }
 
   const std::vector<StageWay>& ways_;

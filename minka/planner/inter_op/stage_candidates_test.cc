@@ -25,10 +25,8 @@ std::vector<StageWay> Ways() {
 }
 
 StageSearchInput Input() {
-  return {.num_devices = 4,
-          .devices_per_host = 4,
+  return {.hosts = {{.num_devices = 4, .devices_per_host = 4, .limit_bytes = 20}},
           .num_micro_batches = 8,
-          .limit_bytes = 20,
           .held = {{0}, {1}, {2}, {3}, {4}}};
 }
 

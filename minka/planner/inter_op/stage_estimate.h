@@ -30,6 +30,7 @@ struct LayerCost {
 
 // A way to run layers: a mesh, with how they are searched there.
 struct StageWay {
+  int kind = 0;  // of the hosts
   int num_devices = 1;
   int mesh = 0;                       // equal for ways on the same mesh
   MemoryPrice charged;                // for what a layer holds

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "minka/planner/inter_op/schedule_times.h"
 
@@ -11,8 +13,9 @@ namespace minka {
 namespace {
 
 constexpr double kUnreached = std::numeric_limits<double>::infinity();
-// Places where a mesh may begin: clusters of more devices are parted into so many blocks.
-constexpr int kMostBlocks = 64;
+// Places where a mesh may begin: clusters of more devices are parted into blocks, so many where
+// their hosts allow it.
+constexpr int kUsualBlocks = 64;
 // What is found is no slower than the best by more than this, as far as bounds tell.
 constexpr double kPrecision = 1.003;
 // Ranges of bounds are not parted further.
@@ -28,13 +31,15 @@ constexpr std::array<double, 4> kFirstBounds = {1.25, 2, 8, kUnreached};
 
 class StageSearch {
  public:
-  StageSearch(const std::vector<StageWay>& ways, const StageSearchInput& options)
+  // `kinds` of hosts in their order along the pipeline.
+  StageSearch(const std::vector<StageWay>& ways, const StageSearchInput& options,
+              const std::vector<int>& kinds)
       : ways_(ways),
         options_(options),
         estimates_(ways),
         num_layers_(static_cast<int>(ways.front().kept.size())),
-        block_(DevicesPerBlock(options.num_devices)),
-        num_blocks_(options.num_devices / block_),
+        block_(DevicesPerBlock(options.hosts)),
+        num_blocks_(options.num_devices() / block_),
         most_stages_(options.num_stages > 0 ? options.num_stages
                                             : std::min(num_layers_, num_blocks_)),
         times_(options.num_micro_batches, BetweenPasses(options, most_stages_),
@@ -42,6 +47,7 @@ class StageSearch {
         first_equal_(FirstEqualLayers(ways)) {
     for (int layer = 0; layer < num_layers_; ++layer) may_begin_.push_back(options.MayBegin(layer));
     may_begin_.push_back(true);  // behind the last one
+    PlaceHosts(kinds);
     NumberHeld();
     GroupWays();
     FindRuns();
@@ -63,10 +69,24 @@ class StageSearch {
   }
 
  private:
+  // What a stage may lie on.
+  struct Submesh {
+    int kind = 0, num_devices = 0;
+    bool operator==(const Submesh&) const = default;
+  };
+
+  // Hosts of a kind, one behind the other.
+  struct HostRow {
+    int kind = 0;
+    int begin_block = 0, end_block = 0;
+    std::optional<int> begin_layer;  // the first one there
+  };
+
   struct Entry {
     TailTimes tail = {.passing_us = kUnreached};  // of this stage and those behind it
     double send_us = 0;                           // to the next one and back
-    int end_layer = 0, size = 0;
+    int end_layer = 0;
+    int submesh = 0;  // by number
 
     bool is_reached() const { return tail.passing_us != kUnreached; }
   };
@@ -103,7 +123,7 @@ class StageSearch {
     for (int from_end = 0; from_end <= most_stages_; ++from_end) {
       // Without a limit it does not matter what is held.
       const MicroBatchesHeld held =
-          options_.limit_bytes ? options_.Held(from_end) : MicroBatchesHeld();
+          options_.has_limit() ? options_.Held(from_end) : MicroBatchesHeld();
       const auto known = std::ranges::find(rows, held);
       row_of_held_.push_back(static_cast<int>(known - rows.begin()));
       if (known == rows.end()) rows.push_back(held);
@@ -112,18 +132,48 @@ class StageSearch {
 
   int FewestStages() const { return options_.num_stages > 0 ? options_.num_stages : 2; }
 
+  void PlaceHosts(const std::vector<int>& kinds) {
+    int block = 0;
+    for (const int kind : kinds) {
+      const int end = block + options_.hosts[kind].num_devices / block_;
+      hosts_.push_back({.kind = kind, .begin_block = block, .end_block = end});
+      block = end;
+    }
+    if (!options_.work.empty()) ShareWork();
+  }
+
+  // Every kind has a layer at least.
+  void ShareWork() {
+    double all_shares = 0, all_work = 0;
+    for (const HostRow& row : hosts_) all_shares += options_.hosts[row.kind].share;
+    for (const double work : options_.work) all_work += work;
+    double wanted = 0, work = 0;
+    int layer = 0;
+    for (size_t row = 0; row + 1 < hosts_.size(); ++row) {
+      wanted += options_.hosts[hosts_[row].kind].share / all_shares * all_work;
+      const int last = num_layers_ - static_cast<int>(hosts_.size() - row - 1);
+      do {
+        work += options_.work[layer++];
+      } while (layer < last && (!may_begin_[layer] || work + options_.work[layer] / 2 < wanted));
+      hosts_[row + 1].begin_layer = layer;
+    }
+  }
+
   void GroupWays() {
     for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
-      const int size = ways_[way].num_devices;
-      if (size % block_ != 0 || size > options_.num_devices) continue;
-      const auto number = static_cast<size_t>(std::ranges::find(sizes_, size) - sizes_.begin());
-      if (number == sizes_.size()) {
-        sizes_.push_back(size);
-        of_size_.emplace_back();
+      const Submesh submesh = {ways_[way].kind, ways_[way].num_devices};
+      if (submesh.num_devices % block_ != 0 ||
+          submesh.num_devices > options_.hosts[submesh.kind].num_devices)
+        continue;
+      const auto number =
+          static_cast<size_t>(std::ranges::find(submeshes_, submesh) - submeshes_.begin());
+      if (number == submeshes_.size()) {
+        submeshes_.push_back(submesh);
+        ways_on_.emplace_back();
       }
-      of_size_[number].push_back(way);
+      ways_on_[number].push_back(way);
     }
-    choices_.resize(sizes_.size());
+    choices_.resize(submeshes_.size());
   }
 
   void FindRuns() {
@@ -150,36 +200,61 @@ class StageSearch {
     return longest_run_[first_equal_[begin]];
   }
 
-  // May a mesh of so many devices begin at the device?
-  bool MayBegin(int device, int size) const {
-    const int host = options_.devices_per_host;
+  const HostRow& HostsAt(int block) const {
+    return *std::ranges::find_if(hosts_,
+                                 [block](const HostRow& row) { return block < row.end_block; });
+  }
+
+  // May a mesh begin at the block?
+  bool MayBegin(int block, const Submesh& submesh) const {
+    if (block < 0) return false;
+    const HostRow& row = HostsAt(block);
+    const int size = submesh.num_devices;
+    if (submesh.kind != row.kind || block + size / block_ > row.end_block) return false;
+    const int device = (block - row.begin_block) * block_;
+    const int host = options_.hosts[row.kind].devices_per_host;
     if (size <= host) return device % host + size <= host;
     return device % host == 0 && size % host == 0;
+  }
+
+  // May the layer be the first one from the block on?
+  bool MayBegin(int layer, int block) const {
+    if (block == num_blocks_) return true;
+    const HostRow& row = HostsAt(block);
+    return block != row.begin_block || !row.begin_layer || layer == *row.begin_layer;
   }
 
   void FindSendTimes() {
     if (!options_.send_us) return;
     for (int layer = 1; layer < num_layers_; ++layer) {
-      for (const int before : sizes_) {
-        for (const int behind : sizes_) {
-          for (const bool crosses : {false, true})
-            send_us_.push_back(options_.send_us({layer, before, behind, crosses}));
+      for (const Submesh& before : submeshes_) {
+        for (const Submesh& behind : submeshes_) {
+          for (const bool crosses : {false, true}) {
+            send_us_.push_back(options_.send_us({.layer = layer,
+                                                 .kind_before = before.kind,
+                                                 .kind_behind = behind.kind,
+                                                 .num_devices_before = before.num_devices,
+                                                 .num_devices_behind = behind.num_devices,
+                                                 .crosses_hosts = crosses}));
+          }
         }
       }
     }
   }
 
   // Between a stage that ends there and the one behind it.
-  double SendUs(int end_layer, int end_block, int size, int size_behind) const {
+  double SendUs(int end_layer, int end_block, int submesh, int submesh_behind) const {
     if (send_us_.empty() || end_layer == num_layers_) return 0;
-    const bool crosses = end_block * block_ % options_.devices_per_host == 0;
-    const size_t num_sizes = sizes_.size();
-    const size_t row = ((end_layer - 1) * num_sizes + size) * num_sizes + size_behind;
+    const HostRow& behind = HostsAt(end_block);
+    const int device = (end_block - behind.begin_block) * block_;
+    const bool crosses = device % options_.hosts[behind.kind].devices_per_host == 0;
+    const size_t num_submeshes = submeshes_.size();
+    const size_t row = ((end_layer - 1) * num_submeshes + submesh) * num_submeshes + submesh_behind;
     return send_us_[2 * row + (crosses ? 1 : 0)];
   }
 
   bool Fits(const FoundStage& stage) const {
-    return !options_.limit_bytes || stage.bytes <= *options_.limit_bytes;
+    return options_.FitsOn(ways_[stage.way].kind, stage.bytes);
   }
 
   // As estimated, corrected by what was planned.
@@ -212,10 +287,10 @@ class StageSearch {
     return StageOf(way, begin, end, enough, held);
   }
 
-  const Choice& Fastest(int size, int begin, int end, int from_end) {
+  const Choice& Fastest(int submesh, int begin, int end, int from_end) {
     const MicroBatchesHeld held = options_.Held(from_end);
     const int row = row_of_held_[from_end];
-    std::vector<std::vector<Choice>>& rows = choices_[size];
+    std::vector<std::vector<Choice>>& rows = choices_[submesh];
     if (static_cast<int>(rows.size()) <= row) rows.resize(row + 1);
     if (rows[row].empty()) rows[row].resize(num_layers_ * (num_layers_ + 1));
     const int shift = begin - EqualBegin(begin, end);
@@ -225,7 +300,7 @@ class StageSearch {
     if (choice.is_known) return choice;
     choice.is_known = true;
     double least = kUnreached;
-    for (const int way : of_size_[size]) {
+    for (const int way : ways_on_[submesh]) {
       const std::optional<FoundStage> stage = LeastRecomputed(way, begin, end, held);
       if (!stage || options_.BusyUs(*stage) >= least) continue;
       least = options_.BusyUs(*stage);
@@ -256,7 +331,7 @@ class StageSearch {
       dearest = std::max(dearest, least);
       all += least_share;
     }
-    return std::max({dearest, all / options_.num_devices, 1e-3});
+    return std::max({dearest, all / options_.num_devices(), 1e-3});
   }
 
   void FindLeastInFront() {
@@ -316,16 +391,17 @@ class StageSearch {
   }
 
   void Extend(int from_end, int end, int end_block, const Range& range) {
+    if (!MayBegin(end, end_block)) return;
     const Entry behind = At(from_end - 1, end, end_block);
     const double round_us =
         std::min(range.most_us, kLongestUs) / std::max(1, options_.num_micro_batches - 1);
-    for (int size = 0; size < static_cast<int>(sizes_.size()); ++size) {
-      const int block = end_block - sizes_[size] / block_;
-      if (block < 0 || !MayBegin(block * block_, sizes_[size])) continue;
-      const double send_us = SendUs(end, end_block, size, behind.size);
+    for (int submesh = 0; submesh < static_cast<int>(submeshes_.size()); ++submesh) {
+      const int block = end_block - submeshes_[submesh].num_devices / block_;
+      if (!MayBegin(block, submeshes_[submesh])) continue;
+      const double send_us = SendUs(end, end_block, submesh, behind.submesh);
       for (int begin = std::min(end - 1, MostInFront(block)); begin >= 0; --begin) {
         if (!may_begin_[begin]) continue;
-        const Choice& stage = Fastest(size, begin, end, from_end);
+        const Choice& stage = Fastest(submesh, begin, end, from_end);
         if (stage.way < 0) break;
         const TailTimes tail = times_.Before(stage.times, from_end, send_us, behind.tail, round_us);
         // More layers neither take less nor fit better.
@@ -333,7 +409,7 @@ class StageSearch {
         if (IsHopeless(begin, tail.passing_us + range.least_us)) continue;
         Entry& entry = At(from_end, begin, block);
         if (!entry.is_reached()) reached_[from_end].push_back(Index(begin, block));
-        if (tail.all_us() < entry.tail.all_us()) entry = {tail, send_us, end, size};
+        if (tail.all_us() < entry.tail.all_us()) entry = {tail, send_us, end, submesh};
       }
     }
   }
@@ -392,12 +468,12 @@ class StageSearch {
     int begin = 0, block = 0;
     for (int from_end = num_stages; from_end > 0; --from_end) {
       const Entry entry = At(from_end, begin, block);
-      const Choice& stage = Fastest(entry.size, begin, entry.end_layer, from_end);
+      const Choice& stage = Fastest(entry.submesh, begin, entry.end_layer, from_end);
       out.stages.push_back(StageOf(stage.way, begin, entry.end_layer, stage.num_recomputed,
                                    options_.Held(from_end)));
       of_step.push_back({stage.times, entry.send_us});
       begin = entry.end_layer;
-      block += sizes_[entry.size] / block_;
+      block += submeshes_[entry.submesh].num_devices / block_;
     }
     out.step_time_us = times_.StepUs(of_step);
     return out;
@@ -408,15 +484,17 @@ class StageSearch {
   const StageEstimates estimates_;
   const int num_layers_, block_, num_blocks_, most_stages_;
   const ScheduleTimes times_;
-  const std::vector<int> first_equal_;     // by layer
-  std::vector<int> run_length_;            // by layer: of equal layers from it on
-  std::vector<int> longest_run_;           // by first equal layer: where most of them are in a row
-  std::vector<char> may_begin_;            // by layer
-  std::vector<int> sizes_;                 // of meshes, in devices
-  std::vector<std::vector<int>> of_size_;  // ways
-  std::vector<std::vector<std::vector<Choice>>> choices_;  // by size, row_of_held_, layers
+  const std::vector<int> first_equal_;  // by layer
+  std::vector<int> run_length_;         // by layer: of equal layers from it on
+  std::vector<int> longest_run_;        // by first equal layer: where most of them are in a row
+  std::vector<char> may_begin_;         // by layer
+  std::vector<HostRow> hosts_;          // along the pipeline
+  std::vector<Submesh> submeshes_;
+  std::vector<std::vector<int>> ways_on_;                  // by submesh
+  std::vector<std::vector<std::vector<Choice>>> choices_;  // by submesh, row_of_held_, layers
   std::vector<int> row_of_held_;                           // by number from the end
-  std::vector<double> send_us_;  // by layer behind, sizes before and behind, whether hosts differ
+  // By layer behind, submeshes before and behind, whether hosts differ.
+  std::vector<double> send_us_;
   // By number of layers in front: what they take of all devices together at least, and to be passed
   // one after the other.
   std::vector<double> least_device_us_, least_passing_us_;
@@ -428,17 +506,61 @@ class StageSearch {
 
 }  // namespace
 
-int64_t FoundPipeline::peak_bytes() const {
-  int64_t peak = 0;
-  for (const FoundStage& stage : stages) peak = std::max(peak, stage.bytes);
-  return peak;
+double PartOfLimits(const FoundPipeline& found, const std::vector<StageWay>& ways,
+                    const StageSearchInput& input) {
+  double part = 0;
+  for (const FoundStage& stage : found.stages) {
+    const std::optional<int64_t> limit_bytes = input.hosts[ways[stage.way].kind].limit_bytes;
+    if (limit_bytes)
+      part = std::max(part, static_cast<double>(stage.bytes) / static_cast<double>(*limit_bytes));
+  }
+  return part;
 }
 
-int DevicesPerBlock(int num_devices) { return std::max(1, num_devices / kMostBlocks); }
+int StageSearchInput::num_devices() const {
+  int sum = 0;
+  for (const HostsOfKind& of_kind : hosts) sum += of_kind.num_devices;
+  return sum;
+}
+
+bool StageSearchInput::has_limit() const {
+  return std::ranges::any_of(
+      hosts, [](const HostsOfKind& of_kind) { return of_kind.limit_bytes.has_value(); });
+}
+
+int DevicesPerBlock(const std::vector<HostsOfKind>& hosts) {
+  int num_devices = 0;
+  for (const HostsOfKind& of_kind : hosts) num_devices += of_kind.num_devices;
+  // Blocks are parts of a host, or of whole ones.
+  const auto is_block_of = [](int size, const HostsOfKind& of_kind) {
+    const int host = of_kind.devices_per_host;
+    return of_kind.num_devices % size == 0 && (host % size == 0 || size % host == 0);
+  };
+  for (int size = num_devices / kUsualBlocks; size > 1; --size) {
+    if (std::ranges::all_of(hosts, [&](const auto& of_kind) { return is_block_of(size, of_kind); }))
+      return size;
+  }
+  return 1;
+}
 
 std::vector<FoundPipeline> FindStages(const std::vector<StageWay>& ways,
                                       const StageSearchInput& options) {
-  return StageSearch(ways, options).Run();
+  std::vector<int> kinds;  // that have devices
+  for (int kind = 0; kind < static_cast<int>(options.hosts.size()); ++kind) {
+    if (options.hosts[kind].num_devices > 0) kinds.push_back(kind);
+  }
+  std::map<size_t, FoundPipeline> fastest;  // by number of stages
+  do {
+    for (FoundPipeline& found : StageSearch(ways, options, kinds).Run()) {
+      FoundPipeline& of_number = fastest[found.stages.size()];
+      if (of_number.stages.empty() || found.step_time_us < of_number.step_time_us)
+        of_number = std::move(found);
+    }
+  } while (std::ranges::next_permutation(kinds).found);
+  std::vector<FoundPipeline> out;
+  for (auto& [num_stages, found] : fastest) out.push_back(std::move(found));
+  std::ranges::stable_sort(out, {}, &FoundPipeline::step_time_us);
+  return out;
 }
 
 }  // namespace minka

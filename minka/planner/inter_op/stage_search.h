@@ -23,15 +23,27 @@ namespace minka {
 // What is sent between two stages.
 struct StageBorder {
   int layer = 0;  // the first behind it
+  int kind_before = 0, kind_behind = 0;
   int num_devices_before = 0, num_devices_behind = 0;
   bool crosses_hosts = false;
 };
 
-struct StageSearchInput {
+// Equal hosts with equal devices.
+struct HostsOfKind {
   int num_devices = 1, devices_per_host = 1;
-  int num_micro_batches = 1;
   std::optional<int64_t> limit_bytes;  // per device
-  int num_stages = 0;                  // 0: any number from 2 on
+  double share = 0;                    // see StageSearchInput::work
+};
+
+struct StageSearchInput {
+  // By kind (StageWay::kind). Kinds follow each other along the pipeline in whatever order is
+  // fastest.
+  std::vector<HostsOfKind> hosts = {{}};
+  // What each layer computes, in any unit. The layers on hosts of one kind compute a part of it as
+  // near as may be to their share of the sum of all shares. Empty: whatever is fastest.
+  std::vector<double> work;
+  int num_micro_batches = 1;
+  int num_stages = 0;  // 0: any number from 2 on
   // Layers at which a stage begins, ascending from 0 on. Empty: any.
   std::vector<int> stage_begins;
   // What the n-th stage from the end holds at once, from n = 1 on; the last one holds for all
@@ -55,6 +67,12 @@ struct StageSearchInput {
   bool MayBegin(int layer) const {
     return stage_begins.empty() || std::ranges::find(stage_begins, layer) != stage_begins.end();
   }
+  int num_devices() const;
+  bool has_limit() const;
+  // May a device of the kind hold so much?
+  bool FitsOn(int kind, int64_t bytes) const {
+    return !hosts[kind].limit_bytes || bytes <= *hosts[kind].limit_bytes;
+  }
   // What a step of the stage takes, waiting aside.
   double BusyUs(const FoundStage& stage) const {
     return num_micro_batches * stage.cost.micro_batch_us + stage.cost.step_us;
@@ -64,16 +82,18 @@ struct StageSearchInput {
 struct FoundPipeline {
   double step_time_us = 0;
   std::vector<FoundStage> stages;
-
-  int64_t peak_bytes() const;
 };
 
+// What the stage that is nearest to its limit, or furthest beyond, needs of it; 0: none has one.
+double PartOfLimits(const FoundPipeline& found, const std::vector<StageWay>& ways,
+                    const StageSearchInput& input);
+
 // Meshes that the search looks at have a multiple of so many devices, and begin at one.
-int DevicesPerBlock(int num_devices);
+int DevicesPerBlock(const std::vector<HostsOfKind>& hosts);
 
 // One of each number of stages that there is, fastest first: the best of that number where it takes
-// hardly longer than the first. Meshes lie within a host or are whole hosts, and use all devices.
-// Precondition: ways of equal numbers of layers, one at least.
+// hardly longer than the first. Meshes lie within a host or are whole hosts of one kind, and use
+// all devices. Precondition: ways of equal numbers of layers, one at least.
 std::vector<FoundPipeline> FindStages(const std::vector<StageWay>& ways,
                                       const StageSearchInput& options);
 

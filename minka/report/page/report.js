@@ -158,9 +158,8 @@
         .attr("width", width - left - right).attr("height", height);
       svg.append("text").attr("x", 0).attr("y", 16).text(`mesh ${number}`);
       svg.append("text").attr("class", "soft").attr("x", 0).attr("y", 31).text(`peak ${bytes(peak)}`);
-      if (plan.device_memory) {
-        svg.append("text").attr("class", "soft").attr("x", 0).attr("y", 46).text(`of ${bytes(plan.device_memory)}`);
-      }
+      const has = plan.meshes[number].device_memory;
+      if (has) svg.append("text").attr("class", "soft").attr("x", 0).attr("y", 46).text(`of ${bytes(has)}`);
       svg.append("g").attr("class", "axis").attr("transform", `translate(${left},0)`).call(d3.axisLeft(y).tickValues(byteTicks(peak)).tickFormat(bytes));
       const clipped = svg.append("g").attr("clip-path", `url(#memory${number})`);
       const parts = moments.flatMap((moment) => {
