@@ -26,9 +26,9 @@ constexpr int64_t kLimitedSearches = 12;
 // Where other pipelines may fit instead; what fits by limits at all mostly does by the first one.
 constexpr int kTighteningsOfMany = 2;
 
-// Without a limit, and with one: hardly more than settles ties, as much as a little time, as much
-// as what splitting all state takes.
-constexpr double kMemoryPrices[] = {0, 0.03, 8, 128};
+// Without a limit, and with one: what settles ties, as much as a little time, as much as what
+// splitting all state takes.
+constexpr double kMemoryPrices[] = {0, 0.0003, 8, 128};
 
 // Where any schedule may be chosen.
 constexpr std::string_view kFirstSchedule = "1f1b", kForwardSchedule = "inference";
