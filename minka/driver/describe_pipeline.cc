@@ -144,8 +144,7 @@ std::string DescribeStages(const PlannedPipeline& planned) {
   for (size_t i = 0; i < planned.plan.stages.size(); ++i) {
     const PipelineStagePlan& stage = planned.plan.stages[i];
     text += fmt::format("{}stage {}, layers {}, on mesh {}, {}\n\n{}", i == 0 ? "" : "\n", i,
-                        LayersText(stage.plan.stage.layers), stage.mesh_number,
-                        stage.plan.stage.mesh.ToString(),
+                        LayersText(stage.plan.stage.layers), stage.mesh_number, MeshText(stage),
                         StoredAndCollectives(planned.staged.stages[i].step, stage.plan));
   }
   return text;

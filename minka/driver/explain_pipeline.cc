@@ -96,7 +96,7 @@ class PipelineExplainer {
     std::string text =
         fmt::format("stage {} of {}: layers {} on mesh {}, {}\n\n{}\n", stage,
                     planned_.prepared.module.name, LayersText(of_stage.plan.stage.layers),
-                    of_stage.mesh_number, mesh.ToString(), ProgramTable(stage));
+                    of_stage.mesh_number, MeshText(of_stage), ProgramTable(stage));
     std::vector<PipelineRow> rows = {AsPlanned()};
     ASSIGN_OR_RETURN(
         const std::vector<Mesh> shapes,
@@ -183,16 +183,18 @@ class PipelineExplainer {
   }
 
   std::string MeshTable(const Timeline& timeline) const {
-    Table table({{"mesh", Align::kRight},
-                 {"stages"},
-                 {"forward", Align::kRight},
-                 {"backward", Align::kRight},
-                 {"apply", Align::kRight},
-                 {"of it collectives", Align::kRight},
-                 {"waits", Align::kRight},
-                 {"memory/device", Align::kRight},
-                 {"of it state", Align::kRight},
-                 {"in flight", Align::kRight}});
+    const std::vector<std::string> devices = planned_.devices();
+    std::vector<Column> columns = {{"mesh", Align::kRight}, {"stages"}};
+    if (!devices.empty()) columns.push_back({"devices"});
+    columns.insert(columns.end(), {{"forward", Align::kRight},
+                                   {"backward", Align::kRight},
+                                   {"apply", Align::kRight},
+                                   {"of it collectives", Align::kRight},
+                                   {"waits", Align::kRight},
+                                   {"memory/device", Align::kRight},
+                                   {"of it state", Align::kRight},
+                                   {"in flight", Align::kRight}});
+    Table table(columns);
     const std::vector<MicroBatchesHeld> held = MostHeld(planned_.schedule);
     for (int mesh = 0; mesh < planned_.schedule.shape.num_meshes; ++mesh) {
       std::vector<int> stages;
@@ -210,10 +212,14 @@ class PipelineExplainer {
         peak = stage.plan.peak_memory_bytes;  // of the whole mesh
         state += stage.plan.state_bytes_per_device;
       }
-      table.Add({fmt::to_string(mesh), fmt::format("{}", fmt::join(stages, ",")),
-                 FormatTime(forward), FormatTime(backward), FormatTime(apply),
-                 FormatTime(collectives), FormatTime(timeline.idle[mesh]), FormatBytes(peak),
-                 FormatBytes(state), fmt::to_string(held[mesh].in_flight)});
+      std::vector<std::string> cells = {fmt::to_string(mesh),
+                                        fmt::format("{}", fmt::join(stages, ","))};
+      if (!devices.empty()) cells.push_back(devices[mesh]);
+      cells.insert(cells.end(),
+                   {FormatTime(forward), FormatTime(backward), FormatTime(apply),
+                    FormatTime(collectives), FormatTime(timeline.idle[mesh]), FormatBytes(peak),
+                    FormatBytes(state), fmt::to_string(held[mesh].in_flight)});
+      table.Add(std::move(cells));
     }
     return table.ToString();
   }

@@ -14,12 +14,6 @@ namespace {
 
 constexpr int kGridWidth = 100;
 
-// What it is called, and of which devices where these are of several kinds.
-std::string MeshText(const PipelineStagePlan& stage) {
-  const std::string mesh = stage.plan.stage.mesh.ToString();
-  return stage.device.empty() ? mesh : fmt::format("{} of {}", mesh, stage.device);
-}
-
 std::string StageTable(const PipelinePlan& plan, const Schedule& schedule,
                        const std::vector<int64_t>& weight_bytes) {
   std::vector<Column> columns = {{"stage", Align::kRight},   {"layers"},
@@ -127,6 +121,11 @@ char LetterOf(const Task& task) {
 }
 
 }  // namespace
+
+std::string MeshText(const PipelineStagePlan& stage) {
+  const std::string mesh = stage.plan.stage.mesh.ToString();
+  return stage.device.empty() ? mesh : fmt::format("{} of {}", mesh, stage.device);
+}
 
 std::string LayersText(const std::vector<int>& layers) {
   if (layers.empty()) return "";

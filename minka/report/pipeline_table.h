@@ -33,6 +33,9 @@ struct PipelineContents {
 std::string PipelineTable(const Step& prepared, const PipelinePlan& plan, const Schedule& schedule,
                           const Timeline& timeline, const PipelineContents& contents);
 
+// The stage's mesh: "x=2,y=2", or "x=4 of v100-16gb" where devices are of several kinds.
+std::string MeshText(const PipelineStagePlan& stage);
+
 // Consecutive layers: "0-3", "4".
 std::string LayersText(const std::vector<int>& layers);
 

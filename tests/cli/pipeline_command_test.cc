@@ -269,6 +269,7 @@ TEST_F(PipelineCommandTest, HostsOfSeveralKindsGetTheirStages) {
         "--check"}) {
     const Outcome outcome = Run(command);
     EXPECT_EQ(outcome.exit_code, 0) << command << ": " << outcome.err;
+    if (*command != 'r') EXPECT_THAT(outcome.out, HasSubstr("x=2 of v100-16gb")) << command;
   }
   EXPECT_THAT(Slurp(Path("page.html")), HasSubstr("v100-16gb, host 0, device 1"));
   for (const char* command :
