@@ -49,6 +49,7 @@ std::vector<PageMesh> MeshesOf(const PlannedPipeline& planned, const std::vector
     const Cluster& cluster = hosts[kinds[mesh]];
     const std::string prefix = hosts.size() > 1 ? cluster.device.name + ", " : "";
     pages.push_back(MeshOf(meshes[mesh], cluster, prefix, next[kinds[mesh]]));
+    if (hosts.size() > 1) pages.back().device = cluster.device.name;
   }
   return pages;
 }

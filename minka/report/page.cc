@@ -26,6 +26,7 @@ Json JsonOf(const PageMesh& mesh) {
   }
   return {{"axes", std::move(axes)},
           {"devices", mesh.devices},
+          {"device", mesh.device},
           {"device_memory", mesh.device_memory_bytes ? Json(*mesh.device_memory_bytes) : Json()}};
 }
 

@@ -21,6 +21,7 @@ struct PageFact {
 struct PageMesh {
   Mesh mesh;
   std::vector<std::string> devices;  // their names, in the mesh's order: "host 0, device 3"
+  std::string device;                // what they are called, where devices are of several kinds
   std::optional<int64_t> device_memory_bytes;  // what each has
 };
 

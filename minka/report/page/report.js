@@ -95,6 +95,9 @@
         .attr("x", (d, i) => left + (i % perRow) * (cell + gap)).attr("y", (d, i) => Math.floor(i / perRow) * (cell + gap))
         .attr("width", cell).attr("height", cell).attr("rx", 4).attr("fill", STAGES[number % STAGES.length]);
       withTip(squares, (device) => `${device}\n${stages.map((stage) => stage.facts.map(([name, value]) => `${name}: ${value}`).join("\n")).join("\n")}`);
+      const hasRoomBehind = mesh.devices.length < perRow;
+      group.append("text").attr("class", "soft").attr("x", hasRoomBehind ? left + mesh.devices.length * (cell + gap) + 6 : 0)
+        .attr("y", hasRoomBehind ? 14 : 44).text(mesh.device);
       y += Math.max(rows * (cell + gap), 36) + 10;
     });
     svg.attr("viewBox", `0 0 ${width} ${y}`).attr("height", null);
