@@ -112,10 +112,9 @@ class CandidateRows {
       case CandidateState::kSlower:
         break;
     }
-    const StageWay& way = WayOf(candidate);
     const auto fastest = std::ranges::find_if(run.candidates, [&](const StageCandidate& other) {
-      return other.state == CandidateState::kFastest && WayOf(other).kind == way.kind &&
-             WayOf(other).num_devices == way.num_devices;
+      return other.state == CandidateState::kFastest &&
+             WayOf(other).submesh() == WayOf(candidate).submesh();
     });
     return fmt::format("slower than on {}",
                        searched_.ways.meshes[fastest->stage.way].mesh().ToString());

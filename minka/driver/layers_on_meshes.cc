@@ -87,9 +87,9 @@ constexpr int kMostDevicesOfAllShapes = 8;
 // As if every device did its even part of what the layers take on one.
 absl::StatusOr<std::vector<StageWay>> EvenWays(PipelinePlanner& planner,
                                                const std::vector<MeshOfKind>& meshes) {
-  std::set<std::pair<int, int>> submeshes;  // kinds and sizes
+  std::set<Submesh> submeshes;
   for (const auto& [kind, mesh] : meshes)
-    submeshes.emplace(kind, static_cast<int>(mesh.num_devices()));
+    submeshes.insert({kind, static_cast<int>(mesh.num_devices())});
   std::vector<StageWay> out;
   for (const auto& [kind, size] : submeshes) {
     ASSIGN_OR_RETURN(const std::vector<double> load, planner.LoadOfLayers(kind));
@@ -100,8 +100,8 @@ absl::StatusOr<std::vector<StageWay>> EvenWays(PipelinePlanner& planner,
   return out;
 }
 
-// By what is asked of kinds of hosts.
-absl::Status ShareWork(PipelinePlanner& planner, const PlanRequest& request,
+// As they are asked for.
+absl::Status SetShares(PipelinePlanner& planner, const PlanRequest& request,
                        StageSearchInput& input) {
   const std::vector<double>& shares = request.pipeline->shares;
   if (shares.empty()) return absl::OkStatus();
@@ -144,7 +144,7 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
   for (int layer = 0; layer < static_cast<int>(given.size()); ++layer) {
     if (layer == 0 || given[layer] != given[layer - 1]) out.input.stage_begins.push_back(layer);
   }
-  RETURN_IF_ERROR(ShareWork(planner, request, out.input));
+  RETURN_IF_ERROR(SetShares(planner, request, out.input));
   ASSIGN_OR_RETURN(out.schedule, planner.FirstSchedule());
   out.input.splits_backward = SplitsBackward(out.schedule);
   ASSIGN_OR_RETURN(out.input.held,
@@ -163,15 +163,15 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
 
 std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input) {
   using MeshAndTime = std::pair<double, MeshOfKind>;
-  std::map<std::pair<int, int>, std::vector<MeshAndTime>> of_size;  // by kind and size
+  std::map<Submesh, std::vector<MeshAndTime>> of_submesh;
   for (size_t i = 0; i < ways.meshes.size(); ++i) {
     double us = 0;
     for (const LayerCost& layer : ways.ways[i].kept)
       us += input.num_micro_batches * layer.micro_batch_us + layer.step_us;
-    of_size[{ways.ways[i].kind, ways.ways[i].num_devices}].emplace_back(us, ways.meshes[i].on);
+    of_submesh[ways.ways[i].submesh()].emplace_back(us, ways.meshes[i].on);
   }
   std::vector<MeshOfKind> fastest;
-  for (auto& [size, meshes] : of_size) {
+  for (auto& [submesh, meshes] : of_submesh) {
     std::ranges::stable_sort(meshes, {}, &MeshAndTime::first);
     for (size_t rank = 0; rank < meshes.size(); ++rank) {
       if (rank < kLeastSavingShapes || meshes[rank].first <= kNearFastest * meshes.front().first)

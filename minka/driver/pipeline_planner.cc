@@ -292,8 +292,8 @@ std::function<double(const StageBorder& border)> PipelinePlanner::SendUs() {
   for (int kind = 0; kind < planning_.num_kinds(); ++kind) hosts.push_back(planning_.HostsOf(kind));
   return [bytes = *std::move(bytes), hosts = std::move(hosts)](const StageBorder& border) {
     const auto us = [&](int64_t of_way) {
-      return LeastSendUs(of_way, {hosts[border.kind_before], border.num_devices_before},
-                         {hosts[border.kind_behind], border.num_devices_behind},
+      return LeastSendUs(of_way, {hosts[border.before.kind], border.before.num_devices},
+                         {hosts[border.behind.kind], border.behind.num_devices},
                          border.crosses_hosts);
     };
     return us(bytes[border.layer].forward) + us(bytes[border.layer].backward);

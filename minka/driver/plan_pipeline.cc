@@ -36,8 +36,7 @@ absl::Status CheckKindsAsked(const PlanRequest& request) {
       (options.shares.size() != num_kinds || !std::ranges::all_of(options.shares, is_share))) {
     return InvalidArgument(
         "the work cannot be shared as {} among hosts of {} kind{}: each kind has a share above 0, "
-        "in "
-        "the order of the cluster",
+        "in the order of the cluster",
         fmt::join(options.shares, ","), num_kinds, num_kinds == 1 ? "" : "s");
   }
   const size_t num_meshes = std::max(options.meshes.size(), options.submeshes.size());

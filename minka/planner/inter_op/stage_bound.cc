@@ -23,7 +23,7 @@ class StageBound {
     CountDevices();
     std::set<Submesh> submeshes;
     for (const StageWay& way : ways) {
-      if (way.num_devices % block_ == 0) submeshes.insert({way.kind, way.num_devices});
+      if (way.num_devices % block_ == 0) submeshes.insert(way.submesh());
       // Whoever holds more micro-batches than any price counts is relieved of no more.
       most_counted_ = std::max(most_counted_, static_cast<int>(std::ceil(way.charged.in_flight)));
       AddSums(way);
@@ -51,12 +51,6 @@ class StageBound {
 
  private:
   using Row = std::vector<double>;
-
-  // What a stage may lie on.
-  struct Submesh {
-    int kind = 0, num_devices = 0;
-    auto operator<=>(const Submesh&) const = default;
-  };
 
   // Of each kind apart; where that makes too many columns, of all kinds together, which bounds
   // less.
@@ -132,8 +126,7 @@ class StageBound {
   double StageUs(int from_end, const Submesh& submesh, int begin, int end) const {
     std::map<int, double> of_mesh;
     for (size_t way = 0; way < ways_.size(); ++way) {
-      if (Submesh{ways_[way].kind, ways_[way].num_devices} != submesh || !Covers(ways_[way]))
-        continue;
+      if (ways_[way].submesh() != submesh || !Covers(ways_[way])) continue;
       const double owned_bytes = Sum(owned_bytes_, begin, end) / submesh.num_devices;
       const double us = Sum(sums_[way], begin, end) - ReliefUs(ways_[way], from_end, owned_bytes);
       double& most = of_mesh.try_emplace(ways_[way].mesh, 0.0).first->second;

@@ -69,11 +69,10 @@ class CandidateLister {
   }
 
   void FindFastest(std::vector<StageCandidate>& candidates) const {
-    std::map<std::pair<int, int>, StageCandidate*> fastest;  // by kind and number of devices
+    std::map<Submesh, StageCandidate*> fastest;
     for (StageCandidate& candidate : candidates) {
       if (candidate.state == CandidateState::kTooLarge) continue;
-      const StageWay& way = ways_[candidate.stage.way];
-      StageCandidate*& best = fastest[{way.kind, way.num_devices}];
+      StageCandidate*& best = fastest[ways_[candidate.stage.way].submesh()];
       candidate.state = CandidateState::kSlower;
       if (best != nullptr && input_.BusyUs(best->stage) <= input_.BusyUs(candidate.stage)) continue;
       best = &candidate;

@@ -2,6 +2,7 @@
 // leave out what transfers take and what layers of one stage share.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -28,6 +29,13 @@ struct LayerCost {
   bool operator==(const LayerCost&) const = default;
 };
 
+// What a stage may lie on: so many devices of one kind of hosts.
+struct Submesh {
+  int kind = 0;
+  int num_devices = 1;
+  auto operator<=>(const Submesh&) const = default;
+};
+
 // A way to run layers: a mesh, with how they are searched there.
 struct StageWay {
   int kind = 0;  // of the hosts
@@ -36,6 +44,8 @@ struct StageWay {
   MemoryPrice charged;                // for what a layer holds
   std::vector<LayerCost> kept;        // by layer
   std::vector<LayerCost> recomputed;  // by layer, everything recomputed; empty: that is no choice
+
+  Submesh submesh() const { return {kind, num_devices}; }
 };
 
 struct FoundStage {

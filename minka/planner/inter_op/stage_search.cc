@@ -69,12 +69,6 @@ class StageSearch {
   }
 
  private:
-  // What a stage may lie on.
-  struct Submesh {
-    int kind = 0, num_devices = 0;
-    bool operator==(const Submesh&) const = default;
-  };
-
   // Hosts of a kind, one behind the other.
   struct HostRow {
     int kind = 0;
@@ -161,7 +155,7 @@ class StageSearch {
 
   void GroupWays() {
     for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
-      const Submesh submesh = {ways_[way].kind, ways_[way].num_devices};
+      const Submesh submesh = ways_[way].submesh();
       if (submesh.num_devices % block_ != 0 ||
           submesh.num_devices > options_.hosts[submesh.kind].num_devices)
         continue;
@@ -229,14 +223,8 @@ class StageSearch {
     for (int layer = 1; layer < num_layers_; ++layer) {
       for (const Submesh& before : submeshes_) {
         for (const Submesh& behind : submeshes_) {
-          for (const bool crosses : {false, true}) {
-            send_us_.push_back(options_.send_us({.layer = layer,
-                                                 .kind_before = before.kind,
-                                                 .kind_behind = behind.kind,
-                                                 .num_devices_before = before.num_devices,
-                                                 .num_devices_behind = behind.num_devices,
-                                                 .crosses_hosts = crosses}));
-          }
+          for (const bool crosses : {false, true})
+            send_us_.push_back(options_.send_us({layer, before, behind, crosses}));
         }
       }
     }

@@ -23,8 +23,7 @@ namespace minka {
 // What is sent between two stages.
 struct StageBorder {
   int layer = 0;  // the first behind it
-  int kind_before = 0, kind_behind = 0;
-  int num_devices_before = 0, num_devices_behind = 0;
+  Submesh before, behind;
   bool crosses_hosts = false;
 };
 

@@ -186,10 +186,8 @@ double SimulatedUs(const std::vector<FoundStage>& stages, const std::vector<Stag
     const FoundStage& before = stages[std::min(from.stage, to.stage)];
     const FoundStage& behind = stages[std::max(from.stage, to.stage)];
     return input.send_us({.layer = behind.begin_layer,
-                          .kind_before = ways[before.way].kind,
-                          .kind_behind = ways[behind.way].kind,
-                          .num_devices_before = ways[before.way].num_devices,
-                          .num_devices_behind = ways[behind.way].num_devices}) /
+                          .before = ways[before.way].submesh(),
+                          .behind = ways[behind.way].submesh()}) /
            2;
   };
   return Simulate(schedule, {.task = task_us, .transfer = send_us})->step_time;
@@ -253,7 +251,7 @@ TEST(FindStages, HostsOfTwoKindsShareTheWork) {
   // Nothing is sent in no time but to the kind that stands last then.
   for (const int last : {0, 1}) {
     input.send_us = [last](const StageBorder& border) {
-      return border.kind_behind == last ? 0.0 : 100.0;
+      return border.behind.kind == last ? 0.0 : 100.0;
     };
     found = FindStages(ways, input).front();
     EXPECT_EQ(ways[found.stages.back().way].kind, last);
@@ -328,7 +326,7 @@ TEST(FindStages, FindsAndEstimatesWhatIsFastestInSimulations) {
     }
     const double most_us = draw(0, 300);
     input.send_us = [most_us](const StageBorder& border) {
-      return most_us * border.layer / border.num_devices_before / (1 + border.kind_behind);
+      return most_us * border.layer / border.before.num_devices / (1 + border.behind.kind);
     };
     const double least = LeastOfAllUs(ways, schedule, input);
     const std::vector<FoundPipeline> found = FindStages(ways, input);
