@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "minka/base/hash.h"
 #include "minka/base/parallel.h"
 #include "minka/base/status.h"
@@ -35,9 +36,10 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   text += fmt::format(" {} {} {} {} {}", request.kind, request.memory_price, request.tries_unusual,
                       search.gap, search.num_threads);
   const SearchLimits& limits = search.limits;
-  text += fmt::format(" {}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
-                      limits.no_replicated_parameters, limits.prefer_reduce_scatter,
-                      limits.batch_axis, limits.combine_gathers_bytes);
+  text +=
+      fmt::format(" {}{}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
+                  limits.no_sequence_split, limits.no_replicated_parameters,
+                  limits.prefer_reduce_scatter, limits.batch_axis, limits.combine_gathers_bytes);
   return StableHash(text);
 }
 
@@ -71,6 +73,8 @@ uint64_t StageHash(const Step& step) {
   }
   for (const ParameterInfo& info : step.parameters) {
     text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
+    if (info.received)
+      text += fmt::format(":{},{}", info.received->batch, fmt::join(info.received->within, ","));
   }
   return StableHash(text);
 }

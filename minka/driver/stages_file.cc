@@ -26,6 +26,7 @@ constexpr const char* kStageFields[] = {"layers",
                                         "no_all_gather",
                                         "no_all_to_all",
                                         "batch_axis",
+                                        "no_sequence_split",
                                         "no_replicated_parameters",
                                         "prefer_reduce_scatter",
                                         "combine_gathers_bytes"};
@@ -89,6 +90,7 @@ class StageReader {
     RETURN_IF_ERROR(ReadPins(options.pins));
     RETURN_IF_ERROR(ReadFlag("no_all_gather", options.limits->no_all_gather));
     RETURN_IF_ERROR(ReadFlag("no_all_to_all", options.limits->no_all_to_all));
+    RETURN_IF_ERROR(ReadFlag("no_sequence_split", options.limits->no_sequence_split));
     RETURN_IF_ERROR(ReadFlag("no_replicated_parameters", options.limits->no_replicated_parameters));
     RETURN_IF_ERROR(ReadFlag("prefer_reduce_scatter", options.limits->prefer_reduce_scatter));
     if (const Json* const axis = Find("batch_axis")) {

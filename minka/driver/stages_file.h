@@ -7,8 +7,8 @@
 // A stage has so many layers or these, which are consecutive. `submesh` is hosts x devices per
 // host, `mesh` the shape of these devices; where no stage names either, meshes are chosen. Stages
 // of which several lie on a mesh name the mesh in the first round only. `pins`, and the limits
-// no_all_gather, no_all_to_all, batch_axis, no_replicated_parameters, prefer_reduce_scatter and
-// combine_gathers_bytes, hold for the stage alone.
+// no_all_gather, no_all_to_all, batch_axis, no_sequence_split, no_replicated_parameters,
+// prefer_reduce_scatter and combine_gathers_bytes, hold for the stage alone.
 #pragma once
 
 #include <string_view>

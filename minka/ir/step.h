@@ -19,11 +19,21 @@ enum class ResultRole { kState, kLoss, kMetric };
 std::string_view RoleName(ParameterRole role);
 std::string_view RoleName(ResultRole role);
 
+// What dimensions of a value count.
+struct ExampleDims {
+  int batch = -1;           // examples of the batch; -1: none
+  std::vector<int> within;  // what lies within one of them, such as positions or pixels; ascending
+  bool empty() const { return batch < 0 && within.empty(); }
+  bool operator==(const ExampleDims&) const = default;
+};
+
 struct ParameterInfo {
   ParameterRole role = ParameterRole::kConstant;
   std::string name;       // path of the frontend, e.g. "params/layer_0/attention/query/kernel"
   int state_result = -1;  // kState: the result that holds its new value
   int batch_dim = -1;     // kBatch: the dimension that counts examples
+  // kBatch, of what another stage sends, which has no `batch_dim`.
+  std::optional<ExampleDims> received;
   bool operator==(const ParameterInfo&) const = default;
 };
 

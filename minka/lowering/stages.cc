@@ -14,6 +14,7 @@
 #include "minka/lowering/saved_values.h"
 #include "minka/lowering/stage_placement.h"
 #include "minka/lowering/sum_on_stages.h"
+#include "minka/sharding/example_dims.h"
 
 namespace minka {
 namespace {
@@ -70,12 +71,14 @@ class StageWriter {
  public:
   // The frame is the step's module without the operations of its entry computation.
   StageWriter(const Step& step, const Module& frame, const StagePlacement& placement,
-              const Borders& borders, int stage)
+              const Borders& borders, const std::vector<std::vector<ExampleDims>>& example_dims,
+              int stage)
       : source_(step),
         frame_(frame),
         entry_(step.module.entry_computation()),
         placement_(placement),
         borders_(borders),
+        example_dims_(example_dims),
         stage_(stage),
         on_stage_(placement.InstructionsOf(stage)),
         source_tasks_(placement.TasksOf(stage, on_stage_)),
@@ -131,11 +134,13 @@ class StageWriter {
                             .part = source.part};
       parameter.part.loop = per_micro_batch ? LoopRole::kBody : LoopRole::kOutside;
       border.to.push_back({stage_, static_cast<int>(step_.parameters.size())});
-      const bool is_activation = IsPerMicroBatch(TaskOfSource(value).kind);
-      rewriter_.Map(value, AppendParameter(std::move(parameter),
-                                           {.role = is_activation ? ParameterRole::kBatch
-                                                                  : ParameterRole::kConstant,
-                                            .name = fmt::format("received/{}", source.name)}));
+      ParameterInfo info{.role = ParameterRole::kConstant,
+                         .name = fmt::format("received/{}", source.name)};
+      if (IsPerMicroBatch(TaskOfSource(value).kind)) {
+        info.role = ParameterRole::kBatch;
+        info.received = example_dims_[value.instruction][value.result];
+      }
+      rewriter_.Map(value, AppendParameter(std::move(parameter), info));
     }
   }
 
@@ -220,6 +225,7 @@ class StageWriter {
   const Computation& entry_;
   const StagePlacement& placement_;
   const Borders& borders_;
+  const std::vector<std::vector<ExampleDims>>& example_dims_;
   const int stage_;
   const std::vector<bool> on_stage_;
   const std::vector<ProgramTask> source_tasks_;
@@ -297,10 +303,12 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
     staged.borders.push_back({.per_micro_batch = placement.loop().IsTransient(value.instruction),
                               .shape = summed.module.entry_computation().shape(value)});
   }
+  const std::vector<std::vector<ExampleDims>> example_dims = FindExampleDims(summed);
   Module frame = summed.module;
   frame.entry_computation() = {};
   for (int stage = 0; stage < num_stages; ++stage) {
-    staged.stages.push_back(StageWriter(summed, frame, placement, borders, stage).Run(staged));
+    staged.stages.push_back(
+        StageWriter(summed, frame, placement, borders, example_dims, stage).Run(staged));
     if (!staged.stages.back().step.module.entry_computation().instructions.empty()) continue;
     return InvalidArgument(
         "stage {} would have nothing to do: what its layers compute depends on no weights and is "

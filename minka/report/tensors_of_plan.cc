@@ -11,6 +11,7 @@
 #include "minka/plan/reshard_text.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
+#include "minka/sharding/example_dims.h"
 #include "minka/sharding/op_rule.h"
 #include "nlohmann/json.hpp"
 
@@ -21,39 +22,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kKindNames[] = {"params", "optimizer", "inputs", "outputs",
                                            "activations"};
-
-// Follows the batch dimension through one lane of an operation.
-void FollowBatch(const OpRule& rule, const std::vector<int>& operand_batch_dims,
-                 std::vector<int>& result_batch_dims) {
-  for (size_t operand = 0; operand < operand_batch_dims.size(); ++operand) {
-    const int dim = operand_batch_dims[operand];
-    if (dim < 0 || operand >= rule.operand_dims.size()) continue;
-    const int factor = rule.operand_dims[operand][dim];
-    if (factor == kWholeDim) continue;
-    for (size_t result = 0; result < result_batch_dims.size(); ++result) {
-      const auto& dims = rule.result_dims[result];
-      const auto found = std::ranges::find(dims, factor);
-      if (found != dims.end() && result_batch_dims[result] < 0) {
-        result_batch_dims[result] = static_cast<int>(found - dims.begin());
-      }
-    }
-  }
-}
-
-std::vector<int> BatchDimsOf(const OpRule& rule, const std::vector<int>& operands,
-                             size_t num_results) {
-  std::vector<int> results(num_results, -1);
-  if (rule.num_lanes == 1) {
-    FollowBatch(rule, operands, results);
-    return results;
-  }
-  for (int lane = 0; lane < rule.num_lanes; ++lane) {
-    std::vector<int> result = {-1};
-    FollowBatch(LaneRule(rule, lane), {operands[lane]}, result);
-    results[lane] = result[0];
-  }
-  return results;
-}
 
 // Arrays that no program keeps in memory: they are made again where they are read.
 bool IsMadeWhereRead(const Instruction& instruction) {
@@ -77,7 +45,7 @@ class Collector {
         stage_(plan.stage),
         entry_(step.module.entry_computation()),
         uses_(entry_),
-        batch_dims_(BatchDims(step)),
+        example_dims_(FindExampleDims(step)),
         owners_(OwnersOfState(step)) {}
 
   std::vector<TensorOnMesh> Run() {
@@ -137,7 +105,7 @@ class Collector {
     const Shape& shape = entry_.shape(value);
     TensorOnMesh tensor{.kind = kind, .name = name, .value = value, .shape = shape};
     tensor.sharding = VersionSharding(step_.module, stage_, value, version);
-    tensor.batch_dim = batch_dims_[value.instruction][value.result];
+    tensor.batch_dim = example_dims_[value.instruction][value.result].batch;
     tensor.bytes_per_device = LocalBytes(shape, tensor.sharding, stage_.mesh);
     for (int axis = 0; axis < stage_.mesh.num_axes(); ++axis) {
       tensor.labels.push_back(Label(tensor, axis));
@@ -160,7 +128,7 @@ class Collector {
   const StagePlan& stage_;
   const Computation& entry_;
   const UseTable uses_;
-  const std::vector<std::vector<int>> batch_dims_;
+  const std::vector<std::vector<ExampleDims>> example_dims_;
   const std::vector<int> owners_;  // by parameter
   std::vector<TensorOnMesh> tensors_;
 };
@@ -302,28 +270,6 @@ absl::StatusOr<TensorKind> ParseTensorKind(std::string_view name) {
                            fmt::join(kKindNames, ", "));
   }
   return static_cast<TensorKind>(found - std::begin(kKindNames));
-}
-
-std::vector<std::vector<int>> BatchDims(const Step& step) {
-  const Computation& entry = step.module.entry_computation();
-  std::vector<std::vector<int>> dims(entry.num_instructions());
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    const Instruction& instruction = entry.instructions[id];
-    if (instruction.opcode == Opcode::kParameter) {
-      dims[id] = {step.parameters[instruction.As<ParameterAttributes>().number].batch_dim};
-      continue;
-    }
-    std::vector<int> operands;
-    for (const Value operand : instruction.operands) {
-      operands.push_back(dims[operand.instruction][operand.result]);
-    }
-    if (std::ranges::all_of(operands, [](int dim) { return dim < 0; })) {
-      dims[id].assign(instruction.results.size(), -1);
-      continue;
-    }
-    dims[id] = BatchDimsOf(RuleFor(step.module, entry, id), operands, instruction.results.size());
-  }
-  return dims;
 }
 
 std::vector<TensorOnMesh> TensorsOfPlan(const Step& prepared, const Plan& plan) {

@@ -41,10 +41,6 @@ struct TensorOnMesh {
 // kParameter.
 std::vector<TensorOnMesh> TensorsOfPlan(const Step& prepared, const Plan& plan);
 
-// By instruction and result of the entry computation: the dimension that counts examples, followed
-// from the batch inputs along the factors of the op rules; -1: none.
-std::vector<std::vector<int>> BatchDims(const Step& step);
-
 // Rows of name, shape, sharding, label per axis and bytes per device; with `dims` the batch
 // dimension, too.
 std::string TensorTable(const std::vector<TensorOnMesh>& tensors, const Mesh& mesh, bool dims);

@@ -240,6 +240,11 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                   "Mesh axis over which the batch is split, and no other, everywhere")
       ->group(group);
   command
+      .add_flag("--no-sequence-split", flags.limits.no_sequence_split,
+                "Examples are not split along dimensions of their own, such as positions of a "
+                "sequence or pixels")
+      ->group(group);
+  command
       .add_flag("--no-replicated-parameters", flags.limits.no_replicated_parameters,
                 "All state is split over at least one axis that divides it")
       ->group(group);
@@ -382,6 +387,7 @@ std::map<std::string, std::string> ToOptions(const PlanningFlags& flags) {
   put_flag("per-micro-batch", flags.per_micro_batch);
   put_flag("no-all-gather", flags.limits.no_all_gather);
   put_flag("no-all-to-all", flags.limits.no_all_to_all);
+  put_flag("no-sequence-split", flags.limits.no_sequence_split);
   put_flag("no-replicated-parameters", flags.limits.no_replicated_parameters);
   put_flag("prefer-reduce-scatter", flags.limits.prefer_reduce_scatter);
   return options;
@@ -431,6 +437,7 @@ absl::StatusOr<PlanningFlags> PlanningFromOptions(
   flags.per_micro_batch = options.contains("per-micro-batch");
   flags.limits.no_all_gather = options.contains("no-all-gather");
   flags.limits.no_all_to_all = options.contains("no-all-to-all");
+  flags.limits.no_sequence_split = options.contains("no-sequence-split");
   flags.limits.no_replicated_parameters = options.contains("no-replicated-parameters");
   flags.limits.prefer_reduce_scatter = options.contains("prefer-reduce-scatter");
   std::string meshes, pins;

@@ -1,6 +1,7 @@
 #include "minka/lowering/stages.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,23 @@ TEST(Stages, OneActivationGoesUpAndOneCotangentComesDown) {
                            "f32[2,8,16] 1 -> 0", "f32[2,8,16] 2 -> 1", "f32[2,8,16] 3 -> 2"));
   // The number of updates.
   EXPECT_THAT(Sent(staged, /*per_micro_batch=*/false), UnorderedElementsAre("s32[] 0 -> 1 2 3"));
+}
+
+TEST(Stages, WhatIsReceivedSaysWhatItsDimensionsCount) {
+  const StagedStep staged = Cut(InMicroBatches(SmallGpt()), 2);
+  int num_activations = 0;
+  for (const Border& border : staged.borders) {
+    for (const StagePort& to : border.to) {
+      const ParameterInfo& info = staged.stages[to.stage].step.parameters[to.number];
+      if (!border.per_micro_batch) {
+        EXPECT_EQ(info.received, std::nullopt) << info.name;
+        continue;
+      }
+      ++num_activations;
+      EXPECT_EQ(info.received, (ExampleDims{.batch = 0, .within = {1}})) << info.name;
+    }
+  }
+  EXPECT_EQ(num_activations, 2);
 }
 
 TEST(Stages, AnEvaluationIsCutWhereItsConstantWeightsAre) {

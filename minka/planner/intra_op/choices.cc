@@ -108,7 +108,7 @@ class Enumerator {
     } else if (loop_.IsSum(id)) {
       restriction = restrictions.OfSum(id);
     }
-    restrictions.AddBatchAxis(id, rule, restriction);
+    restrictions.AddOfExamples(id, rule, restriction);
     const std::string key = fmt::format("{}{} {}", restriction.Key(mesh_),
                                         OpcodeName(instruction.opcode), RuleKey(rule, entry, id));
     const auto [found, added] =

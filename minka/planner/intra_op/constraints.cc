@@ -29,6 +29,7 @@ std::vector<Constraint> ConstraintsOf(const SearchOptions& options) {
   add_limit("--no-all-gather", &SearchLimits::no_all_gather);
   add_limit("--no-all-to-all", &SearchLimits::no_all_to_all);
   add_limit(fmt::format("--batch-axis {}", options.limits.batch_axis), &SearchLimits::batch_axis);
+  add_limit("--no-sequence-split", &SearchLimits::no_sequence_split);
   add_limit("--no-replicated-parameters", &SearchLimits::no_replicated_parameters);
   return constraints;
 }

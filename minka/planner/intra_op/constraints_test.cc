@@ -9,18 +9,20 @@
 namespace minka {
 namespace {
 
-const SearchOptions kAsked = {
-    .memory_limit_bytes = 100,
-    .pins = {"x=[a,-]", "w=[-,a]"},
-    .limits = {.no_all_gather = true, .batch_axis = "a", .combine_gathers_bytes = 8},
-    .gap = 0.1};
+const SearchOptions kAsked = {.memory_limit_bytes = 100,
+                              .pins = {"x=[a,-]", "w=[-,a]"},
+                              .limits = {.no_all_gather = true,
+                                         .batch_axis = "a",
+                                         .no_sequence_split = true,
+                                         .combine_gathers_bytes = 8},
+                              .gap = 0.1};
 
 TEST(Constraints, AreTakenAwayOneByOne) {
   const std::vector<Constraint> constraints = ConstraintsOf(kAsked);
   std::vector<std::string> flags;
   for (const Constraint& constraint : constraints) flags.push_back(constraint.flag);
   EXPECT_THAT(flags, testing::ElementsAre("--pin x=[a,-]", "--pin w=[-,a]", "--no-all-gather",
-                                          "--batch-axis a"));
+                                          "--batch-axis a", "--no-sequence-split"));
   SearchOptions without = kAsked;
   without.pins = {"w=[-,a]"};
   EXPECT_EQ(constraints[0].without, without);
@@ -51,7 +53,7 @@ TEST(NameCulprits, NamesAllWhereOneIsNotEnough) {
   };
   EXPECT_EQ(Message(NameCulprits({FailedPrecondition("nothing obeys")}, kAsked, search)),
             "nothing obeys; there is one without --pin x=[a,-], --pin w=[-,a], --no-all-gather, "
-            "--batch-axis a: drop more than one of them");
+            "--batch-axis a, --no-sequence-split: drop more than one of them");
 }
 
 TEST(NameCulprits, ARefusalForWantOfMemoryKeepsTheLimitThatWorks) {

@@ -40,6 +40,9 @@ struct SearchLimits {
   // Examples are split over this axis of the mesh and no other, in batch inputs and in everything
   // made of them; activations are neither gathered nor moved along it. Empty: the search decides.
   std::string batch_axis;
+  // Examples are not split along dimensions of their own, such as positions of a sequence or
+  // pixels: neither those of batch inputs nor those of what forward and backward pass make of them.
+  bool no_sequence_split = false;
   // Every state tensor is split over at least one axis that divides it.
   bool no_replicated_parameters = false;
   // Gradients are reduced by reduce-scatters, the optimizer's state is split and new weights are

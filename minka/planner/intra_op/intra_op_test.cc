@@ -442,6 +442,30 @@ TEST(PlanMesh, ABatchAxisHoldsTheBatch) {
             "the batch is to lie on axis \"c\"; the mesh a=2,b=2 has no such axis");
 }
 
+// y [2 examples, 256 positions, 8] = x w: with two examples for four devices, positions are what
+// can be split without sending anything.
+TEST(PlanMesh, PositionsStayWholeWhereSequencesAreNotToBeSplit) {
+  const Mesh mesh = *Mesh::Parse("a=4");
+  ModuleBuilder module("positions");
+  ComputationBuilder b = module.Entry();
+  const Value w = b.Parameter({ElementType::kF32, {8, 8}}, "w");
+  const Value x = b.Parameter({ElementType::kF32, {2, 256, 8}}, "x");
+  const Value y = b.Dot(x, w, {.lhs_contracting = {2}, .rhs_contracting = {0}});
+  b.SetResults({y});
+  Step step;
+  step.module = *std::move(module).Finish();
+  step.parameters = {{.role = ParameterRole::kConstant, .name = "w"},
+                     {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
+  step.results = {{ResultRole::kMetric, "y"}};
+  step = WithStructure(std::move(step));
+  const auto sharding_of_y = [&](const SearchLimits& limits) {
+    const IntraOpResult result = *PlanOn(step, mesh, {.search = {.limits = limits}});
+    return ToString(VersionSharding(step.module, result.stage, y, 0), mesh);
+  };
+  EXPECT_EQ(sharding_of_y({}), "[-,a,-]");
+  EXPECT_EQ(sharding_of_y({.no_sequence_split = true}), "[-,-,a]");
+}
+
 TEST(PlanMesh, OptionsThatContradictEachOtherAreRefusedByName) {
   const Mesh mesh = *Mesh::Parse("a=2,b=2");
   const Step step = TwoLayerStep(32, 256);

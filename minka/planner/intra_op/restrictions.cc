@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/ir/names.h"
+#include "minka/sharding/example_dims.h"
 
 namespace minka {
 namespace {
@@ -116,8 +118,9 @@ absl::Status CheckCompatible(const IntraOpOptions& options, const Mesh& mesh) {
 
 std::string Restriction::Key(const Mesh& mesh) const {
   if (empty()) return "";
-  return fmt::format("{} {} {} {} ", exact ? ToString(*exact, mesh) : "", static_cast<int>(split),
-                     batch_factor, batch_axis);
+  return fmt::format("{} {} {} {} {} ", exact ? ToString(*exact, mesh) : "",
+                     static_cast<int>(split), batch_factor, batch_axis,
+                     fmt::join(whole_factors, ","));
 }
 
 Restrictions::Restrictions(const Step& step, const Mesh& mesh, const IntraOpOptions& options)
@@ -132,7 +135,9 @@ absl::StatusOr<Restrictions> Restrictions::Create(const Step& step, const Mesh& 
   RETURN_IF_ERROR(CheckCompatible(options, mesh));
   Restrictions out(step, mesh, options);
   RETURN_IF_ERROR(out.ParsePins());
-  out.batch_axis_ = mesh.FindAxis(options.search.limits.batch_axis);
+  const SearchLimits& limits = options.search.limits;
+  out.batch_axis_ = mesh.FindAxis(limits.batch_axis);
+  if (out.batch_axis_ >= 0 || limits.no_sequence_split) out.example_dims_ = FindExampleDims(step);
   return out;
 }
 
@@ -316,10 +321,10 @@ absl::Status Restrictions::Set(const Pin& pin, Value value, const std::string& n
     return InvalidArgument("pin \"{}\" wants {} otherwise than another pin, in {}", pin.text, name,
                            ToString(found->second, mesh_));
   }
-  if (const int batch_dim = batch_dims_[value.instruction][value.result]; batch_dim >= 0) {
-    RETURN_IF_ERROR(CheckPinOnBatch(pin, pin.sharding, name, shape, batch_dim));
-  }
-  return absl::OkStatus();
+  if (example_dims_.empty()) return absl::OkStatus();
+  const int batch_dim = example_dims_[value.instruction][value.result].batch;
+  return batch_dim < 0 ? absl::OkStatus()
+                       : CheckPinOnBatch(pin, pin.sharding, name, shape, batch_dim);
 }
 
 absl::Status Restrictions::PinResults(std::map<Value, Sharding>& values) {
@@ -437,6 +442,12 @@ absl::Status Restrictions::Keep(const Restriction& restriction, const OpRule& ru
         restriction.tensor, ToString(*restriction.exact, mesh_), mesh_.ToString());
   }
   if (restriction.batch_factor >= 0) KeepBatchAxis(restriction, strategies);
+  std::erase_if(strategies, [&](const Strategy& strategy) {
+    return std::ranges::any_of(strategy.axes, [&](const AxisUse& use) {
+      return use.kind == AxisUse::Kind::kFactor &&
+             std::ranges::binary_search(restriction.whole_factors, use.index);
+    });
+  });
   if (restriction.split == Restriction::Split::kAny) return absl::OkStatus();
   int64_t most = 1;
   for (const Strategy& s : strategies) most = std::max(most, NumDevices(result(s), mesh_));
@@ -462,31 +473,29 @@ void Restrictions::KeepBatchAxis(const Restriction& restriction,
   std::erase_if(strategies, [&](const Strategy& strategy) { return !obeys(strategy); });
 }
 
-void Restrictions::AddBatchAxis(InstructionId id, const OpRule& rule, Restriction& restriction) {
+void Restrictions::AddOfExamples(InstructionId id, const OpRule& rule,
+                                 Restriction& restriction) const {
+  if (example_dims_.empty() || rule.num_lanes > 1) return;
   const Instruction& instruction = step_.module.entry_computation().instructions[id];
-  batch_dims_.emplace_back(instruction.results.size(), -1);
-  if (batch_axis_ < 0 || rule.num_lanes > 1) return;
-  int factor = -1;
-  if (instruction.opcode == Opcode::kParameter) {
-    const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
-    const ParameterInfo& info = step_.parameters[number];
-    if (info.role == ParameterRole::kBatch && info.batch_dim >= 0) {
-      factor = rule.result_dims[0][info.batch_dim];
-    }
-  }
-  for (size_t i = 0; i < instruction.operands.size() && factor < 0; ++i) {
+  int batch = kWholeDim;
+  std::set<int> within;
+  const auto add = [&](const std::vector<int>& factor_of_dim, const ExampleDims& dims) {
+    if (dims.batch >= 0 && batch == kWholeDim) batch = factor_of_dim[dims.batch];
+    for (const int dim : dims.within) within.insert(factor_of_dim[dim]);
+  };
+  for (size_t i = 0; i < instruction.operands.size(); ++i) {
     const Value operand = instruction.operands[i];
-    const int dim = batch_dims_[operand.instruction][operand.result];
-    if (dim >= 0) factor = rule.operand_dims[i][dim];
+    add(rule.operand_dims[i], example_dims_[operand.instruction][operand.result]);
   }
-  if (factor < 0) return;
-  restriction.batch_factor = factor;
-  restriction.batch_axis = batch_axis_;
-  for (size_t r = 0; r < rule.result_dims.size(); ++r) {
-    const auto found = std::ranges::find(rule.result_dims[r], factor);
-    if (found == rule.result_dims[r].end()) continue;
-    batch_dims_.back()[r] = static_cast<int>(found - rule.result_dims[r].begin());
+  if (instruction.opcode == Opcode::kParameter) add(rule.result_dims[0], example_dims_[id][0]);
+  if (batch_axis_ >= 0 && batch != kWholeDim) {
+    restriction.batch_factor = batch;
+    restriction.batch_axis = batch_axis_;
   }
+  if (!options_.search.limits.no_sequence_split || instruction.part.phase == Phase::kApply) return;
+  within.erase(kWholeDim);
+  within.erase(batch);
+  restriction.whole_factors.assign(within.begin(), within.end());
 }
 
 void Restrictions::NoteIfWhole(const Restriction& restriction, const Shape& shape,

@@ -28,9 +28,12 @@ struct Restriction {
   Split split = Split::kAny;
   // The factor that counts examples is split over this axis and no other.
   int batch_factor = -1, batch_axis = -1;
-  std::string tensor;  // whose, for messages
+  std::vector<int> whole_factors;  // split over no axis, ascending
+  std::string tensor;              // whose, for messages
 
-  bool empty() const { return !exact && split == Split::kAny && batch_factor < 0; }
+  bool empty() const {
+    return !exact && split == Split::kAny && batch_factor < 0 && whole_factors.empty();
+  }
   // Equal for restrictions that leave the same strategies.
   std::string Key(const Mesh& mesh) const;
 };
@@ -43,8 +46,8 @@ class Restrictions {
 
   // Of a parameter: empty where everything is left; errors name the pin that does not fit.
   absl::StatusOr<Restriction> OfParameter(InstructionId id);
-  // Of any operation: what a batch axis asks of it.
-  void AddBatchAxis(InstructionId id, const OpRule& rule, Restriction& restriction);
+  // Of any operation: what limits on the dimensions of examples ask of it.
+  void AddOfExamples(InstructionId id, const OpRule& rule, Restriction& restriction) const;
   // Of a sum over micro-batches.
   Restriction OfSum(InstructionId id) const;
   // The shardings in which values are kept, where a pin names the result of the step or, if it
@@ -104,8 +107,9 @@ class Restrictions {
   const bool has_micro_batches_;
   int batch_axis_ = -1;
   std::vector<Pin> pins_;
-  std::vector<bool> is_optimizer_state_;      // by parameter
-  std::vector<std::vector<int>> batch_dims_;  // [instruction][result]: counts examples; -1: none
+  std::vector<bool> is_optimizer_state_;  // by parameter
+  // See FindExampleDims; empty: no limit asks.
+  std::vector<std::vector<ExampleDims>> example_dims_;
   std::vector<std::string> notes_;
 };
 
