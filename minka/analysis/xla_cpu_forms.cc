@@ -13,10 +13,6 @@
 namespace minka {
 namespace {
 
-bool IsNarrowFloat(ElementType type) {
-  return type == ElementType::kBF16 || type == ElementType::kF16;
-}
-
 // Of what no fusion takes in, whatever it is.
 constexpr Opcode kStandsAlone = Opcode::kRng;
 

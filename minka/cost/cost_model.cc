@@ -139,7 +139,7 @@ class RooflineCostModel final : public CostModel {
           device.elementwise_per_us > 0 ? device.elementwise_per_us : device.peak_flops_per_us / 16;
       return rate / sharing_;
     }
-    const bool is_half = IsHalf(work.type);
+    const bool is_half = IsNarrowFloat(work.type);
     for (const ReductionRate& rate : calibration_->reductions) {
       if (rate.kernel == work.kernel && rate.is_half == is_half)
         return rate.elementwise_per_us / sharing_;
@@ -149,9 +149,6 @@ class RooflineCostModel final : public CostModel {
             ? (is_half ? calibration_->half_elementwise_per_us : calibration_->elementwise_per_us)
             : (is_half ? calibration_->half_arithmetic_per_us : calibration_->arithmetic_per_us);
     return rate / sharing_;
-  }
-  static bool IsHalf(ElementType type) {
-    return type == ElementType::kBF16 || type == ElementType::kF16;
   }
   // Are the members of groups along the axes no neighbours?
   bool IsStrided(AxisSet axes) const {
@@ -187,12 +184,12 @@ class RooflineCostModel final : public CostModel {
       if (work.is_depthwise && !depthwise_convolutions_.empty()) return depthwise_convolutions_;
       if (!convolutions_.empty()) return convolutions_;
     }
-    if (IsHalf(work.type) && !half_dots_.empty()) return half_dots_;
+    if (IsNarrowFloat(work.type) && !half_dots_.empty()) return half_dots_;
     return work.is_cached && !cached_dots_.empty() ? cached_dots_ : dots_;
   }
   // Convolutions are measured in f32 alone, dots in bf16 for what widening takes.
   double WideningUs(const LocalWork& work) const {
-    if (!IsHalf(work.type)) return 0;
+    if (!IsNarrowFloat(work.type)) return 0;
     const auto& s = work.dot_sizes;
     const auto elements = static_cast<double>(s[0] * (s[1] * s[3] + s[3] * s[2] + s[1] * s[2]));
     return widening_.Us(elements, cache_bytes());

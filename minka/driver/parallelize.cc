@@ -129,6 +129,7 @@ ParallelMethod MakeMethod(Method method, std::string mesh, SearchOptions search,
     made.search = std::move(search);
     made.num_micro_batches = micro_batches.num_micro_batches;
     made.per_micro_batch = micro_batches.per_micro_batch;
+    made.narrow_sums = micro_batches.narrow_sums;
     made.remat = std::move(remat);
     return made;
   };
@@ -153,7 +154,8 @@ absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMet
                           request.pipeline = pipeline.options;
                           request.search = pipeline.search;
                           request.micro_batches = {.num_micro_batches = pipeline.num_micro_batches,
-                                                   .per_micro_batch = pipeline.per_micro_batch};
+                                                   .per_micro_batch = pipeline.per_micro_batch,
+                                                   .narrow_sums = pipeline.narrow_sums};
                           request.remat = pipeline.remat;
                         },
 
@@ -161,7 +163,8 @@ absl::StatusOr<PlanRequest> RequestFor(const Cluster& cluster, const ParallelMet
                           request.methods = {kName};
                           request.search = any.search;
                           request.micro_batches = {.num_micro_batches = any.num_micro_batches,
-                                                   .per_micro_batch = any.per_micro_batch};
+                                                   .per_micro_batch = any.per_micro_batch,
+                                                   .narrow_sums = any.narrow_sums};
                           request.remat = any.remat;
                           mesh = any.mesh;
                           if (mesh.empty() && kName != Method::kShard) {

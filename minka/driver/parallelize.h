@@ -50,7 +50,7 @@ struct MethodOptions {
   std::string mesh;
   SearchOptions search;
   int64_t num_micro_batches = 1;  // see MicroBatchOptions
-  bool per_micro_batch = false;
+  bool per_micro_batch = false, narrow_sums = false;
   std::optional<RematChoice> remat;  // see PlanRequest
 };
 
@@ -72,8 +72,8 @@ struct Pipeline {
   int64_t num_micro_batches = 1;  // kChooseMicroBatches: as many as are predicted to be fastest
   PipelineOptions options;
   SearchOptions search;
-  bool per_micro_batch = false;      // see MicroBatchOptions
-  std::optional<RematChoice> remat;  // nullopt: nothing
+  bool per_micro_batch = false, narrow_sums = false;  // see MicroBatchOptions
+  std::optional<RematChoice> remat;                   // nullopt: nothing
 };
 
 using ParallelMethod = std::variant<Shard, DataParallel, Zero2, Zero3, Pipeline>;

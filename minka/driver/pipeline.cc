@@ -154,7 +154,9 @@ absl::StatusOr<PlannedPipeline> LoadPipeline(const Step& step, std::string_view 
 }
 
 MicroBatchOptions MicroBatchesOf(const PipelinePlan& plan) {
-  return {.num_micro_batches = plan.num_micro_batches, .per_micro_batch = plan.per_micro_batch};
+  return {.num_micro_batches = plan.num_micro_batches,
+          .per_micro_batch = plan.per_micro_batch,
+          .narrow_sums = plan.narrow_sums};
 }
 
 namespace {

@@ -437,6 +437,7 @@ absl::Status PipelinePlanner::Describe(PlannedPipeline& out) const {
   plan.cost_model = plan.stages.front().plan.cost_model;
   plan.num_micro_batches = out.schedule.shape.num_micro_batches;
   plan.per_micro_batch = plan.num_micro_batches > 1 && planning_.micro_batches.per_micro_batch;
+  plan.narrow_sums = plan.num_micro_batches > 1 && planning_.micro_batches.narrow_sums;
   plan.schedule = out.schedule.name;
   plan.layers = layers_;
   return PredictPipeline(planning_, out);

@@ -61,6 +61,7 @@ SearchResult<Plan> PlanPrepared(const Step& step, const PlanRequest& request, co
     }
   }
   plan.per_micro_batch = plan.num_micro_batches > 1 && request.micro_batches.per_micro_batch;
+  plan.narrow_sums = plan.num_micro_batches > 1 && request.micro_batches.narrow_sums;
   return plan;
 }
 

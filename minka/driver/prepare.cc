@@ -115,14 +115,16 @@ class ConstantCloner {
 
 Preparation PreparationOf(const Plan& plan) {
   return {.micro_batches = {.num_micro_batches = plan.num_micro_batches,
-                            .per_micro_batch = plan.per_micro_batch},
+                            .per_micro_batch = plan.per_micro_batch,
+                            .narrow_sums = plan.narrow_sums},
           .remat = plan.remat};
 }
 
 absl::StatusOr<Preparation> PreparationOfJson(std::string_view plan_json) {
   ASSIGN_OR_RETURN(PlannedPreparation planned, PlannedPreparationOf(plan_json));
   return Preparation{.micro_batches = {.num_micro_batches = planned.num_micro_batches,
-                                       .per_micro_batch = planned.per_micro_batch},
+                                       .per_micro_batch = planned.per_micro_batch,
+                                       .narrow_sums = planned.narrow_sums},
                      .remat = std::move(planned.remat),
                      .layers = std::move(planned.layers),
                      .unrolls_loops = !planned.stage_of_layer.empty()};

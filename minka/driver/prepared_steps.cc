@@ -8,7 +8,7 @@ namespace minka {
 
 absl::StatusOr<const Step*> PreparedSteps::With(const RematChoice& remat,
                                                 const MicroBatchOptions& micro_batches) {
-  const Way way{remat, micro_batches.num_micro_batches, micro_batches.per_micro_batch};
+  const Way way{remat, micro_batches};
   const auto found = prepared_.find(way);
   if (found != prepared_.end()) return &found->second;
   ASSIGN_OR_RETURN(const Step* of_whole_batch, OfWholeBatch(remat));

@@ -30,8 +30,7 @@ class PreparedSteps {
  private:
   struct Way {
     RematChoice remat;
-    int64_t num_micro_batches = 1;
-    bool per_micro_batch = false;
+    MicroBatchOptions micro_batches;
     auto operator<=>(const Way&) const = default;
   };
 

@@ -63,6 +63,9 @@ const TypeTraits& Traits(ElementType type) {
 }  // namespace
 
 bool IsFloat(ElementType type) { return Traits(type).kind == Kind::kFloat; }
+bool IsNarrowFloat(ElementType type) {
+  return type == ElementType::kBF16 || type == ElementType::kF16;
+}
 bool IsInteger(ElementType type) {
   return Traits(type).kind == Kind::kSigned || Traits(type).kind == Kind::kUnsigned;
 }

@@ -47,9 +47,10 @@ enum class ElementType : uint8_t {
   kF8E8M0FNU = 33,
 };
 
-bool IsFloat(ElementType type);    // any real floating-point type, f8 and f4 included
-bool IsInteger(ElementType type);  // signed or unsigned, pred excluded
-bool IsSigned(ElementType type);   // signed integers
+bool IsFloat(ElementType type);        // any real floating-point type, f8 and f4 included
+bool IsNarrowFloat(ElementType type);  // bf16 or f16
+bool IsInteger(ElementType type);      // signed or unsigned, pred excluded
+bool IsSigned(ElementType type);       // signed integers
 bool IsComplex(ElementType type);
 // Bytes that one element takes in memory (sub-byte types take one); 0 for tokens and opaque values.
 int64_t ElementBytes(ElementType type);

@@ -322,7 +322,8 @@ class LoopWriter {
       full_[id] = results;
       return results[value.result];
     }
-    if (analysis_.at(value).kind == MicroPlace::Kind::kPartial && JoinsLayers(id)) {
+    if (analysis_.at(value).kind == MicroPlace::Kind::kPartial &&
+        (JoinsLayers(id) || WidensNarrowSum(id))) {
       std::vector<Value> sums;
       for (const Value operand : instruction.operands) sums.push_back(Full(operand));
       const Value joined = Copy(id, std::move(sums))[0];
@@ -355,16 +356,24 @@ class LoopWriter {
            });
   }
 
+  // What a narrow type is converted to can be summed before.
+  bool WidensNarrowSum(InstructionId id) const {
+    const Instruction& instruction = entry_.instructions[id];
+    return options_.narrow_sums && instruction.opcode == Opcode::kConvert &&
+           analysis_.at(instruction.operands[0]).kind == MicroPlace::Kind::kPartial &&
+           IsNarrowFloat(entry_.shape(instruction.operands[0]).type);
+  }
+
   bool IsHoisted(InstructionId id) const { return analysis_.from_inputs[id]; }
 
-  // Accumulates in f32 at least.
+  // Accumulates in f32 at least, where narrow sums are not asked for.
   Value Sum(Value part, ElementType type) {
     Label(LoopRole::kBody);
-    const bool is_narrow = type == ElementType::kBF16 || type == ElementType::kF16;
-    const Value sum = is_narrow ? builder().Convert(part, ElementType::kF32)
-                                : builder().Unary(Opcode::kCopy, part);
+    const bool widens = IsNarrowFloat(type) && !options_.narrow_sums;
+    const Value sum =
+        widens ? builder().Convert(part, ElementType::kF32) : builder().Unary(Opcode::kCopy, part);
     Label(LoopRole::kSum);
-    if (!is_narrow) return sum;
+    if (!widens) return sum;
     const Value narrow = builder().Convert(sum, type);
     Label(LoopRole::kOutside);
     return narrow;

@@ -7,6 +7,7 @@
 // batch stay as they are, positions and random bits count over the whole batch.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +21,10 @@ struct MicroBatchOptions {
   // Where an operation on slices needs a sum over the whole batch (batch normalisation), m times
   // the sum of its own micro-batch takes its place. Changes what the step computes.
   bool per_micro_batch = false;
-  bool operator==(const MicroBatchOptions&) const = default;
+  // Gradients add up in the type that they are computed in, be it bf16 or f16, else in f32 at
+  // least. Takes less memory, and rounds once more for every micro-batch.
+  bool narrow_sums = false;
+  auto operator<=>(const MicroBatchOptions&) const = default;
 };
 
 // What a value of a step has become in the step of one micro-batch.

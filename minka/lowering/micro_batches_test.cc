@@ -1,6 +1,8 @@
 #include "minka/lowering/micro_batches.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -98,6 +100,38 @@ TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
     EXPECT_EQ(accumulator.id, accumulator.term.instruction + 1);
   }
   EXPECT_THAT(phases, testing::UnorderedElementsAre(Phase::kForward, Phase::kBackward));
+}
+
+// Types of what is summed, and of what the subtraction from the weights reads.
+std::pair<std::vector<ElementType>, ElementType> SummedTypes(bool narrow_sums) {
+  ModuleBuilder module("step");
+  ComputationBuilder b = module.Entry();
+  const Value w = b.Parameter(kWeight, "w"), x = b.Parameter(kBatch, "x");
+  const Value narrow = b.Convert(x, ElementType::kBF16);
+  const Value gradient = b.Dot(narrow, narrow, {.lhs_contracting = {0}, .rhs_contracting = {0}});
+  b.SetResults({b.Binary(Opcode::kSubtract, w, b.Convert(gradient, ElementType::kF32))});
+  module.AddAlias({.result = 0, .parameter = 0});
+  Step step;
+  step.module = std::move(module).Finish().value();
+  step.parameters = {{.role = ParameterRole::kState, .name = "params/w", .state_result = 0},
+                     {.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
+  step.results = {{ResultRole::kState, "params/w"}};
+  const MicroBatchedStep micro =
+      MakeMicroBatches(WithStructure(std::move(step)),
+                       {.num_micro_batches = 4, .narrow_sums = narrow_sums})
+          .value();
+  const Computation& entry = micro.step.module.entry_computation();
+  std::vector<ElementType> types;
+  for (const Accumulator& sum : FindMicroLoop(micro.step.module).accumulators)
+    types.push_back(entry.instructions[sum.id].shape().type);
+  return {types, entry.shape(entry.instruction(entry.results[0]).operands[1]).type};
+}
+
+TEST(MakeMicroBatches, NarrowSumsAreWidenedBehindTheLoop) {
+  EXPECT_EQ(SummedTypes(/*narrow_sums=*/false),
+            std::pair(std::vector{ElementType::kF32}, ElementType::kF32));
+  EXPECT_EQ(SummedTypes(/*narrow_sums=*/true),
+            std::pair(std::vector{ElementType::kBF16}, ElementType::kF32));
 }
 
 TEST(MakeMicroBatches, AMaskCountIsTakenInFrontOfTheLoop) {

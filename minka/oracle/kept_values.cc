@@ -71,7 +71,8 @@ absl::StatusOr<PipelineProgram> LowerOneMesh(const Module& module, const StagePl
 SearchedPlan SearchedPlanOf(const Module& module, const Plan& plan) {
   return {.stages = {{module, plan.stage}},
           .micro_batches = {.num_micro_batches = plan.num_micro_batches,
-                            .per_micro_batch = plan.per_micro_batch},
+                            .per_micro_batch = plan.per_micro_batch,
+                            .narrow_sums = plan.narrow_sums},
           .lower = [&module, &plan](Platform platform, const SearchedPlan::Kept& kept) {
             return LowerOneMesh(module, plan.stage, platform, kept[0]);
           }};

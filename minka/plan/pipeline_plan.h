@@ -60,7 +60,7 @@ struct PipelinePlan {
   MemoryTier memory_tier = MemoryTier::kEstimated;
   double search_seconds = 0;
   int num_micro_batches = 1;
-  bool per_micro_batch = false;
+  bool per_micro_batch = false, narrow_sums = false;
   RematChoice remat;
   std::string schedule;
   LayerChoice layers;

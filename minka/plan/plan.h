@@ -102,8 +102,8 @@ struct Plan {
   int64_t num_parameters = 0;  // elements of what is trained (TrainedParameters)
   StagePlan stage;
   int num_micro_batches = 1;
-  bool per_micro_batch = false;  // see MicroBatchOptions
-  RematChoice remat;             // by layer; empty: nothing is computed again
+  bool per_micro_batch = false, narrow_sums = false;  // see MicroBatchOptions
+  RematChoice remat;                                  // by layer; empty: nothing is computed again
   // What the loop over micro-batches accumulates: gradient, loss or operation -> how, type, shape
   // and sharding of the accumulator: "sum f32[256,32] [data,-]", "stack f32[4,8] [-,data]".
   std::map<std::string, std::string> accumulators;
@@ -148,7 +148,7 @@ std::string PlanToJson(const Plan& plan, const Module& module);
 // How the module must be prepared for the plan, which can be read before the module is at hand.
 struct PlannedPreparation {
   int64_t num_micro_batches = 1;
-  bool per_micro_batch = false;
+  bool per_micro_batch = false, narrow_sums = false;
   RematChoice remat;
   // Of a pipeline: how the prepared module is cut.
   LayerChoice layers;

@@ -261,6 +261,18 @@ TEST(PlanJson, HasTheFixedKeysAndParsesBack) {
   EXPECT_EQ(PlanToJson(*plan, program.module), json);
 }
 
+TEST(PlanJson, SaysNarrowSumsWhereSumsAreNarrow) {
+  DotProgram program = MakeDotProgram();
+  EXPECT_THAT(PlanToJson(program.plan, program.module), Not(HasSubstr("narrow_sums")));
+  program.plan.narrow_sums = true;
+  const std::string json = PlanToJson(program.plan, program.module);
+  EXPECT_THAT(json, HasSubstr("\"narrow_sums\": true"));
+  const auto plan = PlanFromJson(json, program.module);
+  ASSERT_TRUE(plan.ok()) << Message(plan.status());
+  EXPECT_TRUE(plan->narrow_sums);
+  EXPECT_TRUE(PlannedPreparationOf(json)->narrow_sums);
+}
+
 TEST(PlanJson, KeepsRematerialisationAndAGapThatNothingBounds) {
   DotProgram program = MakeDotProgram();
   program.plan.remat = {RematPolicy::kNone, RematPolicy::kDots, RematPolicy::kAll};

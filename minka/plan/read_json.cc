@@ -411,6 +411,7 @@ absl::Status ReadCommon(const Node& node, AnyPlan& plan) {
   RETURN_IF_ERROR(node["search_seconds"].Read(plan.search_seconds));
   RETURN_IF_ERROR(node["num_micro_batches"].Read(plan.num_micro_batches));
   RETURN_IF_ERROR(node["per_micro_batch"].Read(plan.per_micro_batch));
+  if (node.Has("narrow_sums")) RETURN_IF_ERROR(node["narrow_sums"].Read(plan.narrow_sums));
   RETURN_IF_ERROR(node["schedule"].Read(plan.schedule));
   ASSIGN_OR_RETURN(const size_t tier, node["memory_tier"].Choice(kMemoryTierNames));
   plan.memory_tier = static_cast<MemoryTier>(tier);
@@ -487,7 +488,8 @@ absl::StatusOr<Plan> ReadPlan(const Node& root, const Module& module) {
                                    "unsupported_ops",
                                    "unsupported_flops_share",
                                    "notes",
-                                   "stages"}));
+                                   "stages"},
+                                  {"narrow_sums"}));
   RETURN_IF_ERROR(ReadSummary(root, plan));
   const Node stages = root["stages"];
   RETURN_IF_ERROR(stages.ExpectSize(1));
@@ -571,7 +573,8 @@ absl::StatusOr<PipelinePlan> PipelinePlanFromJson(std::string_view json, const M
                                    "stage_of_layer",
                                    "notes",
                                    "transfers",
-                                   "stages"}));
+                                   "stages"},
+                                  {"narrow_sums"}));
   RETURN_IF_ERROR(ReadCommon(root, plan));
   RETURN_IF_ERROR(ReadOrNull(root["lower_bound_us"], plan.lower_bound_us));
   RETURN_IF_ERROR(ReadOrNull(root["gap"], plan.gap));
@@ -604,8 +607,12 @@ absl::StatusOr<PlannedPreparation> PlannedPreparationOf(std::string_view json) {
   if (count != document.end() && count->is_number_integer()) {
     found.num_micro_batches = count->get<int64_t>();
   }
-  const auto local = document.find("per_micro_batch");
-  if (local != document.end() && local->is_boolean()) found.per_micro_batch = local->get<bool>();
+  const auto take = [&](const char* field, bool& value) {
+    const auto flag = document.find(field);
+    if (flag != document.end() && flag->is_boolean()) value = flag->get<bool>();
+  };
+  take("per_micro_batch", found.per_micro_batch);
+  take("narrow_sums", found.narrow_sums);
   const auto remat = document.find("remat");
   if (remat != document.end()) RETURN_IF_ERROR(ReadRemat(Node(*remat, "remat"), found.remat));
   const auto stages = document.find("stage_of_layer");

@@ -132,7 +132,7 @@ Json PlanJson(const Plan& plan, const Module& module) {
   for (const ParameterPlan& parameter : plan.parameters) {
     parameters.push_back(ParameterJson(parameter, mesh));
   }
-  return Json::object({
+  Json json = Json::object({
       {"schema_version", plan.schema_version},
       {"module_hash", plan.module_hash},
       {"options", plan.options},
@@ -163,6 +163,8 @@ Json PlanJson(const Plan& plan, const Module& module) {
       {"notes", plan.notes},
       {"stages", Json::array({StageJson(module, plan.stage)})},
   });
+  if (plan.narrow_sums) json["narrow_sums"] = true;
+  return json;
 }
 
 Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modules) {
@@ -190,29 +192,32 @@ Json PipelineJson(const PipelinePlan& plan, std::span<const Module* const> modul
   }
   const auto* const automatic = std::get_if<AutoLayers>(&plan.layers);
   const auto* const manual = std::get_if<ManualLayers>(&plan.layers);
-  return Json::object({{"schema_version", kPlanSchemaVersion},
-                       {"module_hash", plan.module_hash},
-                       {"options", plan.options},
-                       {"method", kPipelineMethod},
-                       {"cost_model", plan.cost_model},
-                       {"step_time_us", plan.step_time_us},
-                       {"lower_bound_us", OrNull(plan.lower_bound_us)},
-                       {"gap", OrNull(plan.gap)},
-                       {"bubble", plan.bubble},
-                       {"meshes_share_cores", plan.meshes_share_cores},
-                       {"peak_memory_bytes", plan.peak_memory_bytes},
-                       {"memory_tier", kMemoryTierNames[static_cast<size_t>(plan.memory_tier)]},
-                       {"search_seconds", plan.search_seconds},
-                       {"num_micro_batches", plan.num_micro_batches},
-                       {"per_micro_batch", plan.per_micro_batch},
-                       {"remat", RematJson(plan.remat)},
-                       {"schedule", plan.schedule},
-                       {"num_layers", automatic ? automatic->num_layers : 0},
-                       {"layer_starts", manual ? manual->starts : std::vector<std::string>()},
-                       {"stage_of_layer", plan.stage_of_layer},
-                       {"notes", plan.notes},
-                       {"transfers", std::move(transfers)},
-                       {"stages", std::move(stages)}});
+  Json json =
+      Json::object({{"schema_version", kPlanSchemaVersion},
+                    {"module_hash", plan.module_hash},
+                    {"options", plan.options},
+                    {"method", kPipelineMethod},
+                    {"cost_model", plan.cost_model},
+                    {"step_time_us", plan.step_time_us},
+                    {"lower_bound_us", OrNull(plan.lower_bound_us)},
+                    {"gap", OrNull(plan.gap)},
+                    {"bubble", plan.bubble},
+                    {"meshes_share_cores", plan.meshes_share_cores},
+                    {"peak_memory_bytes", plan.peak_memory_bytes},
+                    {"memory_tier", kMemoryTierNames[static_cast<size_t>(plan.memory_tier)]},
+                    {"search_seconds", plan.search_seconds},
+                    {"num_micro_batches", plan.num_micro_batches},
+                    {"per_micro_batch", plan.per_micro_batch},
+                    {"remat", RematJson(plan.remat)},
+                    {"schedule", plan.schedule},
+                    {"num_layers", automatic ? automatic->num_layers : 0},
+                    {"layer_starts", manual ? manual->starts : std::vector<std::string>()},
+                    {"stage_of_layer", plan.stage_of_layer},
+                    {"notes", plan.notes},
+                    {"transfers", std::move(transfers)},
+                    {"stages", std::move(stages)}});
+  if (plan.narrow_sums) json["narrow_sums"] = true;
+  return json;
 }
 
 // A list of lists or objects.

@@ -24,7 +24,7 @@ struct PlanningFlags {
   SearchLimits limits;
   std::string combine_gathers;
   std::string micro_batches = "auto";
-  bool per_micro_batch = false;
+  bool per_micro_batch = false, narrow_sums = false;
   // Of a pipeline:
   std::string layers = "marked", stages = "auto", submeshes, submesh_choices, stage_shares;
   std::string schedule{kChooseSchedule};

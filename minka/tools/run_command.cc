@@ -118,6 +118,7 @@ absl::StatusOr<ParallelMethod> MethodOf(const PlanRequest& request) {
                     .options = *request.pipeline,
                     .search = request.search,
                     .per_micro_batch = request.micro_batches.per_micro_batch,
+                    .narrow_sums = request.micro_batches.narrow_sums,
                     .remat = request.remat};
   }
   if (request.methods.size() != 1 || request.meshes.size() > 1) {

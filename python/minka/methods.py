@@ -18,6 +18,8 @@ class Method:
     num_micro_batches: the step runs on so many slices of the batch, one after the other, and computes what it computes of the
         whole one.
     per_micro_batch: where an operation on slices needs a sum over the batch (batch norm), take that over its slice instead.
+    narrow_sums: gradients of micro-batches add up in the type that they are computed in, be it bfloat16 or float16, instead of
+        float32: two bytes less for every weight, one rounding more for every micro-batch.
     peak_memory_bytes: a limit for every device, or None.
     pins: by glob on names of parameters how they lie, e.g. {"params/*kernel": jax.sharding.PartitionSpec(None, "model")}, in which
         dimensions that are not named stay whole; or "GLOB=SHARDING", e.g. ["params/*kernel=[-,model]"]. * stands for anything,
@@ -31,6 +33,7 @@ class Method:
 
     num_micro_batches: int = 1
     per_micro_batch: bool = False
+    narrow_sums: bool = False
     peak_memory_bytes: int | None = None
     pins: Mapping[str, Any] | Sequence[str] = ()
     remat: Sequence[str] = ()
@@ -39,6 +42,7 @@ class Method:
         """Fields of the extension's ParallelizeRequest. Raises Error INVALID_ARGUMENT for pins that do not fit the step."""
         pins = _pins_of(self.pins, step) if isinstance(self.pins, Mapping) else list(self.pins)
         return {"method": self.name, "num_micro_batches": self.num_micro_batches, "per_micro_batch": self.per_micro_batch,
+                "narrow_sums": self.narrow_sums,
                 "peak_memory_bytes": self.peak_memory_bytes, "pins": pins, "remat": list(self.remat)}
 
 

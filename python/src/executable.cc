@@ -68,13 +68,15 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
                                 .schedule = request.schedule},
                     .search = search,
                     .per_micro_batch = request.per_micro_batch,
+                    .narrow_sums = request.narrow_sums,
                     .remat = std::move(remat)};
   }
   for (const Method method : {Method::kShard, Method::kData, Method::kZero2, Method::kZero3}) {
     if (request.method != MethodName(method)) continue;
     return MakeMethod(method, request.mesh, search,
                       {.num_micro_batches = request.num_micro_batches,
-                       .per_micro_batch = request.per_micro_batch},
+                       .per_micro_batch = request.per_micro_batch,
+                       .narrow_sums = request.narrow_sums},
                       std::move(remat));
   }
   return InvalidArgument("there is no method \"{}\"", request.method);

@@ -31,7 +31,7 @@ struct ParallelizeRequest {
   std::string method;            // "shard", "data", "zero2", "zero3", "pipeline"
   std::string mesh;              // see MethodOptions
   int64_t num_micro_batches = 1;
-  bool per_micro_batch = false;
+  bool per_micro_batch = false, narrow_sums = false;
   std::optional<int64_t> peak_memory_bytes;  // per device
   std::vector<std::string> pins;             // see SearchOptions
   std::vector<std::string> remat;            // by layer, see RematPolicyName

@@ -232,6 +232,7 @@ void BindRequest(nb::module_& module) {
       .def_rw("mesh", &Request::mesh)
       .def_rw("num_micro_batches", &Request::num_micro_batches)
       .def_rw("per_micro_batch", &Request::per_micro_batch)
+      .def_rw("narrow_sums", &Request::narrow_sums)
       .def_rw("peak_memory_bytes", &Request::peak_memory_bytes, nb::arg().none())
       .def_rw("pins", &Request::pins)
       .def_rw("remat", &Request::remat)

@@ -13,7 +13,7 @@ from minka import session
 
 
 @pytest.mark.parametrize("method", [minka.Zero3(num_micro_batches=2, remat=["all"]), minka.Shard(mesh="x=2,y=2", pins=["*kernel=[x,-]"]),
-                                    minka.Pipeline(num_micro_batches=4, layers=3, stages=2)], ids=lambda method: method.name)
+                                    minka.Pipeline(num_micro_batches=4, narrow_sums=True, layers=3, stages=2)], ids=lambda method: method.name)
 def test_a_saved_plan_runs_again(devices, tmp_path, method):
     step, state, batches = make_program("mlp")
     searched = minka.parallelize(step, method=method)

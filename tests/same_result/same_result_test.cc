@@ -274,6 +274,25 @@ INSTANTIATE_TEST_SUITE_P(NarrowBert, SameResultInTypes,
                                           testing::Values(4)),
                          TypesCaseName);
 
+TEST(NarrowSums, OfGradientsOfMicroBatchesDifferByRounding) {
+  Subject subject;
+  subject.traced =
+      Trace(SmallModel("mlp"), Sgd({.momentum = 0.9}), {.dtype = {.compute = ElementType::kBF16}})
+          .value();
+  subject.inputs = InputsOf(subject.traced, kSeed);
+  subject.one_device =
+      RunOnOneDevice(subject.traced.step, Devices().client, subject.inputs, kSteps).value();
+  const auto run_with = [&](bool narrow_sums) {
+    return Parallelize(subject.traced, Cluster::Local(8),
+                       DataParallel{.num_micro_batches = 4, .narrow_sums = narrow_sums},
+                       {.devices = Devices()});
+  };
+  auto wide = run_with(false), narrow = run_with(true);
+  ASSERT_TRUE(wide.ok() && narrow.ok()) << Message(narrow.status());
+  EXPECT_LT(narrow->plan().peak_memory_bytes, wide->plan().peak_memory_bytes);
+  EXPECT_EQ(Failures(*narrow, subject), "");
+}
+
 TEST(BatchStatistics, AreRefusedInMicroBatchesUnlessTakenOverEach) {
   const auto run = Parallelize(TraceSmall("wresnet"), Cluster::Local(8),
                                DataParallel{.num_micro_batches = 4}, {.devices = Devices()});

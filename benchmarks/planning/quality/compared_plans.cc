@@ -70,6 +70,7 @@ absl::StatusOr<Figures> ComparedPlans::Published() const {
 absl::StatusOr<Figures> ComparedPlans::PublishedAsItRan() const {
   PlanRequest request = PublishedRequest();
   for (StageSearchOptions& of : request.pipeline->stage_search) of.limits->no_sequence_split = true;
+  request.micro_batches.narrow_sums = true;
   request.search.memory_limit_bytes.reset();
   return Plan(request);
 }

@@ -83,16 +83,13 @@ std::string Page(const Json& rows) {
       "published for AWS p3.16xlarge (V100s; the\n"
       "last one from their repository's README), and what is predicted for the same model, stages, "
       "meshes and micro-batches by 1f1b, everything\n"
-      "recomputed, tokens looked up by a product with one-hot rows and nothing between layers "
-      "split "
-      "along sequences, as there; what is split within layers\n"
-      "is found here and not always as there. Rates are the preset's, and nothing was fitted to "
-      "these points; *calibrated*: all divided by what the\n"
-      "first one, of one GPU, is off by.\n"
-      "Memory is estimated without a limit; gradients add up in f32 here, in f16 there, two bytes "
-      "more for each of a device's parameters.\n"
+      "recomputed, tokens looked up by a product with one-hot rows, gradients added up in f16 and "
+      "no sequence split, as there; what is split within\n"
+      "layers is found here and not always as there. Rates are the preset's, and nothing was "
+      "fitted to these points; *calibrated*: all divided by\n"
+      "what the first one, of one GPU, is off by. Memory is estimated without a limit.\n"
       "*minka's own plan*: what its search finds for the same step and number of micro-batches "
-      "within 16 GiB, predicted alike.\n\n";
+      "within 16 GiB, gradients added up in f32.\n\n";
   text += kHeader;
   if (rows.empty()) return text;
   const double of_one_gpu = Ratio(rows.front());
