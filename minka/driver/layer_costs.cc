@@ -13,6 +13,7 @@
 #include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/driver/predict_pipeline.h"
+#include "minka/driver/stage_hash.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/lowering/task_programs.h"
 
@@ -364,7 +365,7 @@ absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const Rem
   ASSIGN_OR_RETURN(cut.staged, CutIntoStages(*prepared, options));
   std::map<uint64_t, int> first_of_hash;
   for (int layer = 0; layer < static_cast<int>(cut.staged.stages.size()); ++layer) {
-    const uint64_t hash = StageHash(cut.staged.stages[layer].step);
+    const uint64_t hash = OrderFreeStageHash(cut.staged.stages[layer].step);
     cut.first_equal.push_back(first_of_hash.emplace(hash, layer).first->second);
   }
   return &cut_.emplace(remat, std::move(cut)).first->second;

@@ -16,6 +16,7 @@
 #include "minka/base/status.h"
 #include "minka/cost/cross_mesh_load.h"
 #include "minka/driver/predict_pipeline.h"
+#include "minka/driver/stage_hash.h"
 #include "minka/planner/inter_op/balance_stages.h"
 
 namespace minka {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "minka/base/hash.h"
 #include "minka/base/parallel.h"
 #include "minka/base/status.h"
+#include "minka/driver/stage_hash.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/planner/intra_op/describe.h"
 
@@ -63,21 +63,6 @@ void ChargeMemory(const Step& step, double price, const Cluster& cluster, IntraO
 }
 
 }  // namespace
-
-uint64_t StageHash(const Step& step) {
-  std::string text = fmt::to_string(ModuleHash(step.module));
-  for (const Instruction& instruction : step.module.entry_computation().instructions) {
-    text += static_cast<char>('0' + static_cast<int>(instruction.part.phase));
-    text += static_cast<char>('a' + static_cast<int>(instruction.part.loop));
-    text += static_cast<char>('A' + instruction.part.program);
-  }
-  for (const ParameterInfo& info : step.parameters) {
-    text += fmt::format(" {}:{}:{}", RoleName(info.role), info.state_result, info.batch_dim);
-    if (info.received)
-      text += fmt::format(":{},{}", info.received->batch, fmt::join(info.received->within, ","));
-  }
-  return StableHash(text);
-}
 
 MemoryPrice MemoryPriceOf(double price, int64_t num_micro_batches, const Cluster& cluster) {
   const auto count = static_cast<double>(num_micro_batches);

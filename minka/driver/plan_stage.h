@@ -38,9 +38,6 @@ struct StageRequest {
   std::optional<MeshProblem>* problem = nullptr;
 };
 
-// Equal for stages of equal layers: what a search looks at, without pins.
-uint64_t StageHash(const Step& step);
-
 // What a search takes for memory at that price (StageRequest::memory_price).
 MemoryPrice MemoryPriceOf(double price, int64_t num_micro_batches, const Cluster& cluster);
 

@@ -1,0 +1,95 @@
+#include "minka/driver/stage_hash.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "minka/base/hash.h"
+#include "minka/ir/structure_key.h"
+
+namespace minka {
+namespace {
+
+std::string PartText(const StepPart& part) {
+  return {static_cast<char>('0' + static_cast<int>(part.phase)),
+          static_cast<char>('a' + static_cast<int>(part.loop)),
+          static_cast<char>('A' + part.program)};
+}
+
+std::string MeaningText(const ParameterInfo& info) {
+  std::string text = fmt::format(" {}:{}", RoleName(info.role), info.batch_dim);
+  if (info.received)
+    text += fmt::format(":{},{}", info.received->batch, fmt::join(info.received->within, ","));
+  return text;
+}
+
+// An operation is known by what it is computed from, then by what is computed from it: one that two
+// others read is not two that one each reads.
+class OrderFree {
+ public:
+  explicit OrderFree(const Step& step) : step_(step), entry_(step.module.entry_computation()) {}
+
+  uint64_t Hash() && {
+    const std::vector<uint64_t> computations = ComputationHashes(step_.module);
+    for (const Instruction& instruction : entry_.instructions)
+      below_.push_back(StableHash(TextOf(instruction, computations)));
+    std::vector<std::vector<std::string>> uses(entry_.num_instructions());
+    for (const Value result : entry_.results)
+      uses[result.instruction].push_back(fmt::format("result {}", result.result));
+    std::vector<uint64_t> all(entry_.num_instructions());
+    for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+      std::ranges::sort(uses[id]);
+      all[id] = StableHash(fmt::format("{} {}", below_[id], fmt::join(uses[id], ",")));
+      const std::vector<Value>& operands = entry_.instructions[id].operands;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        uses[operands[i].instruction].push_back(
+            fmt::format("{} {} {}", operands[i].result, i, all[id]));
+      }
+    }
+    for (size_t i = 0; i < step_.parameters.size(); ++i) {
+      const int result = step_.parameters[i].state_result;
+      if (result < 0) continue;
+      const Value value = entry_.results[result];
+      all.push_back(StableHash(fmt::format("{} becomes {} {}", all[entry_.parameters[i]],
+                                           all[value.instruction], value.result)));
+    }
+    std::ranges::sort(all);
+    return StableHash(fmt::format("{}", fmt::join(all, " ")));
+  }
+
+ private:
+  std::string TextOf(const Instruction& instruction,
+                     const std::vector<uint64_t>& computations) const {
+    if (instruction.opcode == Opcode::kParameter) {
+      const auto number = static_cast<size_t>(instruction.As<ParameterAttributes>().number);
+      return ToString(instruction.shape()) + MeaningText(step_.parameters[number]) +
+             PartText(instruction.part);
+    }
+    return StructureKey(
+               instruction,
+               [&](Value operand) { return below_[operand.instruction] + operand.result; },
+               [&](ComputationId called) { return computations[called]; }) +
+           PartText(instruction.part);
+  }
+
+  const Step& step_;
+  const Computation& entry_;
+  std::vector<uint64_t> below_;  // by instruction: what it is computed from
+};
+
+}  // namespace
+
+uint64_t StageHash(const Step& step) {
+  std::string text = fmt::to_string(ModuleHash(step.module));
+  for (const Instruction& instruction : step.module.entry_computation().instructions)
+    text += PartText(instruction.part);
+  for (const ParameterInfo& info : step.parameters)
+    text += fmt::format("{}:{}", MeaningText(info), info.state_result);
+  return StableHash(text);
+}
+
+uint64_t OrderFreeStageHash(const Step& step) { return OrderFree(step).Hash(); }
+
+}  // namespace minka

@@ -1,0 +1,82 @@
+#include "minka/driver/stage_hash.h"
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "minka/ir/builder.h"
+
+namespace minka {
+namespace {
+
+const Shape kWide{ElementType::kF32, {8, 4}}, kSquare{ElementType::kF32, {4, 4}};
+
+// `build` gives the result from the parameters x [8, 4] and w [4, 4], whichever comes first.
+Step StepOf(bool x_first, const std::function<Value(ComputationBuilder&, Value x, Value w)>& build) {
+  ModuleBuilder module("step");
+  ComputationBuilder b = module.Entry();
+  Value x, w;
+  const auto add_x = [&] { x = b.Parameter(kWide, "x"); };
+  if (x_first) add_x();
+  w = b.Parameter(kSquare, "w");
+  if (!x_first) add_x();
+  b.SetResults({build(b, x, w)});
+  Step step;
+  step.module = std::move(module).Finish().value();
+  const ParameterInfo of_x{.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0},
+      of_w{.role = ParameterRole::kConstant, .name = "w"};
+  step.parameters = x_first ? std::vector{of_x, of_w} : std::vector{of_w, of_x};
+  return step;
+}
+
+Value Product(ComputationBuilder& b, Value x, Value w) {
+  return b.Dot(x, w, {.lhs_contracting = {1}, .rhs_contracting = {0}});
+}
+
+// exp(x) w + tanh(x) w, beginning with either.
+Value SumOfProducts(ComputationBuilder& b, Value x, Value w, bool exponential_first) {
+  Value exponential, tanh;
+  if (exponential_first) exponential = Product(b, b.Unary(Opcode::kExponential, x), w);
+  tanh = Product(b, b.Unary(Opcode::kTanh, x), w);
+  if (!exponential_first) exponential = Product(b, b.Unary(Opcode::kExponential, x), w);
+  return b.Binary(Opcode::kAdd, exponential, tanh);
+}
+
+TEST(OrderFreeStageHash, DoesNotDependOnTheOrderOfParametersAndOperations) {
+  const auto step = [](bool x_first, bool exponential_first) {
+    return StepOf(x_first, [=](ComputationBuilder& b, Value x, Value w) {
+      return SumOfProducts(b, x, w, exponential_first);
+    });
+  };
+  const Step one = step(true, true);
+  for (const Step& other : {step(false, true), step(true, false), step(false, false)}) {
+    EXPECT_NE(StageHash(one), StageHash(other));
+    EXPECT_EQ(OrderFreeStageHash(one), OrderFreeStageHash(other));
+  }
+}
+
+TEST(OrderFreeStageHash, TellsWhatIsReadTwiceFromTwoThatAreRead) {
+  const auto hash = [](bool is_shared) {
+    return OrderFreeStageHash(StepOf(true, [=](ComputationBuilder& b, Value x, Value w) {
+      const Value first = b.Unary(Opcode::kTanh, x), second = b.Unary(Opcode::kTanh, x);
+      const Value left = Product(b, first, w), right = Product(b, is_shared ? first : second, w);
+      // As many operations of either kind.
+      return b.Binary(Opcode::kAdd, left, b.Binary(Opcode::kAdd, right, Product(b, second, w)));
+    }));
+  };
+  EXPECT_NE(hash(true), hash(false));
+}
+
+TEST(OrderFreeStageHash, TellsWhatParametersMean) {
+  const Step step = StepOf(true, Product);
+  Step other = step;
+  other.parameters[0].batch_dim = -1;
+  EXPECT_NE(OrderFreeStageHash(step), OrderFreeStageHash(other));
+  other = step;
+  other.module.entry_computation().instructions.back().part.phase = Phase::kBackward;
+  EXPECT_NE(OrderFreeStageHash(step), OrderFreeStageHash(other));
+}
+
+}  // namespace
+}  // namespace minka
