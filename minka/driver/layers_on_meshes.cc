@@ -81,6 +81,11 @@ std::vector<int> SubmeshSizes(const PlanRequest& request, const Cluster& hosts, 
 constexpr int kEndless = 1'000'000;
 // Of each number of devices so many shapes are tried saving memory, and those as fast nearly.
 constexpr size_t kLeastSavingShapes = 2;
+// A shape of more axes that takes no less of the time of one with fewer is not tried under limits.
+constexpr double kAsFast = 1.002;
+// Nor are ways that save memory on so many devices that these take so much longer for the same work
+// than the best number of them.
+constexpr double kMostDeviceTime = 1.5;
 // Meshes of more devices are searched in shapes of two axes at most.
 constexpr int kMostDevicesOfAllShapes = 8;
 
@@ -161,24 +166,46 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
 
 }  // namespace
 
-std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input) {
-  using MeshAndTime = std::pair<double, MeshOfKind>;
-  std::map<Submesh, std::vector<MeshAndTime>> of_submesh;
+MeshesUnderLimits FindMeshesUnderLimits(const LayerWays& ways, const StageSearchInput& input) {
+  struct Timed {
+    double us = 0;
+    MeshOfKind on;
+  };
+  std::map<Submesh, std::vector<Timed>> of_submesh;
   for (size_t i = 0; i < ways.meshes.size(); ++i) {
     double us = 0;
     for (const LayerCost& layer : ways.ways[i].kept)
       us += input.num_micro_batches * layer.micro_batch_us + layer.step_us;
-    of_submesh[ways.ways[i].submesh()].emplace_back(us, ways.meshes[i].on);
+    of_submesh[ways.ways[i].submesh()].push_back({us, ways.meshes[i].on});
   }
-  std::vector<MeshOfKind> fastest;
-  for (auto& [submesh, meshes] : of_submesh) {
-    std::ranges::stable_sort(meshes, {}, &MeshAndTime::first);
-    for (size_t rank = 0; rank < meshes.size(); ++rank) {
-      if (rank < kLeastSavingShapes || meshes[rank].first <= kNearFastest * meshes.front().first)
-        fastest.push_back(std::move(meshes[rank].second));
+  // By kind: what all devices that work on it take for a step together, on the best number of them.
+  std::map<int, double> least_device_us;
+  for (auto& [submesh, shapes] : of_submesh) {
+    std::ranges::stable_sort(shapes, {}, &Timed::us);
+    const double device_us = submesh.num_devices * shapes.front().us;
+    const auto [least, added] = least_device_us.try_emplace(submesh.kind, device_us);
+    if (!added) least->second = std::min(least->second, device_us);
+  }
+  MeshesUnderLimits out;
+  for (auto& [submesh, shapes] : of_submesh) {
+    const auto is_needless = [&](const Timed& shape) {
+      return std::ranges::any_of(shapes, [&](const Timed& other) {
+        return NumAxesThatSplit(other.on.mesh) < NumAxesThatSplit(shape.on.mesh) &&
+               other.us <= kAsFast * shape.us;
+      });
+    };
+    const bool wastes_devices = submesh.num_devices * shapes.front().us >
+                                kMostDeviceTime * least_device_us.at(submesh.kind);
+    std::vector<Timed> needed;
+    std::ranges::remove_copy_if(shapes, std::back_inserter(needed), is_needless);
+    for (size_t rank = 0; rank < needed.size(); ++rank) {
+      out.meshes.push_back(needed[rank].on);
+      if (wastes_devices) continue;
+      if (rank < kLeastSavingShapes || needed[rank].us <= kNearFastest * needed.front().us)
+        out.saving.push_back(needed[rank].on);
     }
   }
-  return fastest;
+  return out;
 }
 
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
@@ -256,8 +283,8 @@ std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlan
   if (PartOfLimits(fastest, layers.ways.ways, search) <= 1) return fastest.step_time_us;
   std::vector<FoundPipeline> found = FindStages(layers.ways.ways, search);
   if (found.empty() || found.front().step_time_us > kNearFastest * fastest.step_time_us) {
-    const LayerWays saving =
-        planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, layers.input));
+    const MeshesUnderLimits under_limits = FindMeshesUnderLimits(layers.ways, layers.input);
+    const LayerWays saving = planner.WaysOn(under_limits.meshes, under_limits.saving);
     if (!saving.ways.empty()) found = FindStages(saving.ways, search);
   }
   if (found.empty()) return std::nullopt;

@@ -13,7 +13,8 @@ namespace {
 const Shape kWide{ElementType::kF32, {8, 4}}, kSquare{ElementType::kF32, {4, 4}};
 
 // `build` gives the result from the parameters x [8, 4] and w [4, 4], whichever comes first.
-Step StepOf(bool x_first, const std::function<Value(ComputationBuilder&, Value x, Value w)>& build) {
+Step StepOf(bool x_first,
+            const std::function<Value(ComputationBuilder&, Value x, Value w)>& build) {
   ModuleBuilder module("step");
   ComputationBuilder b = module.Entry();
   Value x, w;
