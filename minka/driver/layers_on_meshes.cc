@@ -79,13 +79,11 @@ std::vector<int> SubmeshSizes(const PlanRequest& request, const Cluster& hosts, 
 }
 
 constexpr int kEndless = 1'000'000;
-// Of each number of devices so many shapes are tried saving memory, and those as fast nearly.
+// Of each number of devices so many shapes are tried saving memory, and those as fast nearly; but
+// none that is not faster by so much than each one of fewer axes, and none of a number of devices
+// that together take so much longer for the work than the best number of them.
 constexpr size_t kLeastSavingShapes = 2;
-// A shape of more axes that takes no less of the time of one with fewer is not tried under limits.
-constexpr double kAsFast = 1.002;
-// Nor are ways that save memory on so many devices that these take so much longer for the same work
-// than the best number of them.
-constexpr double kMostDeviceTime = 1.5;
+constexpr double kAsFast = 1.002, kMostDeviceTime = 1.5;
 // Meshes of more devices are searched in shapes of two axes at most.
 constexpr int kMostDevicesOfAllShapes = 8;
 
@@ -166,46 +164,49 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
 
 }  // namespace
 
-MeshesUnderLimits FindMeshesUnderLimits(const LayerWays& ways, const StageSearchInput& input) {
+std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input) {
   struct Timed {
     double us = 0;
     MeshOfKind on;
   };
   std::map<Submesh, std::vector<Timed>> of_submesh;
-  for (size_t i = 0; i < ways.meshes.size(); ++i) {
-    double us = 0;
-    for (const LayerCost& layer : ways.ways[i].kept)
-      us += input.num_micro_batches * layer.micro_batch_us + layer.step_us;
-    of_submesh[ways.ways[i].submesh()].push_back({us, ways.meshes[i].on});
-  }
-  // By kind: what all devices that work on it take for a step together, on the best number of them.
+  // By kind: what all devices that work on it take for a step together, on the best number of them
+  // that may hold each layer.
   std::map<int, double> least_device_us;
+  for (size_t i = 0; i < ways.meshes.size(); ++i) {
+    const StageWay& way = ways.ways[i];
+    double us = 0;
+    bool fits = true;
+    for (const LayerCost& layer : way.kept) {
+      us += input.num_micro_batches * layer.micro_batch_us + layer.step_us;
+      fits = fits && input.FitsOn(way.kind, layer.owned_bytes);
+    }
+    of_submesh[way.submesh()].push_back({us, ways.meshes[i].on});
+    if (!fits) continue;
+    const auto [least, added] = least_device_us.try_emplace(way.kind, way.num_devices * us);
+    if (!added) least->second = std::min(least->second, way.num_devices * us);
+  }
+  std::vector<MeshOfKind> fastest;
   for (auto& [submesh, shapes] : of_submesh) {
     std::ranges::stable_sort(shapes, {}, &Timed::us);
-    const double device_us = submesh.num_devices * shapes.front().us;
-    const auto [least, added] = least_device_us.try_emplace(submesh.kind, device_us);
-    if (!added) least->second = std::min(least->second, device_us);
-  }
-  MeshesUnderLimits out;
-  for (auto& [submesh, shapes] : of_submesh) {
-    const auto is_needless = [&](const Timed& shape) {
-      return std::ranges::any_of(shapes, [&](const Timed& other) {
+    const auto least = least_device_us.find(submesh.kind);
+    const bool wastes_devices =
+        least != least_device_us.end() &&
+        submesh.num_devices * shapes.front().us > kMostDeviceTime * least->second;
+    // A given number of stages may leave no other numbers of devices.
+    if (wastes_devices && input.num_stages <= 0) continue;
+    std::erase_if(shapes, [&, all = shapes](const Timed& shape) {
+      return std::ranges::any_of(all, [&](const Timed& other) {
         return NumAxesThatSplit(other.on.mesh) < NumAxesThatSplit(shape.on.mesh) &&
                other.us <= kAsFast * shape.us;
       });
-    };
-    const bool wastes_devices = submesh.num_devices * shapes.front().us >
-                                kMostDeviceTime * least_device_us.at(submesh.kind);
-    std::vector<Timed> needed;
-    std::ranges::remove_copy_if(shapes, std::back_inserter(needed), is_needless);
-    for (size_t rank = 0; rank < needed.size(); ++rank) {
-      out.meshes.push_back(needed[rank].on);
-      if (wastes_devices) continue;
-      if (rank < kLeastSavingShapes || needed[rank].us <= kNearFastest * needed.front().us)
-        out.saving.push_back(needed[rank].on);
+    });
+    for (size_t rank = 0; rank < shapes.size(); ++rank) {
+      if (rank < kLeastSavingShapes || shapes[rank].us <= kNearFastest * shapes.front().us)
+        fastest.push_back(shapes[rank].on);
     }
   }
-  return out;
+  return fastest;
 }
 
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
@@ -283,8 +284,7 @@ std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlan
   if (PartOfLimits(fastest, layers.ways.ways, search) <= 1) return fastest.step_time_us;
   std::vector<FoundPipeline> found = FindStages(layers.ways.ways, search);
   if (found.empty() || found.front().step_time_us > kNearFastest * fastest.step_time_us) {
-    const MeshesUnderLimits under_limits = FindMeshesUnderLimits(layers.ways, layers.input);
-    const LayerWays saving = planner.WaysOn(under_limits.meshes, under_limits.saving);
+    const LayerWays saving = planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, search));
     if (!saving.ways.empty()) found = FindStages(saving.ways, search);
   }
   if (found.empty()) return std::nullopt;

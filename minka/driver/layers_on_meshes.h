@@ -34,14 +34,10 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
 absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePlanner& planner,
                                             const PlanRequest& request, int num_stages);
 
-struct MeshesUnderLimits {
-  std::vector<MeshOfKind> meshes;  // that are looked at
-  std::vector<MeshOfKind> saving;  // of these, where ways that save memory are, too
-};
-// Of the meshes of `ways`. Shapes of one number of devices of a kind that split more axes
-// than others and are no faster are left out: their searches take longest. Of the rest, ways that
-// save memory are looked for where all layers together are fastest.
-MeshesUnderLimits FindMeshesUnderLimits(const LayerWays& ways, const StageSearchInput& input);
+// Meshes of `ways` where ways that save memory are worth looking for, too: of each number of
+// devices of each kind the shapes on which all layers together are fastest, those of fewer axes
+// first, whose searches take less. `input`: with the limits.
+std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input);
 
 // Under the memory limits of the request, or so much of them.
 StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part = 1);

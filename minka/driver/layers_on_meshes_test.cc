@@ -32,25 +32,36 @@ std::vector<std::string> Names(const std::vector<MeshOfKind>& meshes) {
   return names;
 }
 
-TEST(MeshesUnderLimits, HaveNoMoreAxesThanMakeThemFaster) {
-  const MeshesUnderLimits found = FindMeshesUnderLimits(
-      WaysOf({{"x=8", 100}, {"x=2,y=4", 99.9}, {"x=4,y=2", 100}, {"x=2,y=2,z=2", 90}}), {});
-  EXPECT_THAT(Names(found.meshes), UnorderedElementsAre("x=8", "x=2,y=2,z=2"));
-  EXPECT_THAT(Names(found.saving), UnorderedElementsAre("x=8", "x=2,y=2,z=2"));
+TEST(FastestMeshes, HaveNoMoreAxesThanMakeThemFaster) {
+  const LayerWays ways =
+      WaysOf({{"x=8", 100}, {"x=2,y=4", 99.9}, {"x=4,y=2", 100}, {"x=2,y=2,z=2", 90}});
+  EXPECT_THAT(Names(FastestMeshes(ways, {})), UnorderedElementsAre("x=8", "x=2,y=2,z=2"));
 }
 
-TEST(MeshesUnderLimits, SaveMemoryInTheFastestShapes) {
-  const MeshesUnderLimits found = FindMeshesUnderLimits(
-      WaysOf({{"x=16", 300}, {"x=2,y=8", 100}, {"x=4,y=4", 120}, {"x=8,y=2", 200}}), {});
-  EXPECT_THAT(Names(found.meshes), UnorderedElementsAre("x=16", "x=2,y=8", "x=4,y=4", "x=8,y=2"));
-  EXPECT_THAT(Names(found.saving), UnorderedElementsAre("x=2,y=8", "x=4,y=4"));
+TEST(FastestMeshes, AreTwoOfEachNumberOfDevicesAndThoseAsFast) {
+  const LayerWays ways =
+      WaysOf({{"x=2,y=8", 100}, {"x=4,y=4", 120}, {"x=8,y=2", 200}, {"x=2,y=4,z=2", 99}});
+  EXPECT_THAT(Names(FastestMeshes(ways, {})), UnorderedElementsAre("x=2,y=4,z=2", "x=2,y=8"));
 }
 
-TEST(MeshesUnderLimits, SaveMemoryOnNumbersOfDevicesThatAreNotWasted) {
-  const MeshesUnderLimits found =
-      FindMeshesUnderLimits(WaysOf({{"x=2", 100}, {"x=4", 60}, {"x=8", 40}, {"x=16", 36}}), {});
-  EXPECT_THAT(Names(found.meshes), UnorderedElementsAre("x=2", "x=4", "x=8", "x=16"));
-  EXPECT_THAT(Names(found.saving), ElementsAre("x=2", "x=4"));
+LayerWays WastingSixteen() {
+  return WaysOf({{"x=2", 100}, {"x=4", 60}, {"x=8", 40}, {"x=16", 36}});
+}
+
+TEST(FastestMeshes, WasteNoDevices) {
+  EXPECT_THAT(Names(FastestMeshes(WastingSixteen(), {})), ElementsAre("x=2", "x=4"));
+}
+
+TEST(FastestMeshes, AreOfAllSizesWhereTheNumberOfStagesIsGiven) {
+  EXPECT_THAT(Names(FastestMeshes(WastingSixteen(), {.num_stages = 2})),
+              ElementsAre("x=2", "x=4", "x=8", "x=16"));
+}
+
+TEST(FastestMeshes, AreNotComparedWithThoseThatHoldNoLayer) {
+  LayerWays ways = WastingSixteen();
+  for (const int too_small : {0, 1}) ways.ways[too_small].kept[0].owned_bytes = 1000;
+  EXPECT_THAT(Names(FastestMeshes(ways, {.hosts = {{.limit_bytes = 999}}})),
+              ElementsAre("x=2", "x=4", "x=8"));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ std::string PartText(const StepPart& part) {
 std::string MeaningText(const ParameterInfo& info) {
   std::string text = fmt::format(" {}:{}", RoleName(info.role), info.batch_dim);
   if (info.received)
-    text += fmt::format(":{},{}", info.received->batch, fmt::join(info.received->within, ","));
+    text += fmt::format(":{}{},{}", info.received->batch, info.received->batch_is_merged,
+                        fmt::join(info.received->within, ","));
   return text;
 }
 

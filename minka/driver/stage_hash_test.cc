@@ -69,10 +69,29 @@ TEST(OrderFreeStageHash, TellsWhatIsReadTwiceFromTwoThatAreRead) {
   EXPECT_NE(hash(true), hash(false));
 }
 
+TEST(OrderFreeStageHash, TellsWhichStateBecomesWhat) {
+  const auto hash = [](bool is_swapped) {
+    ModuleBuilder module("step");
+    ComputationBuilder b = module.Entry();
+    const Value one = b.Parameter(kSquare, "one"), other = b.Parameter(kSquare, "other");
+    b.SetResults({b.Unary(Opcode::kTanh, one), b.Unary(Opcode::kNegate, other)});
+    Step step;
+    step.module = std::move(module).Finish().value();
+    step.parameters = {
+        {.role = ParameterRole::kState, .name = "one", .state_result = is_swapped ? 1 : 0},
+        {.role = ParameterRole::kState, .name = "other", .state_result = is_swapped ? 0 : 1}};
+    return OrderFreeStageHash(step);
+  };
+  EXPECT_NE(hash(false), hash(true));
+}
+
 TEST(OrderFreeStageHash, TellsWhatParametersMean) {
   const Step step = StepOf(true, Product);
   Step other = step;
   other.parameters[0].batch_dim = -1;
+  EXPECT_NE(OrderFreeStageHash(step), OrderFreeStageHash(other));
+  other = step;
+  other.parameters[0].received = ExampleDims{.batch = 0};
   EXPECT_NE(OrderFreeStageHash(step), OrderFreeStageHash(other));
   other = step;
   other.module.entry_computation().instructions.back().part.phase = Phase::kBackward;

@@ -77,6 +77,7 @@ class SubmeshSearch {
       : planner_(planner),
         request_(request),
         has_limit_(request.has_memory_limit()),
+        meshes_(std::move(layers.meshes)),
         found_(std::move(layers.ways)),
         free_(std::move(layers.free)) {
     schedules_.push_back({.name = std::move(layers.schedule),
@@ -295,8 +296,7 @@ class SubmeshSearch {
 
   // Has the ways that save memory, too; where there are none, what there was.
   void SaveMemory() {
-    const MeshesUnderLimits under_limits = FindMeshesUnderLimits(found_, first().input);
-    LayerWays found = planner_.WaysOn(under_limits.meshes, under_limits.saving);
+    LayerWays found = planner_.WaysOn(meshes_, FastestMeshes(found_, InputOf(first())));
     if (found.ways.empty()) return;
     found_ = std::move(found);
     for (ScheduleSearched& schedule : schedules_) {
@@ -549,7 +549,8 @@ class SubmeshSearch {
 
   PipelinePlanner& planner_;
   const PlanRequest& request_;
-  const bool has_limit_;                     // of memory
+  const bool has_limit_;  // of memory
+  const std::vector<MeshOfKind> meshes_;
   LayerWays found_;                          // see SearchedLayers
   const std::vector<FoundPipeline> free_;    // of the first schedule, see LayersOnMeshes
   std::vector<ScheduleSearched> schedules_;  // the first one first

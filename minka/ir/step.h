@@ -21,8 +21,10 @@ std::string_view RoleName(ResultRole role);
 
 // What dimensions of a value count.
 struct ExampleDims {
-  int batch = -1;           // examples of the batch; -1: none
-  std::vector<int> within;  // what lies within one of them, such as positions or pixels; ascending
+  int batch = -1;  // examples of the batch; -1: none
+  // What lies within one example lies in that dimension, too, of each example together.
+  bool batch_is_merged = false;
+  std::vector<int> within;  // what lies within one example, such as positions or pixels; ascending
   bool empty() const { return batch < 0 && within.empty(); }
   bool operator==(const ExampleDims&) const = default;
 };

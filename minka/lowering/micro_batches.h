@@ -21,8 +21,9 @@ struct MicroBatchOptions {
   // Where an operation on slices needs a sum over the whole batch (batch normalisation), m times
   // the sum of its own micro-batch takes its place. Changes what the step computes.
   bool per_micro_batch = false;
-  // Gradients add up in the type that they are computed in, be it bf16 or f16, else in f32 at
-  // least. Takes less memory, and rounds once more for every micro-batch.
+  // Sums over micro-batches are of the type that their parts are computed in, be it bf16 or f16,
+  // and converted behind the loop where the parts were; else of f32 at least. Takes less memory,
+  // and rounds once more for every micro-batch.
   bool narrow_sums = false;
   auto operator<=>(const MicroBatchOptions&) const = default;
 };

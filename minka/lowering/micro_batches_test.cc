@@ -102,8 +102,12 @@ TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
   EXPECT_THAT(phases, testing::UnorderedElementsAre(Phase::kForward, Phase::kBackward));
 }
 
-// Types of what is summed, and of what the subtraction from the weights reads.
-std::pair<std::vector<ElementType>, ElementType> SummedTypes(bool narrow_sums) {
+struct SummedTypes {
+  std::vector<ElementType> sums;
+  ElementType read_by_update = ElementType::kInvalid;
+};
+
+SummedTypes TypesOfSums(bool narrow_sums) {
   ModuleBuilder module("step");
   ComputationBuilder b = module.Entry();
   const Value w = b.Parameter(kWeight, "w"), x = b.Parameter(kBatch, "x");
@@ -128,10 +132,12 @@ std::pair<std::vector<ElementType>, ElementType> SummedTypes(bool narrow_sums) {
 }
 
 TEST(MakeMicroBatches, NarrowSumsAreWidenedBehindTheLoop) {
-  EXPECT_EQ(SummedTypes(/*narrow_sums=*/false),
-            std::pair(std::vector{ElementType::kF32}, ElementType::kF32));
-  EXPECT_EQ(SummedTypes(/*narrow_sums=*/true),
-            std::pair(std::vector{ElementType::kBF16}, ElementType::kF32));
+  const SummedTypes wide = TypesOfSums(/*narrow_sums=*/false);
+  EXPECT_THAT(wide.sums, testing::ElementsAre(ElementType::kF32));
+  EXPECT_EQ(wide.read_by_update, ElementType::kF32);
+  const SummedTypes narrow = TypesOfSums(/*narrow_sums=*/true);
+  EXPECT_THAT(narrow.sums, testing::ElementsAre(ElementType::kBF16));
+  EXPECT_EQ(narrow.read_by_update, ElementType::kF32);
 }
 
 TEST(MakeMicroBatches, AMaskCountIsTakenInFrontOfTheLoop) {

@@ -64,7 +64,7 @@ class Collector {
                         .shape = planned.shape,
                         .sharding = planned.sharding,
                         .labels = planned.labels,
-                        .batch_dim = info.batch_dim,
+                        .batch_dim = example_dims_[entry_.parameters[number]][0].batch,
                         .bytes_per_device = planned.bytes_per_device};
     if (owners_[number] >= 0) tensor.owner = step_.parameters[owners_[number]].name;
     const bool is_input = info.role == ParameterRole::kBatch || info.role == ParameterRole::kKey;

@@ -8,9 +8,10 @@
 
 namespace minka {
 
-// By instruction of the entry computation and result, followed along the factors of the rules of
-// sharding from the batch inputs, and from what other stages send, to all that is made of them.
-// What the apply phase makes has no dimensions within examples.
+// By instruction of the entry computation and result, followed from the batch inputs, and from what
+// other stages send, to all that is made of them: along the factors of the rules of sharding, and
+// within examples along dimensions that are cut, padded or slid over. What the apply phase makes
+// has no dimensions within examples. What gathers and loops take apart otherwise is lost.
 std::vector<std::vector<ExampleDims>> FindExampleDims(const Step& step);
 
 }  // namespace minka

@@ -55,6 +55,56 @@ TEST(ExampleDims, FollowTheFactorsOfOperations) {
   EXPECT_EQ(layer.Of(layer.gradient), (ExampleDims{.batch = -1, .within = {0}}));
 }
 
+// Of what `build` makes of x [4 examples, 6, 8].
+template <typename Build>
+ExampleDims DimsOf(const Build& build) {
+  ModuleBuilder builder("m");
+  ComputationBuilder entry = builder.Entry();
+  const Value value = build(entry, entry.Parameter({kF32, {4, 6, 8}}, "x"));
+  entry.SetResults({value});
+  Step step;
+  step.module = std::move(builder).Finish().value();
+  step.parameters = {{.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0}};
+  return FindExampleDims(step)[value.instruction][value.result];
+}
+
+TEST(ExampleDims, StayWhereTheyAreCutOrFilledUp) {
+  const ExampleDims all = {.batch = 0, .within = {1, 2}};
+  EXPECT_EQ(DimsOf([](ComputationBuilder& b, Value x) {
+              return b.Slice(x, {.starts = {0, 1, 0}, .limits = {4, 6, 8}, .strides = {1, 1, 1}});
+            }),
+            all);
+  EXPECT_EQ(DimsOf([](ComputationBuilder& b, Value x) {
+              return b.Pad(x, b.Scalar(kF32, 0),
+                           {.low = {0, 1, 0}, .high = {0, 1, 0}, .interior = {0, 0, 0}});
+            }),
+            all);
+}
+
+TEST(ExampleDims, AreFoundAgainBehindReshapes) {
+  const auto reshaped = [](const std::vector<std::vector<int64_t>>& shapes) {
+    return DimsOf([&](ComputationBuilder& b, Value x) {
+      for (const std::vector<int64_t>& dims : shapes) x = b.Reshape(x, dims);
+      return x;
+    });
+  };
+  EXPECT_EQ(reshaped({{4, 48}}), (ExampleDims{.batch = 0, .within = {1}}));
+  EXPECT_EQ(reshaped({{4, 48}, {4, 2, 24}}), (ExampleDims{.batch = 0, .within = {1, 2}}));
+  EXPECT_EQ(reshaped({{24, 8}}), (ExampleDims{.batch = 0, .batch_is_merged = true, .within = {1}}));
+  EXPECT_EQ(reshaped({{24, 8}, {4, 6, 8}}), (ExampleDims{.batch = 0, .within = {1, 2}}));
+  EXPECT_EQ(reshaped({{2, 2, 6, 8}}), (ExampleDims{.batch = 0, .within = {2, 3}}));
+  EXPECT_EQ(reshaped({{1, 4, 6, 1, 8}}), (ExampleDims{.batch = 1, .within = {2, 4}}));
+}
+
+TEST(ExampleDims, DoNotCountMicroBatches) {
+  Layer layer;
+  layer.step.module.num_micro_batches = 4;
+  layer.step.parameters[0].batch_dim = 1;
+  layer.step.module.entry_computation().instructions[layer.y.instruction].part.loop =
+      LoopRole::kBody;
+  EXPECT_EQ(layer.Of(layer.x), (ExampleDims{.batch = 1, .within = {2}}));
+}
+
 TEST(ExampleDims, WithinExamplesTheyEndAtTheUpdate) {
   Layer layer;
   std::vector<Instruction>& all = layer.step.module.entry_computation().instructions;

@@ -288,7 +288,8 @@ TEST(NarrowSums, OfGradientsOfMicroBatchesDifferByRounding) {
                        {.devices = Devices()});
   };
   auto wide = run_with(false), narrow = run_with(true);
-  ASSERT_TRUE(wide.ok() && narrow.ok()) << Message(narrow.status());
+  ASSERT_TRUE(wide.ok()) << Message(wide.status());
+  ASSERT_TRUE(narrow.ok()) << Message(narrow.status());
   EXPECT_LT(narrow->plan().peak_memory_bytes, wide->plan().peak_memory_bytes);
   EXPECT_EQ(Failures(*narrow, subject), "");
 }

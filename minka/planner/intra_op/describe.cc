@@ -25,14 +25,15 @@ class Labeller {
   std::vector<std::string> Labels(int parameter) {
     const Value value = {entry_.parameters[parameter], 0};
     const ParameterInfo& info = step_.parameters[parameter];
-    const bool is_batch = info.role == ParameterRole::kBatch && info.batch_dim >= 0;
+    const int batch_dim = info.received ? info.received->batch : info.batch_dim;
+    const bool is_batch = info.role == ParameterRole::kBatch && batch_dim >= 0;
     readers_.clear();
     visited_.clear();
     CollectReaders(value);
     const Sharding stored = VersionSharding(step_.module, stage_, value, 0);
     std::vector<std::string> labels;
     for (int axis = 0; axis < stage_.mesh.num_axes(); ++axis) {
-      labels.push_back(is_batch ? BatchLabel(axis, value, info.batch_dim) : Label(axis, stored));
+      labels.push_back(is_batch ? BatchLabel(axis, value, batch_dim) : Label(axis, stored));
     }
     return labels;
   }

@@ -41,7 +41,8 @@ struct SearchLimits {
   // made of them; activations are neither gathered nor moved along it. Empty: the search decides.
   std::string batch_axis;
   // Examples are not split along dimensions of their own, such as positions of a sequence or
-  // pixels: neither those of batch inputs nor those of what forward and backward pass make of them.
+  // pixels: neither those of batch inputs nor those of what forward and backward pass make of them
+  // (FindExampleDims). One that the program joins with the batch is split as a batch is.
   bool no_sequence_split = false;
   // Every state tensor is split over at least one axis that divides it.
   bool no_replicated_parameters = false;

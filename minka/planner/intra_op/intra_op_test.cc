@@ -464,6 +464,12 @@ TEST(PlanMesh, PositionsStayWholeWhereSequencesAreNotToBeSplit) {
   };
   EXPECT_EQ(sharding_of_y({}), "[-,a,-]");
   EXPECT_EQ(sharding_of_y({.no_sequence_split = true}), "[-,-,a]");
+  EXPECT_EQ(
+      Message(PlanOn(step, mesh,
+                     {.search = {.pins = {"x=[-,a,-]"}, .limits = {.no_sequence_split = true}}})
+                  .status()),
+      "pin \"x=[-,a,-]\" and --no-sequence-split disagree: the pin splits dimension 1 of x, "
+      "which lies within examples; drop one of them");
 }
 
 TEST(PlanMesh, OptionsThatContradictEachOtherAreRefusedByName) {

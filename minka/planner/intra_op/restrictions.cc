@@ -210,12 +210,31 @@ absl::Status Restrictions::CheckPinOnBatch(const Pin& pin, const Sharding& shard
       pin.text, mesh_.axis(batch_axis_).name, name);
 }
 
+// Does the pin agree with limits on the dimensions of examples?
+absl::Status Restrictions::CheckPinOnExamples(const Pin& pin, const Sharding& sharding, Value value,
+                                              const std::string& name) const {
+  if (example_dims_.empty()) return absl::OkStatus();
+  const Shape& shape = step_.module.entry_computation().shape(value);
+  const ExampleDims& dims = example_dims_[value.instruction][value.result];
+  if (dims.batch >= 0) RETURN_IF_ERROR(CheckPinOnBatch(pin, sharding, name, shape, dims.batch));
+  if (!options_.search.limits.no_sequence_split) return absl::OkStatus();
+  for (const int dim : dims.within) {
+    if (sharding.dims[dim].axes().empty()) continue;
+    return InvalidArgument(
+        "pin \"{}\" and --no-sequence-split disagree: the pin splits dimension {} of {}, which "
+        "lies "
+        "within examples; drop one of them",
+        pin.text, dim, name);
+  }
+  return absl::OkStatus();
+}
+
 // Does the pin on a parameter agree with method and limits? Methods leave state to pins.
-absl::Status Restrictions::CheckPin(const Wanted& wanted, const ParameterInfo& info,
-                                    const Shape& shape) const {
+absl::Status Restrictions::CheckPin(const Wanted& wanted, InstructionId parameter,
+                                    const ParameterInfo& info) const {
+  const Shape& shape = step_.module.entry_computation().instructions[parameter].shape();
+  RETURN_IF_ERROR(CheckPinOnExamples(*wanted.pin, wanted.sharding, {parameter, 0}, info.name));
   if (info.role == ParameterRole::kBatch && info.batch_dim >= 0) {
-    RETURN_IF_ERROR(
-        CheckPinOnBatch(*wanted.pin, wanted.sharding, info.name, shape, info.batch_dim));
     if (!IsDataParallel(options_.method)) return absl::OkStatus();
     ASSIGN_OR_RETURN(const Restriction batch, OfBatch(info, shape));
     if (wanted.sharding == *batch.exact) return absl::OkStatus();
@@ -242,7 +261,7 @@ absl::StatusOr<Restriction> Restrictions::OfParameter(InstructionId id) {
   Restriction restriction{.tensor = info.name};
   ASSIGN_OR_RETURN(const std::optional<Wanted> wanted, PinOf(info, instruction.shape()));
   if (wanted) {
-    RETURN_IF_ERROR(CheckPin(*wanted, info, instruction.shape()));
+    RETURN_IF_ERROR(CheckPin(*wanted, id, info));
     restriction.exact = wanted->sharding;
     if (info.role == ParameterRole::kState && IsDataParallel(options_.method)) {
       const bool wants_split =
@@ -321,10 +340,7 @@ absl::Status Restrictions::Set(const Pin& pin, Value value, const std::string& n
     return InvalidArgument("pin \"{}\" wants {} otherwise than another pin, in {}", pin.text, name,
                            ToString(found->second, mesh_));
   }
-  if (example_dims_.empty()) return absl::OkStatus();
-  const int batch_dim = example_dims_[value.instruction][value.result].batch;
-  return batch_dim < 0 ? absl::OkStatus()
-                       : CheckPinOnBatch(pin, pin.sharding, name, shape, batch_dim);
+  return CheckPinOnExamples(pin, pin.sharding, value, name);
 }
 
 absl::Status Restrictions::PinResults(std::map<Value, Sharding>& values) {

@@ -94,7 +94,10 @@ class Restrictions {
   absl::Status PinOperations(std::map<Value, Sharding>& values);
   absl::Status Set(const Pin& pin, Value value, const std::string& name,
                    std::map<Value, Sharding>& values) const;
-  absl::Status CheckPin(const Wanted& wanted, const ParameterInfo& info, const Shape& shape) const;
+  absl::Status CheckPin(const Wanted& wanted, InstructionId parameter,
+                        const ParameterInfo& info) const;
+  absl::Status CheckPinOnExamples(const Pin& pin, const Sharding& sharding, Value value,
+                                  const std::string& name) const;
   absl::Status CheckPinOnBatch(const Pin& pin, const Sharding& sharding, const std::string& name,
                                const Shape& shape, int batch_dim) const;
   absl::StatusOr<Restriction> OfBatch(const ParameterInfo& info, const Shape& shape) const;
