@@ -79,9 +79,9 @@ std::vector<int> SubmeshSizes(const PlanRequest& request, const Cluster& hosts, 
 }
 
 constexpr int kEndless = 1'000'000;
-// Of each number of devices so many shapes are tried saving memory, and those as fast nearly; but
-// none that is not faster by so much than each one of fewer axes, and none of a number of devices
-// that together take so much longer for the work than the best number of them.
+// Of each number of devices so many shapes are tried saving memory, and those as fast nearly. A
+// shape has to be faster by kAsFast than each one of fewer axes; devices together may take
+// kMostDeviceTime of what the best number of them takes for the work.
 constexpr size_t kLeastSavingShapes = 2;
 constexpr double kAsFast = 1.002, kMostDeviceTime = 1.5;
 // Meshes of more devices are searched in shapes of two axes at most.

@@ -35,8 +35,8 @@ absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePl
                                             const PlanRequest& request, int num_stages);
 
 // Meshes of `ways` where ways that save memory are worth looking for, too: of each number of
-// devices of each kind the shapes on which all layers together are fastest, those of fewer axes
-// first, whose searches take less. `input`: with the limits.
+// devices of each kind the shapes on which all layers together are fastest, of more axes only where
+// that makes them faster: their searches take longer. `input`: with the limits.
 std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input);
 
 // Under the memory limits of the request, or so much of them.

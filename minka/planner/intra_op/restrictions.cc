@@ -222,8 +222,7 @@ absl::Status Restrictions::CheckPinOnExamples(const Pin& pin, const Sharding& sh
     if (sharding.dims[dim].axes().empty()) continue;
     return InvalidArgument(
         "pin \"{}\" and --no-sequence-split disagree: the pin splits dimension {} of {}, which "
-        "lies "
-        "within examples; drop one of them",
+        "lies within examples; drop one of them",
         pin.text, dim, name);
   }
   return absl::OkStatus();
