@@ -128,34 +128,79 @@ double Interpolate(const std::vector<std::pair<double, double>>& points, double 
 
 using DotTerms = std::array<double, DotModel::kNumTerms>;
 
+// What rows that share places in a core's first cache cost an operand that is packed from them, as
+// parts of what it is where all of them share one: with every second row, and with every fourth
+// one. Eigen packs an operand again for blocks of the other one, up to so many rows of it.
+struct PlacesShared {
+  double of_two = 0, of_four = 0;
+  int64_t most_rows = 1;
+};
+// Measured as pairs of rows that differ by 16 elements (docs/design/0012-prices.md).
+constexpr PlacesShared kAsStored = {.of_two = 0.5, .of_four = 0, .most_rows = 400};
+constexpr PlacesShared kTransposed = {.of_two = 0.7, .of_four = 0.25, .most_rows = 128};
+
+// Multiply-adds with an operand of so many rows of f32 that share places, in a cache of 4 KiB a
+// way, which x86 processors have.
+double WorkOnSharedPlaces(int64_t row, int64_t num_rows, int64_t num_others,
+                          const PlacesShared& places) {
+  constexpr int64_t kBytesOfWay = 4096;
+  const auto bytes = static_cast<int64_t>(row * sizeof(float));
+  const double part = bytes % kBytesOfWay == 0         ? 1
+                      : bytes % (kBytesOfWay / 2) == 0 ? places.of_two
+                      : bytes % (kBytesOfWay / 4) == 0 ? places.of_four
+                                                       : 0;
+  return part * static_cast<double>(row * num_rows * std::min(num_others, places.most_rows));
+}
+
+double WorkOnSharedPlaces(const DotPoint& dot) {
+  switch (dot.form) {
+    case DotForm::kNN:
+      return WorkOnSharedPlaces(dot.n, dot.k, dot.m, kAsStored);
+    case DotForm::kNT:
+      return WorkOnSharedPlaces(dot.k, dot.n, dot.m, kTransposed);
+    case DotForm::kTN:
+      return WorkOnSharedPlaces(dot.n, dot.k, dot.m, kAsStored) +
+             WorkOnSharedPlaces(dot.m, dot.k, dot.n, kTransposed);
+  }
+  MINKA_CHECK(false);
+}
+
 // What the parts of DotModel are multiplied with.
 DotTerms TermsOf(const DotPoint& dot) {
   const auto batch = static_cast<double>(dot.batch), m = static_cast<double>(dot.m);
   const auto n = static_cast<double>(dot.n), k = static_cast<double>(dot.k);
-  return {1, batch, batch * m * n * k, batch * m * k, batch * k * n, batch * m * n};
+  return {1,
+          batch,
+          batch * m * n * k,
+          batch * m * k,
+          batch * k * n,
+          batch * m * n,
+          batch * WorkOnSharedPlaces(dot)};
 }
 
 // Relative errors beyond this weigh as their first power, not their square.
 constexpr double kOrdinaryNoise = 0.1;
 
 // Weighted least squares of relative errors without negative parts, one part after the other.
-DotTerms FitRelative(std::span<const DotPoint> dots, const std::vector<double>& weights) {
+DotTerms FitRelative(std::span<const DotPoint> dots, const std::vector<double>& weights,
+                     bool has_caches) {
   constexpr int kSweeps = 2000;
-  constexpr int kNumTerms = DotModel::kNumTerms;
+  const int num_terms = DotModel::kNumTerms - (has_caches ? 0 : 1);
   DotTerms solution = {}, right = {};
-  std::array<DotTerms, kNumTerms> gram = {};
+  std::array<DotTerms, DotModel::kNumTerms> gram = {};
   for (size_t j = 0; j < dots.size(); ++j) {
     DotTerms row = TermsOf(dots[j]);
     for (double& term : row) term /= dots[j].us;
-    for (int a = 0; a < kNumTerms; ++a) {
+    for (int a = 0; a < num_terms; ++a) {
       right[a] += weights[j] * row[a];
-      for (int b = 0; b < kNumTerms; ++b) gram[a][b] += weights[j] * row[a] * row[b];
+      for (int b = 0; b < num_terms; ++b) gram[a][b] += weights[j] * row[a] * row[b];
     }
   }
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
-    for (int a = 0; a < kNumTerms; ++a) {
+    for (int a = 0; a < num_terms; ++a) {
+      if (gram[a][a] == 0) continue;  // no dot has anything of it
       double rest = right[a];
-      for (int b = 0; b < kNumTerms; ++b) rest -= a == b ? 0 : gram[a][b] * solution[b];
+      for (int b = 0; b < num_terms; ++b) rest -= a == b ? 0 : gram[a][b] * solution[b];
       solution[a] = std::max(0.0, rest / gram[a][a]);
     }
   }
@@ -194,12 +239,12 @@ std::string_view ToString(DotForm form) {
   MINKA_CHECK(false);
 }
 
-double DotModel::Us(int64_t batch, int64_t m, int64_t n, int64_t k) const {
-  const DotTerms terms = TermsOf({.batch = batch, .m = m, .n = n, .k = k});
+double DotModel::Us(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k) const {
+  const DotTerms terms = TermsOf({.form = form, .batch = batch, .m = m, .n = n, .k = k});
   return std::inner_product(terms.begin(), terms.end(), us.begin(), 0.0);
 }
 
-DotModel FitDots(std::span<const DotPoint> dots) {
+DotModel FitDots(std::span<const DotPoint> dots, bool has_caches) {
   MINKA_CHECK(!dots.empty());
   constexpr int kReweightings = 20;
   // Long ones count more: they are what steps spend their time on.
@@ -208,9 +253,9 @@ DotModel FitDots(std::span<const DotPoint> dots) {
   std::vector<double> weights = importance;
   DotModel model;
   for (int i = 0; i < kReweightings; ++i) {
-    model.us = FitRelative(dots, weights);
+    model.us = FitRelative(dots, weights, has_caches);
     for (size_t j = 0; j < dots.size(); ++j) {
-      const double fitted = model.Us(dots[j].batch, dots[j].m, dots[j].n, dots[j].k);
+      const double fitted = model.Us(dots[j].form, dots[j].batch, dots[j].m, dots[j].n, dots[j].k);
       weights[j] =
           importance[j] * std::min(1.0, kOrdinaryNoise / std::abs(fitted / dots[j].us - 1));
     }
@@ -218,11 +263,11 @@ DotModel FitDots(std::span<const DotPoint> dots) {
   return model;
 }
 
-DotModel FitDots(std::span<const DotPoint> dots, DotForm form) {
+DotModel FitDots(std::span<const DotPoint> dots, bool has_caches, DotForm form) {
   std::vector<DotPoint> of_form;
   std::ranges::copy_if(dots, std::back_inserter(of_form),
                        [&](const DotPoint& dot) { return dot.form == form; });
-  return of_form.empty() ? FitDots(dots) : FitDots(of_form);
+  return FitDots(of_form.empty() ? dots : std::span<const DotPoint>(of_form), has_caches);
 }
 
 double HalfDotCosts::Us(double elements, double cache_bytes) const {

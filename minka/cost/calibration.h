@@ -105,21 +105,23 @@ struct Calibration {
 // the busy time, or it became slower or faster by more than a quarter; empty: nothing.
 std::string DisturbanceNote(const Calibration& calibration);
 
-// Microseconds of a dot: parts for the operation, for each of its batch, for its multiply-adds, and
-// for the elements of either operand, which are packed, and of the result.
+// Microseconds of a dot: parts for the operation, for each of its batch, for its multiply-adds, for
+// the elements of either operand, which are packed, and of the result, and for operands that are
+// read across rows of which many share the same places in a core's first cache.
 struct DotModel {
-  static constexpr int kNumTerms = 6;
+  static constexpr int kNumTerms = 7;
   std::array<double, kNumTerms> us = {};
-  double Us(int64_t batch, int64_t m, int64_t n, int64_t k) const;
+  double Us(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k) const;
 };
 
 // The model nearest to the measured dots in relative error, no part below zero. A measurement
 // disturbed by others on the machine counts little (iteratively reweighted least squares with
 // Huber's weights: Holland and Welsch 1977), where interpolation would make one shape look twice as
-// dear as its neighbours. Precondition: dots is not empty.
-DotModel FitDots(std::span<const DotPoint> dots);
+// dear as its neighbours. Without caches nothing is paid for rows that share places in them.
+// Precondition: dots is not empty.
+DotModel FitDots(std::span<const DotPoint> dots, bool has_caches);
 // That of the dots of one form; of all where none has it.
-DotModel FitDots(std::span<const DotPoint> dots, DotForm form);
+DotModel FitDots(std::span<const DotPoint> dots, bool has_caches, DotForm form);
 
 // Microseconds per element of operands and result that dots in bf16 take beyond the same ones in
 // f32: they are widened to copies, which the caches of a core hold or do not. Medians of what was

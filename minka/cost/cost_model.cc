@@ -105,10 +105,11 @@ class RooflineCostModel final : public CostModel {
  private:
   using DotModels = std::map<DotForm, DotModel>;
 
-  static DotModels ModelsOf(const std::vector<DotPoint>& dots) {
+  DotModels ModelsOf(const std::vector<DotPoint>& dots) const {
     DotModels models;
     if (dots.empty()) return models;
-    for (const DotForm form : kDotForms) models[form] = FitDots(dots, form);
+    for (const DotForm form : kDotForms)
+      models[form] = FitDots(dots, calibration_->cache_bytes > 0, form);
     return models;
   }
   double LaunchUs() const {
@@ -177,7 +178,7 @@ class RooflineCostModel final : public CostModel {
              BusyPart(cluster_.device.num_multiprocessors, s[0], s[1], s[2], s[3]);
     }
     const DotModel& model = models.at(work.dot_form);
-    return (model.Us(s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
+    return (model.Us(work.dot_form, s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
   }
   const DotModels& ModelsFor(const LocalWork& work) const {
     if (work.opcode == Opcode::kConvolution) {

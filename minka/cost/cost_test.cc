@@ -305,20 +305,58 @@ TEST(Roofline, ElementsAreComputedAtTheRateOfTheirUnits) {
 
 TEST(FitDots, FindsThePartsInSpiteOfDisturbedMeasurements) {
   const DotModel real = {.us = {2, 0, 1e-4, 1e-3, 3e-3, 1e-3}};
+  const auto us = [](const DotModel& model, int64_t batch, int64_t m, int64_t n, int64_t k) {
+    return model.Us(DotForm::kNN, batch, m, n, k);
+  };
   std::vector<DotPoint> points;
   for (const int64_t m : {4, 32, 128, 512}) {
     for (const int64_t n : {32, 80, 320, 1024}) {
       for (const int64_t k : {32, 80, 320, 1024}) {
-        points.push_back({.m = m, .n = n, .k = k, .us = real.Us(1, m, n, k)});
+        points.push_back({.m = m, .n = n, .k = k, .us = us(real, 1, m, n, k)});
       }
     }
   }
   for (size_t i = 0; i < points.size(); i += 7) points[i].us *= 1.8;
-  const DotModel fitted = FitDots(points);
-  EXPECT_NEAR(fitted.Us(4, 64, 64, 64) / real.Us(4, 64, 64, 64), 1, 0.1);
-  EXPECT_NEAR(fitted.Us(1, 256, 256, 1024) / real.Us(1, 256, 256, 1024), 1, 0.03);
-  EXPECT_NEAR(fitted.Us(1, 8, 1024, 256) / real.Us(1, 8, 1024, 256), 1, 0.05);
-  for (const double part : fitted.us) EXPECT_GE(part, 0);
+  for (const bool has_caches : {false, true}) {
+    const DotModel fitted = FitDots(points, has_caches);
+    EXPECT_NEAR(us(fitted, 4, 64, 64, 64) / us(real, 4, 64, 64, 64), 1, 0.1);
+    EXPECT_NEAR(us(fitted, 1, 256, 256, 1024) / us(real, 1, 256, 256, 1024), 1, 0.03);
+    EXPECT_NEAR(us(fitted, 1, 8, 1024, 256) / us(real, 1, 8, 1024, 256), 1, 0.05);
+    for (const double part : fitted.us) EXPECT_GE(part, 0);
+  }
+}
+
+// As one thread of XLA multiplies: right operands with rows of 1,024 take twice as long, with rows
+// of 512 half as long again, until their rows are packed once for many others.
+TEST(FitDots, KnowsRowsThatSharePlacesInACache) {
+  const auto real_us = [](int64_t m, int64_t n, int64_t k) {
+    const double slow = n % 1024 == 0 ? 1 : n % 512 == 0 ? 0.5 : 0;
+    return 5 + 25e-6 * static_cast<double>(n * k) *
+                   static_cast<double>(m + slow * std::min<int64_t>(m, 400));
+  };
+  std::vector<DotPoint> points;
+  for (const int64_t m : {16, 96, 320, 1280}) {
+    for (const int64_t n : {96, 384, 512, 640, 1024, 1536}) {
+      for (const int64_t k : {80, 256, 896})
+        points.push_back({.m = m, .n = n, .k = k, .us = real_us(m, n, k)});
+    }
+  }
+  const DotModel fitted = FitDots(points, /*has_caches=*/true);
+  for (const int64_t m : {64, 256, 2048}) {
+    for (const int64_t n : {768, 2048, 2560}) {
+      EXPECT_NEAR(fitted.Us(DotForm::kNN, 1, m, n, 512) / real_us(m, n, 512), 1, 0.02)
+          << m << " x " << n;
+    }
+  }
+  // Of the gradient of weights the other operand's rows count, too, of that of activations those of
+  // what is transposed.
+  const auto us = [&](DotForm form, int64_t m, int64_t n, int64_t k) {
+    return fitted.Us(form, 1, m, n, k);
+  };
+  EXPECT_GT(us(DotForm::kTN, 1024, 128, 96), 1.5 * us(DotForm::kNN, 1024, 128, 96));
+  EXPECT_GT(us(DotForm::kNT, 128, 96, 1024), 1.5 * us(DotForm::kNN, 128, 96, 1024));
+  const DotModel without = FitDots(points, /*has_caches=*/false);
+  EXPECT_LT(without.Us(DotForm::kNN, 1, 256, 1024, 512), 0.9 * real_us(256, 1024, 512));
 }
 
 TEST(FitDots, FormsByThemselves) {
@@ -327,10 +365,13 @@ TEST(FitDots, FormsByThemselves) {
     points.push_back({.form = DotForm::kNN, .m = size, .n = size, .k = size, .us = 10});
     points.push_back({.form = DotForm::kTN, .m = size, .n = size, .k = size, .us = 40});
   }
-  EXPECT_NEAR(FitDots(points, DotForm::kNN).Us(1, 64, 64, 64), 10, 1);
-  EXPECT_NEAR(FitDots(points, DotForm::kTN).Us(1, 64, 64, 64), 40, 4);
-  EXPECT_NEAR(FitDots(points, DotForm::kNT).Us(1, 64, 64, 64), FitDots(points).Us(1, 64, 64, 64),
-              1e-9);
+  const auto us = [&](DotForm form) {
+    return FitDots(points, /*has_caches=*/true, form).Us(form, 1, 64, 64, 64);
+  };
+  EXPECT_NEAR(us(DotForm::kNN), 10, 1);
+  EXPECT_NEAR(us(DotForm::kTN), 40, 4);
+  EXPECT_NEAR(us(DotForm::kNT),
+              FitDots(points, /*has_caches=*/true).Us(DotForm::kNT, 1, 64, 64, 64), 1e-9);
 }
 
 TEST(PriceInGroup, IsNotNegativeWhereMeasuredTimesFallWithTheBytes) {

@@ -16,7 +16,7 @@ double VanDerCorput(int base, int i) {
 }
 
 // From `least` to `most`, evenly by its logarithm; as in models from 32 on a multiple of 16, from
-// 200 on of 128. Rows so far apart share cache lines' places, which slows some products by half.
+// 200 on of 128.
 int64_t SizeAt(double share, double least, double most) {
   const double size = least * std::pow(most / least, share);
   const int64_t step = size < 32 ? 1 : size < 200 ? 16 : 128;
@@ -50,6 +50,18 @@ void AddDense(DotForm form, const DenseSizes& sizes, int count, std::vector<DotS
     grid.push_back(OfForm(form, tokens, inputs, outputs));
     ++found;
   }
+}
+
+// Products of layers with rows that share places in a core's first cache (DotModel).
+void AddWithSharedPlaces(DotForm form, ProfileGrid& grid) {
+  grid.dots.push_back(OfForm(form, /*tokens=*/24, /*inputs=*/1024, /*outputs=*/512));
+  grid.dots.push_back(OfForm(form, 48, 512, 1024));
+  grid.dots.push_back(OfForm(form, 96, 1024, 1024));
+  grid.dots.push_back(OfForm(form, 160, 2048, 512));
+  grid.dots.push_back(OfForm(form, 320, 512, 512));
+  grid.cached_dots.push_back(OfForm(form, 16, 512, 512));
+  grid.cached_dots.push_back(OfForm(form, 40, 256, 1024));
+  grid.cached_dots.push_back(OfForm(form, 80, 1024, 256));
 }
 
 // The products of an attention of the form: of queries and keys, and of these with values.
@@ -101,6 +113,7 @@ ProfileGrid GridForCpu() {
       for (const int64_t tokens : {48, 144}) AddAttention(form, heads, tokens, 48, grid.dots);
     }
     AddDense(form, {4, 200, 64, 1600, kMostFlops / 5}, /*count=*/18, grid.cached_dots);
+    AddWithSharedPlaces(form, grid);
   }
   // For what it takes to widen operands, in which processors without units for bf16 multiply.
   constexpr size_t kDotsPerHalfDot = 5;

@@ -27,6 +27,22 @@ TEST(GridTest, HasEveryFormOnEveryPlatform) {
   }
 }
 
+// Few of those spread evenly have rows that share places in a cache (DotModel).
+TEST(GridTest, ProcessorsMultiplyRowsThatLieApartByPowersOfTwo) {
+  const ProfileGrid grid = GridFor(Platform::kCpu);
+  for (const DotForm form : kDotForms) {
+    for (const std::vector<DotShape>* const dots : {&grid.dots, &grid.cached_dots}) {
+      EXPECT_GE(std::ranges::count_if(*dots,
+                                      [form](const DotShape& dot) {
+                                        const int64_t row = form == DotForm::kNT ? dot.k : dot.n;
+                                        return dot.form == form && row % 512 == 0;
+                                      }),
+                3)
+          << ToString(form);
+    }
+  }
+}
+
 TEST(GridTest, ProcessorsMultiplyHalvesAsTheyDoSomeOfTheOthers) {
   const ProfileGrid grid = GridFor(Platform::kCpu);
   EXPECT_FALSE(grid.has_half_units);

@@ -34,7 +34,8 @@ Overrides ClientOverrides(Platform kind, int num_devices);
 // The pool of threads in which an XLA CPU client runs operations. Members of a collective wait in
 // it for each other, a thread for each device of the client, and operations that divide their work
 // among its threads (convolutions) may wait for these, too. Where devices already keep all cores
-// busy, nothing is gained by dividing: no operation does, and a thread for each device is enough.
+// busy, nothing is gained by dividing: no operation does, and a thread for each device is enough
+// (one alone multiplies by another path of Eigen, docs/design/0012-prices.md).
 struct CpuThreadPool {
   int num_threads = 1;
   bool divides_operations = false;
