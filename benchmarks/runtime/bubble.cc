@@ -201,6 +201,17 @@ double WorkOf(const TaskTable& table, int stage) {
          TimeOf(table, stage, ProgramKind::kWeightGradient);
 }
 
+// As TasksMs.
+Json PredictedTasksMs(const PipelinePlan& plan) {
+  Json stages = Json::array();
+  for (const PipelineStagePlan& stage : plan.stages) {
+    stages.push_back({{"forward", RoundedTo(stage.forward_us / 1e3, 1000)},
+                      {"backward", RoundedTo(stage.backward_us / 1e3, 1000)},
+                      {"weight_gradient", RoundedTo(stage.weight_gradient_us / 1e3, 1000)}});
+  }
+  return stages;
+}
+
 Json TasksMs(const TaskTable& table) {
   Json stages = Json::array();
   for (const auto& of_stage : table) {
@@ -269,18 +280,24 @@ absl::StatusOr<Json> MeasureBubble(const std::string& name, const std::string& b
               {"schedule_ms", RoundedTo(MedianOf(schedule_us) / 1e3, 100)},
               {"of_schedule", RoundedTo(MedianOf(shares), 1000)},
               {"predicted_ms", RoundedTo(model.planned.plan.step_time_us / 1e3, 100)},
-              {"of_measured", RoundedTo(model.planned.plan.step_time_us / steps.median_us, 1000)},
               {"bubble", RoundedTo(idle / (kNumMeshes * timeline.step_time), 1000)},
               {"balance", RoundedTo(WorkOf(table, 1) / WorkOf(table, 0), 1000)},
-              {"tasks_ms", TasksMs(table)}};
+              {"tasks_ms", TasksMs(table)},
+              {"predicted_tasks_ms", PredictedTasksMs(model.planned.plan)}};
+}
+
+void AddSlowdown(double slowdown, Json& row) {
+  row["slowdown"] = RoundedTo(slowdown, 1000);
+  row["of_measured"] =
+      RoundedTo(slowdown * row["predicted_ms"].get<double>() / row["step_ms"].get<double>(), 1000);
 }
 
 std::string BubbleTableRow(const Json& row) {
   const auto cell = [&](const char* field) { return row[field].get<double>(); };
-  return fmt::format("| {} | {:.1f} | {:.1f} | {:.3f} | {:.1f} | {:.2f} | {:.3f} | {:.3f} |\n",
-                     row["name"].get<std::string>(), cell("step_ms"), cell("schedule_ms"),
-                     cell("of_schedule"), cell("predicted_ms"), cell("of_measured"), cell("bubble"),
-                     cell("balance"));
+  return fmt::format(
+      "| {} | {:.1f} | {:.1f} | {:.3f} | {:.1f} | {:.2f} | {:.2f} | {:.3f} | {:.3f} |\n",
+      row["name"].get<std::string>(), cell("step_ms"), cell("schedule_ms"), cell("of_schedule"),
+      cell("predicted_ms"), cell("slowdown"), cell("of_measured"), cell("bubble"), cell("balance"));
 }
 
 }  // namespace minka

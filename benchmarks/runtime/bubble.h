@@ -15,16 +15,19 @@ namespace minka {
 
 std::vector<std::string> BubbleNames();  // "1f1b, 8 micro-batches"
 
-// A row; `calibration` is for the predicted time. `binary`: of minka.
+// A row, to which AddSlowdown adds; `calibration` is for the predicted time. `binary`: of minka.
 absl::StatusOr<nlohmann::ordered_json> MeasureBubble(const std::string& name,
                                                      const std::string& binary,
                                                      const Calibration& calibration,
                                                      int num_rounds);
 
+// The cores are slower than when they were profiled by this factor.
+void AddSlowdown(double slowdown, nlohmann::ordered_json& row);
+
 std::string BubbleTableRow(const nlohmann::ordered_json& row);
 
 inline constexpr char kBubbleHeader[] =
-    "| schedule | step | schedule alone | of it | predicted | over measured | bubble | stage 1 / 0 "
-    "|\n|---|---|---|---|---|---|---|---|\n";
+    "| schedule | step | schedule alone | of it | predicted | slowdown | over measured | bubble | "
+    "stage 1 / 0 |\n|---|---|---|---|---|---|---|---|---|\n";
 
 }  // namespace minka
