@@ -89,3 +89,8 @@ pipelined = minka.parallelize(train_step.__wrapped__, method=minka.Pipeline(num_
 state, loss = pipelined(state, {"x": x, "y": x})
 print(pipelined.plan)
 print(f"loss {float(loss):.4f}")
+
+# The same pipeline for hosts that are not at hand: four V100s and four GTX 1080 Ti. Nothing runs.
+there = pipelined.lower(state, {"x": x, "y": x}).plan("v100:1x4,1080ti:1x4")
+print(there)
+print(there.explain(stage=0))

@@ -11,7 +11,7 @@ from minka.arrays import DistributedArray
 from minka.errors import Error, invalid_argument
 from minka.lowering import BATCH, CONSTANT, STATE, LoweredStep, check_type, host_value, lower, paths
 from minka.methods import Method, Pipeline, Shard
-from minka.plan import Plan
+from minka.plan import ClusterPlan, Plan
 from minka.waiting import Progress, wait_for
 
 
@@ -32,33 +32,49 @@ def _check_loss(step: LoweredStep, method: Method) -> None:
                                "minka.value_and_grad or minka.grad in place of JAX's")
 
 
-def request_of(step: LoweredStep, method: Method, now: session.Session):
+def _request(step: LoweredStep, method: Method, **fields):
     from minka import _extension
     request = _extension.ParallelizeRequest()
-    fields = method.request(step) | {"hlo": step.hlo, "description": step.description, "num_devices": now.num_devices,
-                                     "gpu": now.gpu, "gpu_memory_bytes": now.gpu_memory_bytes, "calibration": now.calibration,
-                                     "hosts_path": now.hosts, "worker_binary": session.worker_binary(),
-                                     "plugin_path": session.plugin_path(is_gpu=bool(now.gpu))}
-    for name, value in fields.items():
+    for name, value in (method.request(step) | {"hlo": step.hlo, "description": step.description} | fields).items():
         setattr(request, name, value)
     return request
 
 
-def wait_with_progress(job, step: LoweredStep) -> Any:
-    progress = Progress(step.function_name, session.current().progress)
+def request_of(step: LoweredStep, method: Method, now: session.Session):
+    return _request(step, method, num_devices=now.num_devices, gpu=now.gpu, gpu_memory_bytes=now.gpu_memory_bytes,
+                    calibration=now.calibration, hosts_path=now.hosts, worker_binary=session.worker_binary(),
+                    plugin_path=session.plugin_path(is_gpu=bool(now.gpu)))
+
+
+def wait_with_progress(job, function_name: str) -> Any:
+    progress = Progress(function_name, not session.is_started() or session.current().progress)
     try:
         return wait_for(job, progress.show)
     finally:
         progress.clear()
 
 
+def check_question(function_name: str, pattern: str, operation: str) -> None:
+    if pattern and operation:
+        raise invalid_argument(f"{function_name}.explain: pattern and operation ask two things; give one of them")
+
+
 def explain(step: LoweredStep, method: Method, pattern: str, operation: str, stage: int | None, executable=None) -> str:
     """As ParallelFunction.explain, of the plan of the executable or, without one, the best."""
-    if pattern and operation:
-        raise invalid_argument(f"{step.function_name}.explain: pattern and operation ask two things; give one of them")
+    check_question(step.function_name, pattern, operation)
     from minka import _extension
     request = request_of(step, method, session.current())
-    return wait_with_progress(_extension.start_explain(request, pattern, operation, stage, executable), step)
+    return wait_with_progress(_extension.start_explain(request, pattern, operation, stage, executable), step.function_name)
+
+
+def plan_for_cluster(step: LoweredStep, method: Method, cluster: str) -> ClusterPlan:
+    """See Lowered.plan."""
+    from minka import _extension
+    num_devices = _extension.num_devices_of(cluster)
+    _check_loss(step, method)
+    check_divides(step, method, num_devices)
+    job = _extension.start_plan(_request(step, method, num_devices=num_devices), cluster)
+    return ClusterPlan(wait_with_progress(job, step.function_name), cluster, step.function_name)
 
 
 def _difference(names: Sequence[str], planned: Sequence[Any], given: Sequence[Any]) -> str:
@@ -90,7 +106,7 @@ class CompiledStep:
         self.step = step
         self.method = method
         from minka import _extension
-        self.executable = wait_with_progress(_extension.start_parallelize(request_of(step, method, now)), step)
+        self.executable = wait_with_progress(_extension.start_parallelize(request_of(step, method, now)), step.function_name)
         self.plan = Plan(self.executable)
         self._constants: dict[int, tuple[Any, Any]] = {}  # by parameter: what was given last, and where it lies
 
@@ -142,7 +158,7 @@ class CompiledStep:
                   for leaf, value in zip(function.parameters, jax.tree.leaves(tuple(arguments)))]
         job = self.executable.start_make_state(request_of(function, Shard(), session.current()), numbers, values)
         try:
-            handles = wait_with_progress(job, self.step)
+            handles = wait_with_progress(job, self.step.function_name)
         except Error as error:
             if error.code != "UNIMPLEMENTED":
                 raise
@@ -162,10 +178,10 @@ class CompiledStep:
         handles = [None] * len(self.step.parameters)
         for number, value in zip(numbers, jax.tree.leaves(state)):
             handles[number] = self._resident(number, self.step.parameters[number], value)
-        return wait_with_progress(self.executable.start_save(handles, folder, self.step.function_name, step, keep), self.step)
+        return wait_with_progress(self.executable.start_save(handles, folder, self.step.function_name, step, keep), self.step.function_name)
 
     def restore(self, path: str) -> Any:
-        handles = wait_with_progress(self.executable.start_restore(path), self.step)
+        handles = wait_with_progress(self.executable.start_restore(path), self.step.function_name)
         numbers, tree = self._numbers(STATE, "state")
         return jax.tree.unflatten(tree, [self._array(number, handles[number]) for number in numbers])
 
@@ -192,7 +208,7 @@ class CompiledStep:
         """See ParallelFunction.check."""
         leaves = self._leaves(arguments)
         values = [host_value(leaf, value).reshape(-1).view(np.uint8) for leaf, value in zip(self.step.parameters, leaves)]
-        return wait_with_progress(self.executable.start_check(values, num_steps), self.step)
+        return wait_with_progress(self.executable.start_check(values, num_steps), self.step.function_name)
 
     def explain(self, pattern: str, operation: str, stage: int | None) -> str:
         return explain(self.step, self.method, pattern, operation, stage, self.executable)

@@ -42,7 +42,7 @@ class FollowingStep:
         for leaf in step.results:
             leaf.role = CONSTANT
         job = training.executable.start_follow(request_of(step, Shard(), session.current()))
-        self._follower = wait_with_progress(job, step)
+        self._follower = wait_with_progress(job, step.function_name)
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
         leaves, tree = jax.tree.flatten(tuple(arguments))
@@ -57,6 +57,6 @@ class FollowingStep:
                 state[self._state[number]] = value.handle
             else:
                 raise invalid_argument(f"{leaf.name} is not the state of {self.training.step.function_name}; give what that returned")
-        results = wait_with_progress(self._follower.start_run(state, values), self.step)
+        results = wait_with_progress(self._follower.start_run(state, values), self.step.function_name)
         arrays = [value.view(leaf.host_dtype).reshape(leaf.host_shape) for leaf, value in zip(self.step.results, results)]
         return jax.tree.unflatten(self.step.out_tree, arrays)

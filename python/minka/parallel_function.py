@@ -9,7 +9,7 @@ from typing import Any
 from minka import session
 from minka.errors import failed_precondition, invalid_argument
 from minka.methods import Method, SavedPlan, Shard
-from minka.plan import Plan
+from minka.plan import ClusterPlan, Plan
 
 
 class Lowered:
@@ -22,6 +22,19 @@ class Lowered:
         self.step = step
         self.method = method
         self.hlo, self.parameters, self.results = step.hlo, step.parameters, step.results
+
+    def plan(self, cluster: str) -> ClusterPlan:
+        """The best plan for a cluster that need not be at hand: nothing runs, and minka.init is not needed.
+
+        cluster: a preset such as "p3.16xlarge:8" (eight hosts) or "p3.16xlarge:1x4" (four devices of one), or a .json file of one
+            (docs/guides/planning.md); for minka.Pipeline also several, joined by commas. A device holds what it has, unless the
+            method says peak_memory_bytes.
+        Raises Error NOT_FOUND for a preset that there is not, RESOURCE_EXHAUSTED where no plan fits.
+        """
+        if isinstance(self.method, SavedPlan):
+            raise failed_precondition(f"{self.step.function_name} takes a plan of a file: nothing is planned for {cluster}")
+        from minka.compiled import plan_for_cluster
+        return plan_for_cluster(self.step, self.method, cluster)
 
     def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
         """As ParallelFunction.explain, about the best plan, which is searched for first and not kept."""

@@ -12,7 +12,7 @@ class Plan:
     """A plan: str() is its tables, json its content as docs/plan.md describes it."""
 
     def __init__(self, executable):
-        self._executable = executable
+        self._executable = executable  # or what was planned alone
 
     @functools.cached_property
     def json(self) -> dict:
@@ -56,3 +56,18 @@ class Plan:
     def _repr_html_(self) -> str:
         """For notebooks: the tables, whose lines are never broken."""
         return f'<pre style="white-space: pre; overflow-x: auto; line-height: 1.25">{html.escape(str(self))}</pre>'
+
+
+class ClusterPlan(Plan):
+    """A plan for a cluster that need not be at hand, whose name is cluster."""
+
+    def __init__(self, planned, cluster: str, function_name: str):
+        super().__init__(planned)
+        self.cluster = cluster
+        self._function_name = function_name
+
+    def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
+        """As ParallelFunction.explain, about this plan."""
+        from minka.compiled import check_question, wait_with_progress
+        check_question(self._function_name, pattern, operation)
+        return wait_with_progress(self._executable.start_explain(pattern, operation, stage), self._function_name)

@@ -1,12 +1,11 @@
 #include "executable.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "jax_step.h"
 #include "minka/base/status.h"
-#include "minka/driver/candidates_file.h"
+#include "planned_step.h"
 
 namespace minka {
 namespace {
@@ -81,52 +80,6 @@ absl::StatusOr<ParallelMethod> MethodOf(const ParallelizeRequest& request) {
   }
   return InvalidArgument("there is no method \"{}\"", request.method);
 }
-
-namespace {
-
-// `run`: null: of the best plan, which is searched for first.
-absl::StatusOr<std::string> ExplainStep(const Step& step, const ParallelizeRequest& asked,
-                                        const Parallelized* run, const ExplainQuestion& question,
-                                        const std::stop_token& stop, const OnPhase& on_phase) {
-  ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(asked));
-  ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(asked));
-  ASSIGN_OR_RETURN(const CostModelChoice costs, CostsOf(asked));
-  ASSIGN_OR_RETURN(PlanRequest request, RequestFor(cluster, method, costs));
-  std::atomic<bool> cancelled = false;
-  request.cancelled = &cancelled;
-  const std::stop_callback cancel(stop, [&] { cancelled = true; });
-  const OnExplained on_explained = [&](const std::string& what) { on_phase(what); };
-  if (run == nullptr) on_phase("plan");
-  if (run ? run->pipeline() != nullptr : request.pipeline.has_value()) {
-    std::optional<PlannedPipeline> searched;
-    if (run == nullptr) {
-      ASSIGN_OR_RETURN(searched, PlanPipeline(step, request));
-    }
-    const PlannedPipeline& planned = run ? *run->pipeline() : *searched;
-    if (!request.pipeline) request.pipeline.emplace();  // the plan is of a file
-    request.micro_batches = MicroBatchesOf(planned.plan);
-    return ExplainPipeline({.step = step, .planned = planned, .name = step.module.name}, request,
-                           question, on_explained);
-  }
-  PlanResult searched;
-  if (run == nullptr) {
-    ASSIGN_OR_RETURN(searched, PlanStep(step, request));
-  }
-  const Plan& plan = run ? run->plan() : searched.candidates[searched.best].plan;
-  if (!asked.plan_path.empty()) {
-    ASSIGN_OR_RETURN(const Method planned_by, ParseMethod(plan.method));
-    request.methods = {planned_by};
-    request.micro_batches = PreparationOf(plan).micro_batches;
-    request.remat = plan.remat;
-  }
-  return Explain({.step = step,
-                  .prepared = run ? run->prepared() : searched.prepared,
-                  .plan = plan,
-                  .name = step.module.name},
-                 request, question, on_explained);
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Executable>> Executable::Create(const ParallelizeRequest& request,
                                                                const std::stop_token& stop,
@@ -380,14 +333,26 @@ absl::StatusOr<std::string> Executable::Explain(const ParallelizeRequest& reques
                                                 const std::stop_token& stop,
                                                 const OnPhase& on_phase) const {
   // Not locked: these never change, and it takes long.
-  return ExplainStep(given(), request, &run_, question, stop, on_phase);
+  ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(request));
+  ASSIGN_OR_RETURN(PlanRequest planned, PlanRequestOf(request, {cluster}));
+  if (!request.plan_path.empty() && !run_.pipeline()) {
+    ASSIGN_OR_RETURN(const Method planned_by, ParseMethod(run_.plan().method));
+    planned.methods = {planned_by};
+    planned.micro_batches = PreparationOf(run_.plan()).micro_batches;
+    planned.remat = run_.plan().remat;
+  }
+  return ExplainPlan(given(), plan(), std::move(planned), question, stop, on_phase);
 }
 
 absl::StatusOr<std::string> ExplainRequest(const ParallelizeRequest& request,
                                            const ExplainQuestion& question,
                                            const std::stop_token& stop, const OnPhase& on_phase) {
-  ASSIGN_OR_RETURN(const Step step, StepOfJax(request.hlo, request.description));
-  return ExplainStep(step, request, nullptr, question, stop, on_phase);
+  ASSIGN_OR_RETURN(Step step, StepOfJax(request.hlo, request.description));
+  ASSIGN_OR_RETURN(const Cluster cluster, LocalClusterOf(request));
+  ASSIGN_OR_RETURN(PlanRequest planned, PlanRequestOf(request, {cluster}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<PlannedStep> found,
+                   PlannedStep::Create(std::move(step), std::move(planned), stop, on_phase));
+  return found->Explain(question, stop, on_phase);
 }
 
 absl::StatusOr<std::unique_ptr<Follower>> Executable::Follow(
@@ -417,25 +382,24 @@ absl::StatusOr<std::vector<Literal>> Follower::Run(std::span<ArrayHandle* const>
   return results;
 }
 
+PlanOfStep Executable::plan() const {
+  if (run_.pipeline()) return {.pipeline = run_.pipeline()};
+  return {.prepared = &run_.prepared(), .plan = &run_.plan()};
+}
+
 std::string Executable::PlanJson() const {
   const std::lock_guard lock(mutex_);
-  const PlannedPipeline* pipeline = run_.pipeline();
-  return pipeline ? PipelinePlanToJson(pipeline->plan, pipeline->modules())
-                  : PlanToJson(run_.plan(), run_.prepared().module);
+  return minka::PlanJson(plan());
 }
 
 absl::StatusOr<std::string> Executable::PlanTable() const {
   const std::lock_guard lock(mutex_);
-  const PlannedPipeline* pipeline = run_.pipeline();
-  if (!pipeline) return minka::PlanTable(run_.prepared(), run_.plan());
-  return DescribePipeline(*pipeline);
+  return minka::PlanTable(plan());
 }
 
 absl::StatusOr<std::string> Executable::CandidatesJson() const {
   const std::lock_guard lock(mutex_);
-  const PlannedPipeline* pipeline = run_.pipeline();
-  if (!pipeline) return FailedPrecondition("there is no pipeline");
-  return minka::CandidatesJson(*pipeline);
+  return minka::CandidatesJson(plan());
 }
 
 absl::Status Executable::Dump(const std::string& folder) {

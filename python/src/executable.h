@@ -79,6 +79,7 @@ struct SaveRequest {
 };
 
 class Follower;
+struct PlanOfStep;
 
 // Thread-safe: calls wait for each other.
 class Executable {
@@ -142,6 +143,7 @@ class Executable {
   // Parameters and results are numbered as in it, but for those of run_.
   const Step& given() const { return run_.given(); }
   const StepRows& rows() const { return run_.rows(); }
+  PlanOfStep plan() const;
   // InvalidArgument: another number of bytes than the parameter has.
   absl::StatusOr<HostArray> View(int parameter, std::span<const uint8_t> bytes) const;
   absl::StatusOr<Literal> Value(int parameter, std::span<const uint8_t> bytes) const;

@@ -18,6 +18,7 @@
 #include "jax_program.h"
 #include "job.h"
 #include "minka/runtime/pjrt/platform.h"
+#include "planned_step.h"
 
 namespace nb = nanobind;
 
@@ -117,6 +118,24 @@ std::unique_ptr<Job> StartExplain(const ParallelizeRequest& request, const std::
       Job::AtEnd::kWait);
 }
 
+std::unique_ptr<Job> StartPlan(const ParallelizeRequest& request, const std::string& cluster) {
+  return std::make_unique<Job>(
+      [=](const std::stop_token& stop, const OnPhase& on_phase) -> absl::StatusOr<JobResult> {
+        return PlannedStep::Create(request, cluster, stop, on_phase);
+      },
+      Job::AtEnd::kWait);
+}
+
+std::unique_ptr<Job> StartExplainPlanned(const PlannedStep& planned, const std::string& tensor,
+                                         const std::string& operation,
+                                         const std::optional<int>& stage) {
+  const ExplainQuestion question{.stage = stage, .tensor = tensor, .operation = operation};
+  return std::make_unique<Job>(
+      [&planned, question](const std::stop_token& stop, const OnPhase& on_phase)
+          -> absl::StatusOr<JobResult> { return planned.Explain(question, stop, on_phase); },
+      Job::AtEnd::kWait);
+}
+
 std::unique_ptr<Job> StartCheck(Executable& executable, const std::vector<HostBytes>& values,
                                 int num_steps) {
   std::vector<std::span<const uint8_t>> bytes;
@@ -203,6 +222,9 @@ nb::object TakeResult(Job& job) {
   }
   if (auto* const follower = std::get_if<std::unique_ptr<Follower>>(&result)) {
     return nb::cast(std::move(*follower));
+  }
+  if (auto* const planned = std::get_if<std::unique_ptr<PlannedStep>>(&result)) {
+    return nb::cast(std::move(*planned));
   }
   if (const auto* const text = std::get_if<std::string>(&result)) return nb::cast(*text);
   if (const auto* const literals = std::get_if<std::vector<Literal>>(&result)) {
@@ -305,6 +327,30 @@ void BindExecutable(nb::module_& module) {
       });
 }
 
+void BindPlannedStep(nb::module_& module) {
+  nb::class_<PlannedStep>(module, "PlannedStep")
+      .def("plan_json",
+           [](const PlannedStep& planned) {
+             const nb::gil_scoped_release release;
+             return PlanJson(planned.plan());
+           })
+      .def("plan_table",
+           [](const PlannedStep& planned) {
+             const nb::gil_scoped_release release;
+             return ValueOf(PlanTable(planned.plan()));
+           })
+      .def("candidates_json",
+           [](const PlannedStep& planned) {
+             const nb::gil_scoped_release release;
+             return ValueOf(CandidatesJson(planned.plan()));
+           })
+      .def("start_explain", &StartExplainPlanned, nb::arg("tensor"), nb::arg("operation"),
+           nb::arg("stage").none(), nb::keep_alive<0, 1>());
+  module.def("start_plan", &StartPlan, nb::arg("request"), nb::arg("cluster"));
+  module.def("num_devices_of",
+             [](const std::string& cluster) { return ValueOf(NumDevicesOf(cluster)); });
+}
+
 // By JAX's names; nullopt: one that nothing is known of, or none.
 std::optional<Platform> PlatformOfJax(const std::string& name) {
   if (name == "cpu") return Platform::kCpu;
@@ -355,6 +401,7 @@ NB_MODULE(_extension, module) {
   minka::BindArray(module);
   minka::BindJob(module);
   minka::BindExecutable(module);
+  minka::BindPlannedStep(module);
   minka::BindJaxProgram(module);
   minka::BindFollower(module);
   module.def("start_parallelize", &minka::StartParallelize, nb::arg("request"));

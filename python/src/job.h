@@ -17,12 +17,13 @@
 
 #include "absl/status/statusor.h"
 #include "executable.h"
+#include "planned_step.h"
 
 namespace minka {
 
-using JobResult =
-    std::variant<std::unique_ptr<Executable>, std::unique_ptr<Follower>, std::vector<ArrayHandle>,
-                 std::string, HostArray, std::vector<Literal>>;
+using JobResult = std::variant<std::unique_ptr<Executable>, std::unique_ptr<Follower>,
+                               std::unique_ptr<PlannedStep>, std::vector<ArrayHandle>, std::string,
+                               HostArray, std::vector<Literal>>;
 
 // Thread-safe.
 class Job {

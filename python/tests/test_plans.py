@@ -10,6 +10,7 @@ import pytest
 from conftest import assert_close, make_program, run
 from jax.sharding import PartitionSpec
 from minka import session
+from test_errors import refused
 
 
 @pytest.mark.parametrize("method", [minka.Zero3(num_micro_batches=2, remat=["all"]), minka.Shard(mesh="x=2,y=2", pins=["*kernel=[x,-]"]),
@@ -112,3 +113,49 @@ def test_workers_that_run_already(tmp_path):
 def test_hosts_that_cannot_be_read(tmp_path):
     with pytest.raises(minka.Error, match="hosts.json is no hosts file"):
         minka.init(hosts=tmp_path / "hosts.json")
+
+
+def _lowered(method, name="mlp"):
+    step, state, batches = make_program(name)
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.asarray(leaf).dtype), (state, batches[0]))
+    return minka.parallelize(step, method=method).lower(*abstract)
+
+
+def test_plans_for_a_cluster_without_devices():
+    lowered = _lowered(minka.Shard())
+    plan = lowered.plan("p3.16xlarge:1x4")
+    assert plan.cluster == "p3.16xlarge:1x4"
+    assert plan.json["options"] == {"cluster": "p3.16xlarge:1x4", "frontend": "python", "method": "shard"}
+    assert plan.json["cost_model"] == "roofline"
+    assert 0 < plan.step_time_us < lowered.plan("1080ti:2").step_time_us
+    assert "params/Dense_0/kernel" in str(plan)
+    assert plan.explain("params/*kernel").startswith("The best plans on mesh x=4 with params/Dense_0/kernel pinned")
+    with refused("FAILED_PRECONDITION", "there are no candidates: a plan of one mesh has no stages to search for"):
+        plan.candidates()
+
+
+def test_plans_pipelines_for_hosts_of_several_kinds():
+    plan = _lowered(minka.Pipeline(num_micro_batches=4, layers=4, stages=2)).plan("v100:1x2,1080ti:1x2")
+    assert {stage["device"] for stage in plan.json["stages"]} == {"v100-16gb", "gtx1080ti-11gb"}
+    assert {row["kind"] for row in plan.candidates()["candidates"]} == {0, 1}
+    assert plan.explain(stage=1).startswith("stage 1 ")
+
+
+@pytest.mark.parametrize("method, cluster, code, message", [
+    (minka.Shard(), "p3.16xlarg:1", "NOT_FOUND", "p3.16xlarge"),
+    (minka.Shard(), "v100:1x2,1080ti:1x2", "INVALID_ARGUMENT", "minka.Pipeline plans stages on each"),
+    (minka.DataParallel(), "p3.16xlarge:8", "INVALID_ARGUMENT", "batch.* takes a multiple of 64"),
+    (minka.Shard(peak_memory_bytes=1000), "p3.16xlarge:1", "RESOURCE_EXHAUSTED", "no plan fits into 1000 bytes per device"),
+])
+def test_what_cannot_be_planned_for_a_cluster(method, cluster, code, message):
+    with pytest.raises(minka.Error, match=message) as raised:
+        _lowered(method).plan(cluster)
+    assert raised.value.code == code
+
+
+def test_a_plan_for_a_cluster_is_explained_whatever_becomes_of_the_step():
+    plan = _lowered(minka.Zero2()).plan("a100:1x4")
+    with pytest.raises(minka.Error, match="pattern and operation ask two things; give one of them"):
+        plan.explain("*", operation="*")
+    with pytest.raises(minka.Error, match="no parameter"):
+        plan.explain("nothing*")
