@@ -201,17 +201,6 @@ double WorkOf(const TaskTable& table, int stage) {
          TimeOf(table, stage, ProgramKind::kWeightGradient);
 }
 
-// As TasksMs.
-Json PredictedTasksMs(const PipelinePlan& plan) {
-  Json stages = Json::array();
-  for (const PipelineStagePlan& stage : plan.stages) {
-    stages.push_back({{"forward", RoundedTo(stage.forward_us / 1e3, 1000)},
-                      {"backward", RoundedTo(stage.backward_us / 1e3, 1000)},
-                      {"weight_gradient", RoundedTo(stage.weight_gradient_us / 1e3, 1000)}});
-  }
-  return stages;
-}
-
 Json TasksMs(const TaskTable& table) {
   Json stages = Json::array();
   for (const auto& of_stage : table) {
@@ -222,6 +211,22 @@ Json TasksMs(const TaskTable& table) {
     stages.push_back(std::move(tasks));
   }
   return stages;
+}
+
+// The plan knows the front as a part of apply.
+TaskTable PredictedTasks(const PipelinePlan& plan) {
+  TaskTable table;
+  for (const PipelineStagePlan& stage : plan.stages) {
+    std::map<ProgramKind, double>& of_stage = table.emplace_back();
+    const auto add = [&](ProgramKind kind, double us) {
+      if (us > 0) of_stage[kind] = us;
+    };
+    add(ProgramKind::kForward, stage.forward_us);
+    add(ProgramKind::kBackward, stage.backward_us);
+    add(ProgramKind::kWeightGradient, stage.weight_gradient_us);
+    add(ProgramKind::kApply, stage.apply_us);
+  }
+  return table;
 }
 
 }  // namespace
@@ -283,7 +288,7 @@ absl::StatusOr<Json> MeasureBubble(const std::string& name, const std::string& b
               {"bubble", RoundedTo(idle / (kNumMeshes * timeline.step_time), 1000)},
               {"balance", RoundedTo(WorkOf(table, 1) / WorkOf(table, 0), 1000)},
               {"tasks_ms", TasksMs(table)},
-              {"predicted_tasks_ms", PredictedTasksMs(model.planned.plan)}};
+              {"predicted_tasks_ms", TasksMs(PredictedTasks(model.planned.plan))}};
 }
 
 void AddSlowdown(double slowdown, Json& row) {

@@ -73,8 +73,7 @@ constexpr char kBubbleIntroduction[] =
     "that over the measured step; the goal is 0.95. *Predicted*: by the plan, with costs that "
     "`minka profile` measured in two processes with\n"
     "a core each, at once. *Slowdown*: a reference step of fixed shapes before and after, over "
-    "what "
-    "it took around the profile. *Over\n"
+    "what it took around the profile. *Over\n"
     "measured*: prediction times slowdown over the step; the goal is within 10 %. *Stage 1 / 0*: "
     "work of the stages. ms.\n\n";
 

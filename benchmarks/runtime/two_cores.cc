@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -54,16 +55,13 @@ absl::StatusOr<double> ReferenceUs() {
 
 absl::StatusOr<Json> Reference() {
   ASSIGN_OR_RETURN(const double us, ReferenceUs());
-  return Json{{"reference_us", us}};
+  return Json(us);
 }
 
-absl::StatusOr<Json> ProfileAndReference() {
-  ASSIGN_OR_RETURN(const double before_us, ReferenceUs());
+absl::StatusOr<Json> ProfileOneDevice() {
   ASSIGN_OR_RETURN(const LocalDevices devices, OpenLocalDevices({.num_devices = 1}));
   ASSIGN_OR_RETURN(const Calibration calibration, Profile(devices, {.num_devices = 1}));
-  ASSIGN_OR_RETURN(const double after_us, ReferenceUs());
-  return Json{{"calibration", calibration.ToJson()},
-              {"reference_us", std::sqrt(before_us * after_us)}};
+  return Json(calibration.ToJson());
 }
 
 absl::StatusOr<Json> RunOnCore(int core, const std::function<absl::StatusOr<Json>()>& work) {
@@ -76,31 +74,32 @@ absl::StatusOr<Json> RunOnCore(int core, const std::function<absl::StatusOr<Json
   });
 }
 
-// What the first core says, with the mean reference of both.
-absl::StatusOr<Json> RunOnBoth(const std::function<absl::StatusOr<Json>()>& work) {
+// What each says. The end of one may be noticed with that of the other, whose process has both
+// ends of both pipes.
+absl::StatusOr<std::array<Json, 2>> RunOnBoth(const std::function<absl::StatusOr<Json>()>& work) {
   std::future<absl::StatusOr<Json>> beside =
       std::async(std::launch::async, [&work] { return RunOnCore(1, work); });
-  absl::StatusOr<Json> result = RunOnCore(0, work);
-  ASSIGN_OR_RETURN(const Json other, beside.get());
-  RETURN_IF_ERROR(result.status());
-  const auto us = [](const Json& of_core) { return of_core["reference_us"].get<double>(); };
-  (*result)["reference_us"] = std::sqrt(us(*result) * us(other));
-  return result;
+  absl::StatusOr<Json> first = RunOnCore(0, work);
+  absl::StatusOr<Json> second = beside.get();
+  RETURN_IF_ERROR(first.status());
+  RETURN_IF_ERROR(second.status());
+  return std::array{*std::move(first), *std::move(second)};
 }
 
 }  // namespace
 
 absl::StatusOr<ProfiledCores> ProfileTwoCores() {
-  ASSIGN_OR_RETURN(const Json result, RunOnBoth(ProfileAndReference));
-  ProfiledCores cores{.reference_us = result["reference_us"].get<double>()};
-  ASSIGN_OR_RETURN(cores.calibration,
-                   Calibration::FromJson(result["calibration"].get<std::string>()));
+  ASSIGN_OR_RETURN(const double before_us, ReferenceUsOfTwoCores());
+  ASSIGN_OR_RETURN(const auto profiles, RunOnBoth(ProfileOneDevice));
+  ASSIGN_OR_RETURN(const double after_us, ReferenceUsOfTwoCores());
+  ProfiledCores cores{.reference_us = std::sqrt(before_us * after_us)};
+  ASSIGN_OR_RETURN(cores.calibration, Calibration::FromJson(profiles.front().get<std::string>()));
   return cores;
 }
 
 absl::StatusOr<double> ReferenceUsOfTwoCores() {
-  ASSIGN_OR_RETURN(const Json result, RunOnBoth(Reference));
-  return result["reference_us"].get<double>();
+  ASSIGN_OR_RETURN(const auto us, RunOnBoth(Reference));
+  return std::sqrt(us[0].get<double>() * us[1].get<double>());
 }
 
 }  // namespace minka

@@ -130,14 +130,17 @@ using DotTerms = std::array<double, DotModel::kNumTerms>;
 
 // What rows that share places in a core's first cache cost an operand that is packed from them, as
 // parts of what it is where all of them share one: with every second row, and with every fourth
-// one. Eigen packs an operand again for blocks of the other one, up to so many rows of it.
+// one. Beside up to so many rows of the other operand it costs more with each; what is transposed
+// costs the same beside any.
 struct PlacesShared {
   double of_two = 0, of_four = 0;
-  int64_t most_rows = 1;
+  int64_t fewest_rows = 1, most_rows = 1;
 };
 // Measured as pairs of rows that differ by 16 elements (docs/design/0012-prices.md).
-constexpr PlacesShared kAsStored = {.of_two = 0.5, .of_four = 0, .most_rows = 400};
-constexpr PlacesShared kTransposed = {.of_two = 0.7, .of_four = 0.25, .most_rows = 128};
+constexpr PlacesShared kAsStored = {
+    .of_two = 0.5, .of_four = 0, .fewest_rows = 1, .most_rows = 400};
+constexpr PlacesShared kTransposed = {
+    .of_two = 0.7, .of_four = 0.25, .fewest_rows = 128, .most_rows = 128};
 
 // Multiply-adds with an operand of so many rows of f32 that share places, in a cache of 4 KiB a
 // way, which x86 processors have.
@@ -149,7 +152,8 @@ double WorkOnSharedPlaces(int64_t row, int64_t num_rows, int64_t num_others,
                       : bytes % (kBytesOfWay / 2) == 0 ? places.of_two
                       : bytes % (kBytesOfWay / 4) == 0 ? places.of_four
                                                        : 0;
-  return part * static_cast<double>(row * num_rows * std::min(num_others, places.most_rows));
+  const int64_t others = std::clamp(num_others, places.fewest_rows, places.most_rows);
+  return part * static_cast<double>(row * num_rows * others);
 }
 
 double WorkOnSharedPlaces(const DotPoint& dot) {

@@ -69,11 +69,14 @@ def explain(step: LoweredStep, method: Method, pattern: str, operation: str, sta
 
 def plan_for_cluster(step: LoweredStep, method: Method, cluster: str) -> ClusterPlan:
     """See Lowered.plan."""
+    if cluster in ("local", "local-cuda"):
+        raise invalid_argument(f"{step.function_name}: cluster {cluster} is this machine: minka.init(cluster=\"{cluster}\") takes it, and "
+                               "the function's method compile plans for it")
     from minka import _extension
-    num_devices = _extension.num_devices_of(cluster)
+    num_devices = _extension.num_devices_of(cluster, isinstance(method, Pipeline))
     _check_loss(step, method)
     check_divides(step, method, num_devices)
-    job = _extension.start_plan(_request(step, method, num_devices=num_devices), cluster)
+    job = _extension.start_plan(_request(step, method), cluster)
     return ClusterPlan(wait_with_progress(job, step.function_name), cluster, step.function_name)
 
 

@@ -23,18 +23,19 @@ class Lowered:
         self.method = method
         self.hlo, self.parameters, self.results = step.hlo, step.parameters, step.results
 
-    def plan(self, cluster: str) -> ClusterPlan:
+    def plan(self, cluster: str | os.PathLike) -> ClusterPlan:
         """The best plan for a cluster that need not be at hand: nothing runs, and minka.init is not needed.
 
         cluster: a preset such as "p3.16xlarge:8" (eight hosts) or "p3.16xlarge:1x4" (four devices of one), or a .json file of one
-            (docs/guides/planning.md); for minka.Pipeline also several, joined by commas. A device holds what it has, unless the
-            method says peak_memory_bytes.
-        Raises Error NOT_FOUND for a preset that there is not, RESOURCE_EXHAUSTED where no plan fits.
+            (docs/guides/planning.md); for minka.Pipeline also several, joined by commas. Costs are by its rates. A device holds
+            what it has, unless the method says peak_memory_bytes.
+        Raises Error NOT_FOUND for a preset that there is not, INVALID_ARGUMENT where method, batch and cluster do not go together,
+            RESOURCE_EXHAUSTED where no plan fits.
         """
         if isinstance(self.method, SavedPlan):
             raise failed_precondition(f"{self.step.function_name} takes a plan of a file: nothing is planned for {cluster}")
         from minka.compiled import plan_for_cluster
-        return plan_for_cluster(self.step, self.method, cluster)
+        return plan_for_cluster(self.step, self.method, os.fspath(cluster))
 
     def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
         """As ParallelFunction.explain, about the best plan, which is searched for first and not kept."""

@@ -12,7 +12,7 @@ class Plan:
     """A plan: str() is its tables, json its content as docs/plan.md describes it."""
 
     def __init__(self, executable):
-        self._executable = executable  # or what was planned alone
+        self._executable = executable
 
     @functools.cached_property
     def json(self) -> dict:
@@ -64,10 +64,11 @@ class ClusterPlan(Plan):
     def __init__(self, planned, cluster: str, function_name: str):
         super().__init__(planned)
         self.cluster = cluster
+        self._planned = planned
         self._function_name = function_name
 
     def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
-        """As ParallelFunction.explain, about this plan."""
+        """Why the plan is as it is, as of ParallelFunction.explain. Raises Error NOT_FOUND where none matches."""
         from minka.compiled import check_question, wait_with_progress
         check_question(self._function_name, pattern, operation)
-        return wait_with_progress(self._executable.start_explain(pattern, operation, stage), self._function_name)
+        return wait_with_progress(self._planned.start_explain(pattern, operation, stage), self._function_name)

@@ -347,8 +347,12 @@ void BindPlannedStep(nb::module_& module) {
       .def("start_explain", &StartExplainPlanned, nb::arg("tensor"), nb::arg("operation"),
            nb::arg("stage").none(), nb::keep_alive<0, 1>());
   module.def("start_plan", &StartPlan, nb::arg("request"), nb::arg("cluster"));
-  module.def("num_devices_of",
-             [](const std::string& cluster) { return ValueOf(NumDevicesOf(cluster)); });
+  module.def(
+      "num_devices_of",
+      [](const std::string& cluster, bool is_pipeline) {
+        return ValueOf(NumDevicesOf(cluster, is_pipeline));
+      },
+      nb::arg("cluster"), nb::arg("is_pipeline"));
 }
 
 // By JAX's names; nullopt: one that nothing is known of, or none.

@@ -53,21 +53,28 @@ absl::StatusOr<std::string> ExplainPlan(const Step& step, const PlanOfStep& of, 
       question, on_explained);
 }
 
+namespace {
+
+absl::StatusOr<std::vector<Cluster>> HostsOf(const std::string& cluster, bool is_pipeline) {
+  ASSIGN_OR_RETURN(std::vector<Cluster> hosts, Cluster::OfKinds(cluster));
+  if (hosts.size() == 1 || is_pipeline) return hosts;
+  return InvalidArgument(
+      "cluster {} has hosts of {} kinds, and devices of a mesh are of one; minka.Pipeline plans "
+      "stages on each",
+      cluster, hosts.size());
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<PlannedStep>> PlannedStep::Create(const ParallelizeRequest& request,
                                                                  const std::string& cluster,
                                                                  const std::stop_token& stop,
                                                                  const OnPhase& on_phase) {
   on_phase("import");
   ASSIGN_OR_RETURN(Step step, StepOfJax(request.hlo, request.description));
-  ASSIGN_OR_RETURN(std::vector<Cluster> hosts, Cluster::OfKinds(cluster));
+  ASSIGN_OR_RETURN(std::vector<Cluster> hosts, HostsOf(cluster, request.method == kPipelineMethod));
   const int64_t memory_bytes = hosts.size() == 1 ? hosts.front().device.memory_bytes : 0;
   ASSIGN_OR_RETURN(PlanRequest planned, PlanRequestOf(request, std::move(hosts)));
-  if (planned.num_kinds() > 1 && !planned.pipeline) {
-    return InvalidArgument(
-        "cluster {} has hosts of {} kinds, and devices of a mesh are of one; minka.Pipeline plans "
-        "stages on each",
-        cluster, planned.num_kinds());
-  }
   if (!planned.search.memory_limit_bytes && memory_bytes > 0)
     planned.search.memory_limit_bytes = memory_bytes;
   planned.options = {{"method", request.method}, {"cluster", cluster}, {"frontend", "python"}};
@@ -96,8 +103,8 @@ PlanOfStep PlannedStep::plan() const {
   return {.prepared = &one_mesh_.prepared, .plan = &one_mesh_.candidates[one_mesh_.best].plan};
 }
 
-absl::StatusOr<int> NumDevicesOf(const std::string& cluster) {
-  ASSIGN_OR_RETURN(const std::vector<Cluster> hosts, Cluster::OfKinds(cluster));
+absl::StatusOr<int> NumDevicesOf(const std::string& cluster, bool is_pipeline) {
+  ASSIGN_OR_RETURN(const std::vector<Cluster> hosts, HostsOf(cluster, is_pipeline));
   int num_devices = 0;
   for (const Cluster& of_kind : hosts) num_devices += of_kind.num_devices();
   return num_devices;

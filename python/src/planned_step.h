@@ -64,7 +64,8 @@ class PlannedStep {
   PlanResult one_mesh_;  // without a pipeline
 };
 
-// Of all kinds of hosts that Cluster::OfKinds names.
-absl::StatusOr<int> NumDevicesOf(const std::string& cluster);
+// Of all kinds of hosts that Cluster::OfKinds names. InvalidArgument for several kinds where no
+// pipeline has stages for each.
+absl::StatusOr<int> NumDevicesOf(const std::string& cluster, bool is_pipeline);
 
 }  // namespace minka
