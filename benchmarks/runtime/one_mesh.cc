@@ -33,12 +33,7 @@ class Side {
     ASSIGN_OR_RETURN(Parallelized run, Parallelize(traced, Cluster::Local(kMeshDevices), Shard{},
                                                    {.workers = workers}));
     ASSIGN_OR_RETURN(State state, run.Initialize(/*seed=*/1));
-    Batch batch;
-    for (size_t i = 0; i < traced.step.parameters.size(); ++i) {
-      if (traced.step.parameters[i].role != ParameterRole::kBatch) continue;
-      ASSIGN_OR_RETURN(Literal value, RandomInput(traced.step, static_cast<int>(i), /*seed=*/1));
-      batch.push_back(std::move(value));
-    }
+    ASSIGN_OR_RETURN(Batch batch, RandomBatch(traced.step, /*seed=*/1));
     return Side(std::move(run), std::move(state), std::move(batch));
   }
 

@@ -34,12 +34,7 @@ absl::StatusOr<double> ReferenceUs() {
   ASSIGN_OR_RETURN(const TracedStep traced, Trace(Mlp(kReference), AdamW({})));
   ASSIGN_OR_RETURN(Parallelized run, Parallelize(traced, Cluster::Local(1), Shard{}));
   ASSIGN_OR_RETURN(State state, run.Initialize(/*seed=*/1));
-  Batch batch;
-  for (size_t i = 0; i < traced.step.parameters.size(); ++i) {
-    if (traced.step.parameters[i].role != ParameterRole::kBatch) continue;
-    ASSIGN_OR_RETURN(Literal value, RandomInput(traced.step, static_cast<int>(i), /*seed=*/1));
-    batch.push_back(std::move(value));
-  }
+  ASSIGN_OR_RETURN(const Batch batch, RandomBatch(traced.step, /*seed=*/1));
   std::vector<double> us;
   for (int i = 0; i < kReferenceWarmUp + kReferenceSteps; ++i) {
     const auto start = std::chrono::steady_clock::now();

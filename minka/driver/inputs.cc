@@ -135,6 +135,15 @@ absl::StatusOr<Literal> RandomInput(const Step& step, int parameter, uint64_t se
   return RandomIntegers(shape, name, seed, bound.value_or(2));
 }
 
+absl::StatusOr<std::vector<Literal>> RandomBatch(const Step& step, uint64_t seed) {
+  std::vector<Literal> batch;
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    if (step.parameters[i].role != ParameterRole::kBatch) continue;
+    ASSIGN_OR_RETURN(batch.emplace_back(), RandomInput(step, static_cast<int>(i), seed));
+  }
+  return batch;
+}
+
 absl::StatusOr<std::vector<Literal>> RandomInputs(const Step& step, uint64_t seed) {
   std::vector<Literal> inputs;
   for (int i = 0; i < static_cast<int>(step.parameters.size()); ++i) {

@@ -30,6 +30,8 @@ TensorFile ToTensorFile(std::span<const Literal> values);
 // Unimplemented for tokens and opaque values.
 absl::StatusOr<std::vector<Literal>> RandomInputs(const Step& step, uint64_t seed);
 absl::StatusOr<Literal> RandomInput(const Step& step, int parameter, uint64_t seed);
+// Of the batch inputs alone, in their order.
+absl::StatusOr<std::vector<Literal>> RandomBatch(const Step& step, uint64_t seed);
 
 // The number of values that an integer parameter may take as an index: the smallest table that it
 // indexes (gather, scatter, dynamic-slice) or iota that it is compared with (one-hot rows),

@@ -205,14 +205,7 @@ class Training {
       return DrawTextBatch(text_->training(), shape.dims[0], shape.dims[1], seed);
     }
     if (digits_) return DrawDigitsBatch(*digits_, named_.model.inputs, seed);
-    Batch batch;
-    for (size_t i = 0; i < traced_.step.parameters.size(); ++i) {
-      if (traced_.step.parameters[i].role != ParameterRole::kBatch) continue;
-      ASSIGN_OR_RETURN(Literal value,
-                       RandomInput(traced_.step, static_cast<int>(i), seed_ + step % 8));
-      batch.push_back(std::move(value));
-    }
-    return batch;
+    return RandomBatch(traced_.step, seed_ + step % 8);
   }
 
   absl::Status PlanAndCompile() {

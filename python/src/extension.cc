@@ -293,8 +293,23 @@ void BindJob(nb::module_& module) {
       .def("result", &TakeResult);
 }
 
+// What minka.plan.Plan asks of what has a plan.
+template <typename Planned>
+nb::class_<Planned> BindPlan(nb::class_<Planned> type) {
+  return type.def("plan_json", &Planned::PlanJson, nb::call_guard<nb::gil_scoped_release>())
+      .def("plan_table",
+           [](const Planned& planned) {
+             const nb::gil_scoped_release release;
+             return ValueOf(planned.PlanTable());
+           })
+      .def("candidates_json", [](const Planned& planned) {
+        const nb::gil_scoped_release release;
+        return ValueOf(planned.CandidatesJson());
+      });
+}
+
 void BindExecutable(nb::module_& module) {
-  nb::class_<Executable>(module, "Executable")
+  BindPlan(nb::class_<Executable>(module, "Executable"))
       .def("put",
            [](Executable& executable, int parameter, const HostBytes& bytes) {
              const nb::gil_scoped_release release;
@@ -310,17 +325,6 @@ void BindExecutable(nb::module_& module) {
            nb::arg("values"), nb::keep_alive<0, 1>())
       .def("start_restore", &StartRestore, nb::arg("path"), nb::keep_alive<0, 1>())
       .def("start_follow", &StartFollow, nb::arg("request"), nb::keep_alive<0, 1>())
-      .def("plan_json", &Executable::PlanJson, nb::call_guard<nb::gil_scoped_release>())
-      .def("plan_table",
-           [](const Executable& executable) {
-             const nb::gil_scoped_release release;
-             return ValueOf(executable.PlanTable());
-           })
-      .def("candidates_json",
-           [](const Executable& executable) {
-             const nb::gil_scoped_release release;
-             return ValueOf(executable.CandidatesJson());
-           })
       .def("dump", [](Executable& executable, const std::string& folder) {
         const nb::gil_scoped_release release;
         Check(executable.Dump(folder));
@@ -328,22 +332,7 @@ void BindExecutable(nb::module_& module) {
 }
 
 void BindPlannedStep(nb::module_& module) {
-  nb::class_<PlannedStep>(module, "PlannedStep")
-      .def("plan_json",
-           [](const PlannedStep& planned) {
-             const nb::gil_scoped_release release;
-             return PlanJson(planned.plan());
-           })
-      .def("plan_table",
-           [](const PlannedStep& planned) {
-             const nb::gil_scoped_release release;
-             return ValueOf(PlanTable(planned.plan()));
-           })
-      .def("candidates_json",
-           [](const PlannedStep& planned) {
-             const nb::gil_scoped_release release;
-             return ValueOf(CandidatesJson(planned.plan()));
-           })
+  BindPlan(nb::class_<PlannedStep>(module, "PlannedStep"))
       .def("start_explain", &StartExplainPlanned, nb::arg("tensor"), nb::arg("operation"),
            nb::arg("stage").none(), nb::keep_alive<0, 1>());
   module.def("start_plan", &StartPlan, nb::arg("request"), nb::arg("cluster"));

@@ -48,7 +48,9 @@ class PlannedStep {
                                                              const std::stop_token& stop,
                                                              const OnPhase& on_phase);
 
-  PlanOfStep plan() const;
+  std::string PlanJson() const { return minka::PlanJson(plan()); }
+  absl::StatusOr<std::string> PlanTable() const { return minka::PlanTable(plan()); }
+  absl::StatusOr<std::string> CandidatesJson() const { return minka::CandidatesJson(plan()); }
   absl::StatusOr<std::string> Explain(const ExplainQuestion& question, const std::stop_token& stop,
                                       const OnPhase& on_phase) const {
     return ExplainPlan(step_, plan(), request_, question, stop, on_phase);
@@ -57,6 +59,7 @@ class PlannedStep {
  private:
   PlannedStep(Step step, PlanRequest request)
       : step_(std::move(step)), request_(std::move(request)) {}
+  PlanOfStep plan() const;
 
   const Step step_;
   const PlanRequest request_;
