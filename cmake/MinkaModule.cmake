@@ -58,8 +58,8 @@ function(minka_test_program)
   endif()
   cmake_parse_arguments(P "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${P_NAME} ${P_SOURCES})
-  # Tests name their small helpers alike. Programs and precompiled headers need the same flags: programs would get -fPIE, libraries -fPIC.
-  set_target_properties(${P_NAME} PROPERTIES UNITY_BUILD OFF POSITION_INDEPENDENT_CODE OFF)
+  # Programs and precompiled headers need the same flags: programs would get -fPIE, libraries -fPIC.
+  set_target_properties(${P_NAME} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_link_libraries(${P_NAME} PRIVATE ${P_DEPS} GTest::gmock GTest::gtest_main fmt::fmt)
   target_compile_options(${P_NAME} PRIVATE ${MINKA_TEST_FLAGS})
   if(MINKA_PRECOMPILE)

@@ -5,7 +5,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 // Of images [batch, position, feature] and kernels [position, input feature, output feature].
 ConvolutionAttributes OverLines(int64_t groups) {

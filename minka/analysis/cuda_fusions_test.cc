@@ -7,7 +7,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32, kBF16 = ElementType::kBF16;
+using ElementType::kF32, ElementType::kBF16;
 
 class CudaFusionsTest : public testing::Test {
  protected:

@@ -8,8 +8,8 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
-constexpr ElementType kS32 = ElementType::kS32;
+using ElementType::kF32;
+using ElementType::kS32;
 using Direction = CompareAttributes::Direction;
 
 TEST(WorkOf, DotCountsMultiplicationsAndAdditions) {

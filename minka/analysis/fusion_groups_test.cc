@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 class FusionGroupsTest : public testing::Test {
  protected:

@@ -12,7 +12,7 @@
 namespace minka {
 namespace {
 
-const Shape kRows{ElementType::kF32, {4, 4}};
+const Shape kBlock{ElementType::kF32, {4, 4}};
 
 // x += tanh(x) w_i for three blocks; the loss is a sum of masked squares. The mask comes from the
 // labels alone.
@@ -24,12 +24,12 @@ class ThreeBlocks : public testing::Test {
     std::vector<Value> weights;
     for (int i = 0; i < 3; ++i) {
       const std::string name = "params/block_" + std::to_string(i) + "/kernel";
-      weights.push_back(b.Parameter(kRows, name));
+      weights.push_back(b.Parameter(kBlock, name));
       step_.parameters.push_back({.role = ParameterRole::kState, .name = name, .state_result = i});
       step_.results.push_back({ResultRole::kState, name});
     }
-    Value stream = b.Parameter(kRows, "x");
-    const Value labels = b.Parameter(kRows, "labels");
+    Value stream = b.Parameter(kBlock, "x");
+    const Value labels = b.Parameter(kBlock, "labels");
     for (const char* name : {"x", "labels"}) {
       step_.parameters.push_back({.role = ParameterRole::kBatch, .name = name, .batch_dim = 0});
     }

@@ -8,7 +8,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 // loss = sum((x w)^2), SGD on w, a step counter, and a metric sum(x w). The counter scales the
 // rate.

@@ -9,7 +9,7 @@
 namespace minka {
 namespace {
 
-const Shape kRows{ElementType::kF32, {4, 4}};
+const Shape kSquare{ElementType::kF32, {4, 4}};
 
 // x1 = x w0, x2 = x1 + tanh(x1) w1, the loss a sum of squares of x2 w0 (tied); both weights move
 // along their gradients, by a common factor.
@@ -18,10 +18,10 @@ class Structure : public testing::Test {
   Structure() {
     ModuleBuilder module("step");
     b_ = module.Entry();
-    w0 = b_->Parameter(kRows, "w0");
-    w1 = b_->Parameter(kRows, "w1");
-    trace = b_->Parameter(kRows, "trace");
-    x = b_->Parameter(kRows, "x");
+    w0 = b_->Parameter(kSquare, "w0");
+    w1 = b_->Parameter(kSquare, "w1");
+    trace = b_->Parameter(kSquare, "trace");
+    x = b_->Parameter(kSquare, "x");
     const Value one = b_->Scalar(ElementType::kF32, 1);
     wide = b_->Unary(Opcode::kNegate, w1);
     x1 = Dot(x, w0, 1, 0);

@@ -11,9 +11,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr ElementType kF32 = ElementType::kF32;
-constexpr ElementType kBF16 = ElementType::kBF16;
-constexpr ElementType kU32 = ElementType::kU32;
+using ElementType::kBF16;
+using ElementType::kF32;
+using ElementType::kU32;
 
 // "opcode result-type" of every instruction.
 std::vector<std::string> Summary(const Computation& computation) {

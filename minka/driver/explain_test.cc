@@ -20,14 +20,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Step Mlp() {
+Step TwoLayers() {
   absl::StatusOr<TracedStep> traced = TraceModel("mlp", {.num_layers = 2});
   MINKA_CHECK(traced.ok(), "{}", Message(traced.status()));
   return std::move(traced->step);
 }
 
 TEST(ExplainTest, PlansWithEachShardingAndKeepsOtherPins) {
-  const Step step = Mlp();
+  const Step step = TwoLayers();
   const PlanRequest request{.cluster = Cluster::Local(2),
                             .search = {.pins = {"params/*/kernel=[-,x]"}}};
   const SearchResult<PlanResult> planned = PlanStep(step, request);
@@ -81,7 +81,7 @@ class ExplainPipelineTest : public testing::Test {
   // Accelerators that share nothing, so that waits and transfers take time.
   static Cluster FourAccelerators() { return Cluster::Preset("p3.16xlarge:1x4").value(); }
 
-  const Step step_ = Mlp();
+  const Step step_ = TwoLayers();
   PlanRequest request_{.cluster = FourAccelerators(), .micro_batches = {.num_micro_batches = 2}};
   PlannedPipeline planned_;
 };
@@ -121,15 +121,16 @@ TEST_F(ExplainPipelineTest, PricesShardingsOnTheStageThatHasThem) {
 TEST(CancellationTest, EndsEverySearch) {
   const std::atomic<bool> cancelled = true;
   PlanRequest request{.cluster = Cluster::Local(4), .cancelled = &cancelled};
-  EXPECT_EQ(PlanStep(Mlp(), request).status().why.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(PlanStep(TwoLayers(), request).status().why.code(), absl::StatusCode::kCancelled);
   request.pipeline = PipelineOptions{.layers = AutoLayers{2}, .num_stages = 2};
-  EXPECT_EQ(PlanPipeline(Mlp(), request).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(PlanPipeline(TwoLayers(), request).status().code(), absl::StatusCode::kCancelled);
 }
 
 TEST(CancellationTest, ParallelizeAnswersCancelled) {
   std::stop_source source;
   source.request_stop();
-  const auto run = Parallelize(Mlp(), Cluster::Local(2), Shard{}, {.stop = source.get_token()});
+  const auto run =
+      Parallelize(TwoLayers(), Cluster::Local(2), Shard{}, {.stop = source.get_token()});
   EXPECT_EQ(run.status().code(), absl::StatusCode::kCancelled);
 }
 

@@ -17,7 +17,7 @@
 namespace minka {
 namespace {
 
-struct Planned {
+struct PlannedModel {
   std::string_view model;
   ElementType type;
   const char* mesh;
@@ -26,17 +26,17 @@ struct Planned {
   RematPolicy remat = RematPolicy::kNone;
 };
 
-std::string NameOf(const Planned& planned) {
+std::string NameOf(const PlannedModel& planned) {
   return fmt::format("{} {} by {} on {}, {} micro-batches{}", planned.model, TypeName(planned.type),
                      MethodName(planned.method), planned.mesh, planned.num_micro_batches,
                      planned.remat == RematPolicy::kNone ? "" : ", rematerialised");
 }
 
-constexpr ElementType kF32 = ElementType::kF32, kBF16 = ElementType::kBF16;
+using ElementType::kF32, ElementType::kBF16;
 
 constexpr std::string_view kScannedLstm = "scanned lstm";
 
-constexpr Planned kPlanned[] = {
+constexpr PlannedModel kPlanned[] = {
     {"mlp", kF32, "8", Method::kData},
     {"mlp", kBF16, "2x4", Method::kShard},
     {"mlp", kF32, "4", Method::kZero3},
@@ -63,7 +63,7 @@ absl::StatusOr<Step> ScannedLstm() {
   return MakeStep(std::move(module), {.batch_inputs = {"46", "47"}});
 }
 
-absl::StatusOr<Step> StepOf(const Planned& planned) {
+absl::StatusOr<Step> StepOf(const PlannedModel& planned) {
   if (planned.model == kScannedLstm) return ScannedLstm();
   ModelOptions options{.dtype = planned.type};
   const bool needs_two = planned.model == "moe-tiny" || planned.remat != RematPolicy::kNone;
@@ -72,7 +72,8 @@ absl::StatusOr<Step> StepOf(const Planned& planned) {
   return std::move(traced.step);
 }
 
-absl::StatusOr<double> EstimatedOverCompiled(const Planned& planned, const LocalDevices& devices) {
+absl::StatusOr<double> EstimatedOverCompiled(const PlannedModel& planned,
+                                             const LocalDevices& devices) {
   ASSIGN_OR_RETURN(const Step step, StepOf(planned));
   ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(planned.mesh));
   PlanRequest request{.cluster = Cluster::Local(8), .meshes = {mesh}, .methods = {planned.method}};
@@ -94,7 +95,7 @@ TEST(MemoryEstimate, IsNeverBelowTheCompiledMemoryAndLittleAbove) {
   const auto devices = OpenLocalDevices({.num_devices = 8});
   ASSERT_TRUE(devices.ok()) << Message(devices.status());
   double sum = 0;
-  for (const Planned& planned : kPlanned) {
+  for (const PlannedModel& planned : kPlanned) {
     SCOPED_TRACE(NameOf(planned));
     const auto ratio = EstimatedOverCompiled(planned, *devices);
     ASSERT_TRUE(ratio.ok()) << Message(ratio.status());

@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 std::vector<std::string> Names(const Computation& computation) {
   std::vector<std::string> names;

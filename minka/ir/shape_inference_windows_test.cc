@@ -11,7 +11,7 @@ namespace minka {
 namespace {
 
 using Dims = std::vector<int64_t>;
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
 
 // The shape of what `build` makes, or the error.

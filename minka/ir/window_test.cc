@@ -10,7 +10,7 @@
 namespace minka {
 namespace {
 
-constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
 // (position, window element, base element) of every product, one after another.
 struct Tap {
@@ -50,10 +50,11 @@ TEST(NumWindowPositions, ImpossibleAndHugeWindowsHaveNone) {
   EXPECT_EQ(NumWindowPositions(8, {.window_dilation = -1}), std::nullopt);
   EXPECT_EQ(NumWindowPositions(8, {.base_dilation = 0}), std::nullopt);
   EXPECT_EQ(NumWindowPositions(8, {.padding_low = -9}), std::nullopt);
-  EXPECT_EQ(NumWindowPositions(8, {.padding_low = kHuge, .padding_high = kHuge}), std::nullopt);
-  EXPECT_EQ(NumWindowPositions(int64_t{1} << 55, {.base_dilation = kHuge}), std::nullopt);
-  EXPECT_EQ(NumWindowPositions(8, {.size = kHuge, .window_dilation = kHuge}), 0);
-  EXPECT_EQ(NumWindowPositions(8, {.padding_low = -kHuge - 1}), std::nullopt);
+  EXPECT_EQ(NumWindowPositions(8, {.padding_low = kLargest, .padding_high = kLargest}),
+            std::nullopt);
+  EXPECT_EQ(NumWindowPositions(int64_t{1} << 55, {.base_dilation = kLargest}), std::nullopt);
+  EXPECT_EQ(NumWindowPositions(8, {.size = kLargest, .window_dilation = kLargest}), 0);
+  EXPECT_EQ(NumWindowPositions(8, {.padding_low = -kLargest - 1}), std::nullopt);
 }
 
 // Calls `visit` for many small windows.

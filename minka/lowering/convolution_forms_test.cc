@@ -11,7 +11,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 Module OneConvolution(const Shape& input, const Shape& kernel, ConvolutionAttributes attributes) {
   ModuleBuilder module("m");

@@ -15,7 +15,7 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 struct DotCase {
   const char* what;

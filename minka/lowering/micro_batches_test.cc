@@ -15,15 +15,15 @@
 namespace minka {
 namespace {
 
-const Shape kBatch{ElementType::kF32, {8, 4}};
-const Shape kWeight{ElementType::kF32, {4, 4}};
+const Shape kBatchShape{ElementType::kF32, {8, 4}};
+const Shape kWeightShape{ElementType::kF32, {4, 4}};
 
 // loss = f(x w), new w = w - x^T g(x w); what lies between is up to each test.
 class StepBuilder {
  public:
   StepBuilder() : module_("step"), b(module_.Entry()) {
-    w = b.Parameter(kWeight, "w");
-    x = b.Parameter(kBatch, "x");
+    w = b.Parameter(kWeightShape, "w");
+    x = b.Parameter(kBatchShape, "x");
     y = b.Dot(x, w, {.lhs_contracting = {1}, .rhs_contracting = {0}});
   }
   Value Sum(Value value, std::vector<int64_t> dims) {
@@ -99,7 +99,7 @@ TEST(MakeMicroBatches, SumsStandWithWhatTheySum) {
     EXPECT_EQ(part, entry.instruction(accumulator.term).part);
     EXPECT_EQ(accumulator.id, accumulator.term.instruction + 1);
   }
-  EXPECT_THAT(phases, testing::UnorderedElementsAre(Phase::kForward, Phase::kBackward));
+  EXPECT_THAT(phases, ::testing::UnorderedElementsAre(Phase::kForward, Phase::kBackward));
 }
 
 struct SummedTypes {
@@ -110,7 +110,7 @@ struct SummedTypes {
 SummedTypes TypesOfSums(bool narrow_sums) {
   ModuleBuilder module("step");
   ComputationBuilder b = module.Entry();
-  const Value w = b.Parameter(kWeight, "w"), x = b.Parameter(kBatch, "x");
+  const Value w = b.Parameter(kWeightShape, "w"), x = b.Parameter(kBatchShape, "x");
   const Value narrow = b.Convert(x, ElementType::kBF16);
   const Value gradient = b.Dot(narrow, narrow, {.lhs_contracting = {0}, .rhs_contracting = {0}});
   b.SetResults({b.Binary(Opcode::kSubtract, w, b.Convert(gradient, ElementType::kF32))});
@@ -133,10 +133,10 @@ SummedTypes TypesOfSums(bool narrow_sums) {
 
 TEST(MakeMicroBatches, NarrowSumsAreWidenedBehindTheLoop) {
   const SummedTypes wide = TypesOfSums(/*narrow_sums=*/false);
-  EXPECT_THAT(wide.sums, testing::ElementsAre(ElementType::kF32));
+  EXPECT_THAT(wide.sums, ::testing::ElementsAre(ElementType::kF32));
   EXPECT_EQ(wide.read_by_update, ElementType::kF32);
   const SummedTypes narrow = TypesOfSums(/*narrow_sums=*/true);
-  EXPECT_THAT(narrow.sums, testing::ElementsAre(ElementType::kBF16));
+  EXPECT_THAT(narrow.sums, ::testing::ElementsAre(ElementType::kBF16));
   EXPECT_EQ(narrow.read_by_update, ElementType::kF32);
 }
 
@@ -146,7 +146,8 @@ TEST(MakeMicroBatches, AMaskCountIsTakenInFrontOfTheLoop) {
       s.b.Compare(CompareAttributes::Direction::kGt, s.x, s.b.FullLike(s.x, 0)), ElementType::kF32);
   const Value count = s.Sum(mask, {0, 1});
   const Value scale = s.b.Binary(Opcode::kDivide, s.b.Scalar(ElementType::kF32, 1), count);
-  const Value scaled = s.b.Binary(Opcode::kMultiply, s.y, s.b.Broadcast(scale, kBatch.dims, {}));
+  const Value scaled =
+      s.b.Binary(Opcode::kMultiply, s.y, s.b.Broadcast(scale, kBatchShape.dims, {}));
   const Value loss = s.Sum(scaled, {0, 1});
   const auto micro = MakeMicroBatches(std::move(s).Finish(scaled, loss), {.num_micro_batches = 2});
   ASSERT_TRUE(micro.ok()) << Message(micro.status());
@@ -166,7 +167,8 @@ Step NormalisedStep() {
   StepBuilder s;
   const Value mean =
       s.b.Binary(Opcode::kMultiply, s.Sum(s.y, {0}), s.b.FullLike(s.Sum(s.y, {0}), 1.0 / 8));
-  const Value centred = s.b.Binary(Opcode::kSubtract, s.y, s.b.Broadcast(mean, kBatch.dims, {1}));
+  const Value centred =
+      s.b.Binary(Opcode::kSubtract, s.y, s.b.Broadcast(mean, kBatchShape.dims, {1}));
   const Value loss = s.Sum(centred, {0, 1});
   return std::move(s).Finish(centred, loss);
 }
@@ -174,9 +176,9 @@ Step NormalisedStep() {
 TEST(MakeMicroBatches, AMeanOverTheBatchIsRefusedByName) {
   const auto micro = MakeMicroBatches(NormalisedStep(), {.num_micro_batches = 4});
   EXPECT_THAT(Message(micro.status()),
-              testing::AllOf(testing::HasSubstr("subtract 'subtract"),
-                             testing::HasSubstr("works on slices of the batch but needs"),
-                             testing::HasSubstr("--per-micro-batch")));
+              ::testing::AllOf(::testing::HasSubstr("subtract 'subtract"),
+                               ::testing::HasSubstr("works on slices of the batch but needs"),
+                               ::testing::HasSubstr("--per-micro-batch")));
 }
 
 TEST(MakeMicroBatches, AMeanOverTheMicroBatchIsTakenWhereAllowed) {

@@ -14,7 +14,7 @@
 namespace minka {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr int64_t kRows = 64, kColumns = 32;
 const Shape kMatrix{ElementType::kF32, {kRows, kColumns}};
@@ -100,7 +100,7 @@ TEST(SaveLess, RepeatsWhatIsComputedElementByElement) {
   const Value gradient = b.Select(mask, y, b.FullLike(y, 0));
   const Value weight_gradient = b.Dot(relu, y, {.lhs_contracting = {0}, .rhs_contracting = {0}});
   EXPECT_THAT(Saved(stage.Finish({y, gradient, weight_gradient})),
-              testing::UnorderedElementsAre("sum", "y"));
+              ::testing::UnorderedElementsAre("sum", "y"));
 }
 
 // Where the whole is needed anyway, the cut does not keep more than one of both.

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 constexpr AxisUse kIdle = {};
 constexpr AxisUse Factor(int index) { return {AxisUse::Kind::kFactor, index}; }
 constexpr AxisUse Linear(int index) { return {AxisUse::Kind::kLinear, index}; }

@@ -35,9 +35,9 @@ std::string TextOfResult(const Step& step, int result = 0) {
 }
 
 // Parameters a, b, c, d on stages 0, 1, 0, 1; what is made of them on stage 0.
-class StepBuilder {
+class SumBuilder {
  public:
-  explicit StepBuilder(const Shape& shape) : module_("m"), b(module_.Entry()) {
+  explicit SumBuilder(const Shape& shape) : module_("m"), b(module_.Entry()) {
     for (const char* name : {"a", "b", "c", "d"}) {
       b.SetPart({.layer = static_cast<int>(parameters.size()) % 2});
       parameters.push_back(b.Parameter(shape, name));
@@ -67,7 +67,7 @@ class StepBuilder {
 };
 
 TEST(SumOnStages, AChainOfNumbersIsSummedStageByStage) {
-  StepBuilder step(kNumber);
+  SumBuilder step(kNumber);
   Value sum = step.parameters[0];
   for (int i = 1; i < 4; ++i) sum = step.Join(Opcode::kAdd, sum, step.parameters[i]);
   const Step summed = step.Summed({sum});
@@ -80,7 +80,7 @@ TEST(SumOnStages, AChainOfNumbersIsSummedStageByStage) {
 }
 
 TEST(SumOnStages, PredicatesAreJoinedStageByStage) {
-  StepBuilder step(kPredicate);
+  SumBuilder step(kPredicate);
   const Value first = step.Join(Opcode::kAnd, step.parameters[0], step.parameters[1]);
   const Value second = step.Join(Opcode::kAnd, step.parameters[2], step.parameters[3]);
   EXPECT_EQ(TextOfResult(step.Summed({step.Join(Opcode::kAnd, first, second)})),
@@ -90,7 +90,7 @@ TEST(SumOnStages, PredicatesAreJoinedStageByStage) {
 TEST(SumOnStages, WhatOthersReadAndWhatIsMarkedIsMadeAsItWas) {
   enum class Other { kResult, kReader, kMark };
   for (const Other other : {Other::kResult, Other::kReader, Other::kMark}) {
-    StepBuilder step(kNumber);
+    SumBuilder step(kNumber);
     const Value inner = step.Join(Opcode::kAdd, step.parameters[0], step.parameters[1]);
     std::vector<Value> results = {step.Join(Opcode::kAdd, inner, step.parameters[3])};
     std::vector<Mark> marks;
@@ -102,12 +102,12 @@ TEST(SumOnStages, WhatOthersReadAndWhatIsMarkedIsMadeAsItWas) {
 }
 
 TEST(SumOnStages, SumsOfOneStageAndOfArraysStayAsTheyAre) {
-  StepBuilder numbers(kNumber);
+  SumBuilder numbers(kNumber);
   const Value inner = numbers.Join(Opcode::kAdd, numbers.parameters[0], numbers.parameters[2]);
   EXPECT_EQ(
       TextOfResult(numbers.Summed({numbers.Join(Opcode::kAdd, numbers.parameters[2], inner)})),
       "(c + (a + c))");
-  StepBuilder arrays(Array());
+  SumBuilder arrays(Array());
   Value sum = arrays.parameters[0];
   for (int i = 1; i < 4; ++i) sum = arrays.Join(Opcode::kAdd, sum, arrays.parameters[i]);
   EXPECT_EQ(TextOfResult(arrays.Summed({sum})), "(((a + b) + c) + d)");

@@ -13,7 +13,7 @@ namespace minka {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr ElementType kF32 = ElementType::kF32, kF64 = ElementType::kF64;
+using ElementType::kF32, ElementType::kF64;
 constexpr double kF32Epsilon = 0x1p-23, kBf16Epsilon = 0x1p-7;
 
 Literal Filled(ElementType type, double value, int64_t count = 4) {

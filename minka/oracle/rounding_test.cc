@@ -10,19 +10,19 @@
 namespace minka {
 namespace {
 
-Literal Filled(ElementType type, double value) { return FilledLiteral({type, {4}}, value); }
+Literal FourOf(ElementType type, double value) { return FilledLiteral({type, {4}}, value); }
 
 TEST(Nudged, MovesFractionsByOneRoundingAndNothingElse) {
-  const Literal fractions = Filled(ElementType::kF32, 0.7);
+  const Literal fractions = FourOf(ElementType::kF32, 0.7);
   const Literal nudged = Nudged(fractions, std::ldexp(1, -23), 3);
   for (int64_t i = 0; i < 4; ++i) {
     const double moved = ElementAsDouble(nudged, i) / ElementAsDouble(fractions, i) - 1;
     EXPECT_GT(std::abs(moved), 0);
     EXPECT_LT(std::abs(moved), std::ldexp(1, -22));
   }
-  const Literal whole = Filled(ElementType::kF32, 3);
+  const Literal whole = FourOf(ElementType::kF32, 3);
   EXPECT_EQ(Nudged(whole, std::ldexp(1, -23), 3), whole);
-  const Literal integers = Filled(ElementType::kS32, 3);
+  const Literal integers = FourOf(ElementType::kS32, 3);
   EXPECT_EQ(Nudged(integers, std::ldexp(1, -23), 3), integers);
 }
 

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 constexpr AxisUse kIdle = {};
 constexpr AxisUse Factor(int index) { return {AxisUse::Kind::kFactor, index}; }
 

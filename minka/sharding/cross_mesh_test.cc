@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr ElementType kS32 = ElementType::kS32;
+using ElementType::kS32;
 
 ArrayOnMesh OnHost(const char* mesh_text, const char* sharding, int host) {
   const Mesh mesh = *Mesh::Parse(mesh_text);

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 // x [4 examples, 8 positions, 16] times w [16, 32], and the gradient of w.
 struct Layer {

@@ -19,10 +19,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr ElementType kF32 = ElementType::kF32;
-constexpr ElementType kBF16 = ElementType::kBF16;
-constexpr ElementType kS32 = ElementType::kS32;
-constexpr ElementType kPred = ElementType::kPred;
+using ElementType::kBF16;
+using ElementType::kF32;
+using ElementType::kPred;
+using ElementType::kS32;
 
 // The rule of the operation that `build` appends last, and its module.
 struct Case {

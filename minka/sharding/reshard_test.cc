@@ -13,7 +13,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 // Alpha 1 and beta 1 on every axis, with an epsilon for local steps.
 double AlphaBeta(const Mesh& mesh, ReshardKind kind, int64_t bytes, AxisSet axes) {
@@ -210,7 +210,7 @@ class BruteForce {
 
 using Random = std::mt19937;
 
-int Below(Random& random, int limit) { return static_cast<int>(random() % limit); }
+int DrawnBelow(Random& random, int limit) { return static_cast<int>(random() % limit); }
 
 Sharding RandomSharding(Random& random, const Shape& shape, const Mesh& mesh) {
   while (true) {
@@ -219,7 +219,7 @@ Sharding RandomSharding(Random& random, const Shape& shape, const Mesh& mesh) {
     for (int axis = 0; axis < mesh.num_axes(); ++axis) order[axis] = axis;
     std::shuffle(order.begin(), order.end(), random);
     for (const int axis : order) {
-      const int place = Below(random, shape.rank() + 2);
+      const int place = DrawnBelow(random, shape.rank() + 2);
       if (place < shape.rank()) sharding.dims[place].PushMinor(axis);
       if (place == shape.rank()) sharding.partial.Insert(axis);
     }
@@ -251,11 +251,11 @@ TEST(Reshard, RandomPathsEndAtTheGoalAndAreAsCheapAsBruteForce) {
   Random random(7);
   const std::vector<const char*> meshes = {"2x2", "2x3", "4x2", "2x2x2", "2x3x2"};
   for (int trial = 0; trial < 300; ++trial) {
-    const Mesh mesh = *Mesh::Parse(meshes[Below(random, static_cast<int>(meshes.size()))]);
+    const Mesh mesh = *Mesh::Parse(meshes[DrawnBelow(random, static_cast<int>(meshes.size()))]);
     Shape shape{kF32, {}};
-    const int rank = Below(random, 4);
+    const int rank = DrawnBelow(random, 4);
     for (int dim = 0; dim < rank; ++dim) {
-      shape.dims.push_back(std::vector<int64_t>{1, 2, 6, 8, 12, 24}[Below(random, 6)]);
+      shape.dims.push_back(std::vector<int64_t>{1, 2, 6, 8, 12, 24}[DrawnBelow(random, 6)]);
     }
     const Sharding from = RandomSharding(random, shape, mesh);
     const Sharding to = RandomSharding(random, shape, mesh);
@@ -284,7 +284,7 @@ TEST(Reshard, DistancesAreThoseOfThePathsWhateverThePrices) {
     const Shape shape{kF32, {8, 24}};
     std::map<StepWork, double> prices;
     const ReshardPrice price = [&](const StepWork& work) {
-      const double noise = IsCollective(work.kind) ? Below(random, 100) : 1;
+      const double noise = IsCollective(work.kind) ? DrawnBelow(random, 100) : 1;
       return prices.try_emplace(work, noise).first->second;
     };
     ReshardDistances distances(shape, mesh, price);

@@ -17,7 +17,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 const Shape kMatrix{kF32, {6, 4}};
 
 Step Described(ModuleBuilder module, const std::vector<std::string>& inputs,

@@ -161,9 +161,9 @@ class Player {
 };
 
 // Schedule, meshes, micro-batches.
-using Case = std::tuple<std::string, int, int>;
+using ScheduleCase = std::tuple<std::string, int, int>;
 
-class Emitted : public testing::TestWithParam<Case> {};
+class Emitted : public testing::TestWithParam<ScheduleCase> {};
 
 TEST_P(Emitted, ListsRunToTheirEndAndFreeWhatTheyMake) {
   const auto& [schedule, num_meshes, num_micro_batches] = GetParam();
@@ -181,8 +181,8 @@ TEST_P(Emitted, ListsRunToTheirEndAndFreeWhatTheyMake) {
   EXPECT_EQ(player.PeakInFlight(), PeakInFlight(planned.schedule));
 }
 
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
+std::vector<ScheduleCase> Cases() {
+  std::vector<ScheduleCase> cases;
   for (const ScheduleKind& kind : ScheduleKinds()) {
     for (int num_meshes = 1; num_meshes <= 4; ++num_meshes) {
       for (const int num_micro_batches : {1, 2, 4, 12}) {
@@ -194,7 +194,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-std::string NameOf(const testing::TestParamInfo<Case>& info) {
+std::string NameOf(const testing::TestParamInfo<ScheduleCase>& info) {
   const auto& [schedule, num_meshes, num_micro_batches] = info.param;
   std::string name =
       fmt::format("{}_{}_meshes_{}_micro_batches", schedule, num_meshes, num_micro_batches);

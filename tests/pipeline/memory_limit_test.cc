@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kMiB = 1 << 20;
 
-const Step& FourLayers() {
+const Step& FourEqualLayers() {
   static const Step step = Trace(Gpt({.batch = 64,
                                       .sequence = 128,
                                       .vocabulary = 512,
@@ -34,7 +34,7 @@ const Step& FourLayers() {
 absl::StatusOr<PlannedPipeline> PlanUnder(std::optional<int64_t> limit,
                                           const std::optional<RematChoice>& remat = std::nullopt) {
   const Cluster cluster = Cluster::Preset("p3.16xlarge:1x4").value();
-  return PlanPipeline(FourLayers(),
+  return PlanPipeline(FourEqualLayers(),
                       {.cluster = cluster,
                        .micro_batches = {.num_micro_batches = 8},
                        .remat = remat,
@@ -103,7 +103,7 @@ TEST(PipelineMemoryLimit, AGivenChoiceOfWhatToRecomputeStays) {
 TEST(PipelineMemoryLimit, EveryPartingIsShownOnce) {
   const auto plan_under = [](std::optional<int64_t> limit) {
     const Cluster cluster = Cluster::Preset("p3.16xlarge:1x4").value();
-    return PlanPipeline(FourLayers(),
+    return PlanPipeline(FourEqualLayers(),
                         {.cluster = cluster,
                          .micro_batches = {.num_micro_batches = 8},
                          .pipeline = PipelineOptions{},

@@ -15,9 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Lt;
 
-constexpr RematPolicy kNone = RematPolicy::kNone;
-constexpr RematPolicy kDots = RematPolicy::kDots;
-constexpr RematPolicy kAll = RematPolicy::kAll;
+using enum RematPolicy;
 
 // Layers that keep 10 bytes each; dots keep 4 of them for 1 us more, all keep 1 for 3 us. Besides
 // 100 bytes are needed, of which sharding saves as many as it must, at most 50, for 1 us per byte.

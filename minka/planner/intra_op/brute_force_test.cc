@@ -23,7 +23,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 using Random = std::mt19937;

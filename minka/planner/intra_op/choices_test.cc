@@ -8,7 +8,7 @@
 namespace minka {
 namespace {
 
-constexpr ElementType kF32 = ElementType::kF32;
+using ElementType::kF32;
 
 // Two batch dimensions, rows, columns and a contraction: eight things that an axis can do.
 Step BatchedDotStep() {

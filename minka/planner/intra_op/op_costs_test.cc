@@ -11,7 +11,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr ElementType kF32 = ElementType::kF32, kS32 = ElementType::kS32;
+using ElementType::kF32, ElementType::kS32;
 constexpr double kLaunch = 1e6, kCollective = 1e9;
 
 // Bytes, and what tells launches and collectives from them.
