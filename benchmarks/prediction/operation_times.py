@@ -25,7 +25,7 @@ import tempfile
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = ")
 METADATA = re.compile(r", metadata=\{[^}]*\}")
 # As minka compiles for processors (runtime/pjrt/platform.cc).
-OVERRIDES = [("xla_disable_hlo_passes", "cse_barrier_expander,reshape-mover,cpu-all-reduce-combiner"),
+OVERRIDES = [("xla_disable_hlo_passes", "cse_barrier_expander,reshape-mover,cpu-all-reduce-combiner,cpu-parallel-task-assigner"),
              ("xla_cpu_enable_concurrency_optimized_scheduler", False), ("xla_cpu_use_xnnpack", False), ("xla_cpu_enable_fast_min_max", True),
              ("xla_cpu_multi_thread_eigen", False)]
 # A kernel is named by the first of these that it holds.

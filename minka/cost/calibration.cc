@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 10: exponentials as loops have them, one after the other; transpositions.
-constexpr int kSchemaVersion = 11;
+// 10: exponentials as loops have them, one after the other; transpositions. 12: waits.
+constexpr int kSchemaVersion = 12;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -326,6 +326,18 @@ double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, 
   return by_size.empty() ? 0 : Interpolate(by_size, static_cast<double>(group_size));
 }
 
+double CalibratedWaitUs(const Calibration& calibration, double phase_us) {
+  const std::vector<WaitPoint>& waits = calibration.waits;
+  if (waits.empty()) return 0;
+  const auto above = std::ranges::upper_bound(waits, phase_us, {}, &WaitPoint::phase_us);
+  if (above == waits.begin()) return waits.front().us;
+  if (above == waits.end()) return waits.back().us;
+  const WaitPoint& below = *std::prev(above);
+  const double part =
+      std::log(phase_us / below.phase_us) / std::log(above->phase_us / below.phase_us);
+  return std::lerp(below.us, above->us, part);
+}
+
 std::string DisturbanceNote(const Calibration& calibration) {
   constexpr double kMostDrift = 1.25, kMostOthers = 0.2, kMostStolen = 0.1;
   if (calibration.others_share > kMostOthers) {
@@ -365,7 +377,6 @@ std::string Calibration::ToJson() const {
                {"transposed_bytes_per_us", transposed_bytes_per_us},
                {"swapped_bytes_per_us", swapped_bytes_per_us},
                {"cache_bytes", cache_bytes},
-               {"synchronise_us", synchronise_us},
                {"drift", drift},
                {"others_share", others_share},
                {"stolen_share", stolen_share},
@@ -375,7 +386,8 @@ std::string Calibration::ToJson() const {
                {"half_dots", DotsToJson(half_dots)},
                {"convolutions", DotsToJson(convolutions)},
                {"reductions", Json::array()},
-               {"collectives", Json::array()}};
+               {"collectives", Json::array()},
+               {"waits", Json::array()}};
   for (const ReductionRate& rate : reductions) {
     json["reductions"].push_back({{"kernel", std::string(ToString(rate.kernel))},
                                   {"half", rate.is_half},
@@ -388,6 +400,9 @@ std::string Calibration::ToJson() const {
                                    {"inner", point.layout.is_inner},
                                    {"bytes", point.bytes},
                                    {"us", point.us}});
+  }
+  for (const WaitPoint& point : waits) {
+    json["waits"].push_back({{"phase_us", point.phase_us}, {"us", point.us}});
   }
   return json.dump(1) + "\n";
 }
@@ -417,7 +432,6 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .transposed_bytes_per_us = read.Positive("transposed_bytes_per_us"),
                     .swapped_bytes_per_us = read.Positive("swapped_bytes_per_us"),
                     .cache_bytes = read.Size("cache_bytes", /*least=*/0),
-                    .synchronise_us = read.NotNegative("synchronise_us"),
                     .drift = read.Positive("drift"),
                     .others_share = read.NotNegative("others_share"),
                     .stolen_share = read.NotNegative("stolen_share"),
@@ -443,6 +457,18 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
            .us = field.Positive("us"),
            .layout = {.is_strided = point.at("strided"), .is_inner = point.at("inner")}});
       RETURN_IF_ERROR(field.status());
+    }
+    WaitPoint last;
+    for (const Json& point : json.at("waits")) {
+      FieldReader field(point, fmt::format("waits[{}].", out.waits.size()));
+      const WaitPoint wait = {.phase_us = field.Positive("phase_us"),
+                              .us = field.NotNegative("us")};
+      RETURN_IF_ERROR(field.status());
+      if (wait.phase_us <= last.phase_us || wait.us < last.us) {
+        return InvalidArgument("calibration: waits[{}] is not above the one before",
+                               out.waits.size());
+      }
+      out.waits.push_back(last = wait);
     }
     return out;
   } catch (const Json::exception& error) {

@@ -64,6 +64,14 @@ struct ReductionRate {
   double elementwise_per_us = 1;  // weighted operations per device
 };
 
+// How long all devices wait for the last one at a collective behind a phase of work, beyond what
+// the collective itself takes: devices that share cores leave some of them idle there. Groups of
+// some of the devices do not wait: others have the cores meanwhile.
+struct WaitPoint {
+  double phase_us = 0;  // wall time of the work since they last waited
+  double us = 0;
+};
+
 struct Calibration {
   std::string processor;  // as the operating system names it, or a GPU's driver
   int cores = 1;
@@ -80,11 +88,10 @@ struct Calibration {
   // Read and written by transpositions of leading dimensions, and by those that put another
   // dimension last; 0: not known, as others.
   double transposed_bytes_per_us = 0, swapped_bytes_per_us = 0;
-  int64_t cache_bytes = 0;    // that all cores together read faster than memory; 0: not known
-  double synchronise_us = 0;  // a collective between other work, beyond its own time
-  double drift = 1;           // time of a program at the end over that at the beginning
-  double others_share = 0;    // of the cores' busy time meanwhile, that other processes took
-  double stolen_share = 0;    // of what was measured, that a virtual machine's host gave to others
+  int64_t cache_bytes = 0;  // that all cores together read faster than memory; 0: not known
+  double drift = 1;         // time of a program at the end over that at the beginning
+  double others_share = 0;  // of the cores' busy time meanwhile, that other processes took
+  double stolen_share = 0;  // of what was measured, that a virtual machine's host gave to others
   // Devices multiply bf16 in units of their own: half_dots are products as many and as large as
   // steps have them. Else some of dots again, for what widening them takes.
   bool has_half_units = false;
@@ -94,6 +101,7 @@ struct Calibration {
   std::vector<DotPoint> convolutions;  // as the dots that they are, depthwise ones per feature
   std::vector<ReductionRate> reductions;
   std::vector<CollectivePoint> collectives;
+  std::vector<WaitPoint> waits;  // ascending in both
 
   // FailedPrecondition for the JSON of another version, which must be measured again;
   // InvalidArgument names a field out of range.
@@ -139,5 +147,10 @@ HalfDotCosts HalfDotCostsOf(const Calibration& calibration);
 // neighbours, or along the first dimension. Zero when nothing of the kind was measured.
 double CalibratedCollectiveUs(const Calibration& calibration, ReshardKind kind, int64_t group_size,
                               double bytes, CollectiveLayout layout = {});
+
+// Microseconds that all devices wait at a collective behind `phase_us` of work, between measured
+// points linear in the logarithm of the work and beyond them as at the nearest. Zero when nothing
+// was measured.
+double CalibratedWaitUs(const Calibration& calibration, double phase_us);
 
 }  // namespace minka

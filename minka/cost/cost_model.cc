@@ -77,13 +77,21 @@ class RooflineCostModel final : public CostModel {
       const double us =
           CalibratedCollectiveUs(*calibration_, work.kind, n, bytes,
                                  {.is_strided = IsStrided(work.axes), .is_inner = work.is_inner});
-      if (us > 0) return (us + calibration_->synchronise_us) * sharing_;
+      const double wait_us = n == mesh_.num_devices() ? CalibratedWaitUs(*calibration_, 0) : 0;
+      if (us > 0) return (us + wait_us) * sharing_;
     }
     return links_.CollectiveUs(work.kind, bytes, work.axes) + LaunchUs();
   }
 
   double Latency(ReshardKind kind, AxisSet axes) const override {
     return Collective({.kind = kind, .axes = axes}, ElementType::kF32);
+  }
+
+  double Wait(double phase_us) const override {
+    if (!calibration_) return 0;
+    return (CalibratedWaitUs(*calibration_, phase_us / sharing_) -
+            CalibratedWaitUs(*calibration_, 0)) *
+           sharing_;
   }
 
   double cache_bytes() const override {
@@ -275,7 +283,17 @@ double PackingUs(const CostModel& cost, int64_t bytes, AxisSet axes, ElementType
          cost.Collective({ReshardKind::kSlice, 0, axes}, type);
 }
 
+// Are tensors of a group packed into one array?
+bool IsPacked(const CostModel& cost, ReshardKind kind) {
+  return kind != ReshardKind::kAllReduce || cost.platform() == Platform::kCpu;
+}
+
 }  // namespace
+
+bool SharesLatency(const CostModel& cost, const StepWork& work) {
+  return work.kind != ReshardKind::kAllReduce || cost.platform() != Platform::kCpu ||
+         work.local_bytes <= kMostPackedBytes;
+}
 
 double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_members,
                     ElementType type) {
@@ -284,14 +302,16 @@ double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_mem
   // Measured times may fall with the bytes; more work never takes less.
   const double us =
       std::max(0.0, cost.Collective(packed, type) - cost.Latency(work.kind, work.axes));
-  if (work.kind == ReshardKind::kAllReduce) return us;
+  if (!IsPacked(cost, work.kind)) return us;
+  const int64_t received_bytes =
+      work.kind == ReshardKind::kAllReduce ? work.local_bytes : work.local_bytes / num_members;
   return us + PackingUs(cost, work.local_bytes, work.axes, type) +
-         PackingUs(cost, work.local_bytes / num_members, work.axes, type);
+         PackingUs(cost, received_bytes, work.axes, type);
 }
 
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes) {
   const double latency = cost.Latency(kind, axes);
-  if (kind == ReshardKind::kAllReduce) return latency;
+  if (!IsPacked(cost, kind)) return latency;
   return latency + 2 * cost.Collective({ReshardKind::kSlice, 0, axes}, ElementType::kF32);
 }
 

@@ -374,26 +374,71 @@ TEST(FitDots, FormsByThemselves) {
               FitDots(points, /*has_caches=*/true).Us(DotForm::kNT, 1, 64, 64, 64), 1e-9);
 }
 
+TEST(Wait, GrowsWithThePhaseAtCollectivesOfAllDevices) {
+  Calibration calibration = SomeCalibration();
+  calibration.waits = {{.phase_us = 500, .us = 50}, {.phase_us = 8000, .us = 450}};
+  EXPECT_EQ(CalibratedWaitUs(calibration, 0), 50);
+  EXPECT_NEAR(CalibratedWaitUs(calibration, 2000), 250, 1e-9);
+  EXPECT_EQ(CalibratedWaitUs(calibration, 1e6), 450);
+  const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("2x4"), &calibration);
+  EXPECT_EQ(model->Wait(100), 0) << "as long as behind next to nothing";
+  EXPECT_NEAR(model->Wait(2000), 200, 1e-9);
+  const auto price = [&](const CostModel& cost, AxisSet axes) {
+    return cost.Collective({ReshardKind::kAllReduce, 1000, axes}, ElementType::kF32);
+  };
+  const Calibration without = SomeCalibration();
+  const auto other = MakeRooflineCostModel(Cluster::Local(8), MeshOf("2x4"), &without);
+  EXPECT_EQ(other->Wait(2000), 0);
+  const AxisSet some = AxisSet::Of(0), all = some.Union(AxisSet::Of(1));
+  EXPECT_EQ(price(*model, some), price(*other, some)) << "others have the cores meanwhile";
+  EXPECT_NEAR(price(*model, all), price(*other, all) + 50, 1e-9);
+}
+
+TEST(PriceInGroup, IsThatOfPackingWhereDevicesMeetForEveryOperand) {
+  const auto sum_of = [](int64_t bytes) {
+    return StepWork{ReshardKind::kAllReduce, bytes, AxisSet::Of(0)};
+  };
+  const auto local = MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"));
+  EXPECT_TRUE(SharesLatency(*local, sum_of(kMostPackedBytes)));
+  EXPECT_FALSE(SharesLatency(*local, sum_of(kMostPackedBytes + 1)));
+  const auto gpus = MakeRooflineCostModel(*Cluster::Preset("p3.16xlarge"), MeshOf("8"));
+  EXPECT_TRUE(SharesLatency(*gpus, sum_of(int64_t{1} << 30)));
+  const auto in_group = [&](const CostModel& cost) {
+    return PriceInGroup(cost, sum_of(kMostPackedBytes), 8, ElementType::kF32) /
+           (cost.Collective(sum_of(kMostPackedBytes), ElementType::kF32) -
+            cost.Latency(ReshardKind::kAllReduce, AxisSet::Of(0)));
+  };
+  EXPECT_GT(in_group(*local), 1.01);
+  EXPECT_NEAR(in_group(*gpus), 1, 1e-9);
+}
+
 TEST(PriceInGroup, IsNotNegativeWhereMeasuredTimesFallWithTheBytes) {
   Calibration calibration = SomeCalibration();
   calibration.collectives = {{ReshardKind::kAllReduce, 2, 256, 28},
                              {ReshardKind::kAllReduce, 2, 3072, 19},
                              {ReshardKind::kAllReduce, 2, 49152, 22}};
   const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("2"), &calibration);
+  // Beside reading and writing it twice.
   for (const int64_t bytes : {4, 256, 3072, 49152, 1 << 20}) {
     const double price = PriceInGroup(*model, {ReshardKind::kAllReduce, bytes, AxisSet::Of(0)}, 2,
                                       ElementType::kF32);
-    EXPECT_GE(price, 0) << bytes;
-    EXPECT_EQ(price > 0, bytes == 1 << 20) << bytes;
+    const double packing = 4 * static_cast<double>(bytes) / calibration.bytes_per_us * 2 / 8;
+    EXPECT_EQ(price > packing * (1 + 1e-9), bytes == 1 << 20) << bytes;
+    EXPECT_GE(price, packing * (1 - 1e-9)) << bytes;
   }
 }
 
 TEST(Calibration, RoundTripsAndRefusesNonsense) {
-  const Calibration read = *Calibration::FromJson(SomeCalibration().ToJson());
-  EXPECT_EQ(read.ToJson(), SomeCalibration().ToJson());
+  const auto calibration = [] {
+    Calibration some = SomeCalibration();
+    some.waits = {{.phase_us = 500, .us = 50}, {.phase_us = 8000, .us = 450}};
+    return some;
+  };
+  const Calibration read = *Calibration::FromJson(calibration().ToJson());
+  EXPECT_EQ(read.ToJson(), calibration().ToJson());
   EXPECT_THAT(Message(Calibration::FromJson("{").status()), HasSubstr("calibration: not JSON: "));
-  const auto refusal = [](auto change) {
-    Calibration broken = SomeCalibration();
+  const auto refusal = [&](auto change) {
+    Calibration broken = calibration();
     change(broken);
     return Message(Calibration::FromJson(broken.ToJson()).status());
   };
@@ -409,6 +454,10 @@ TEST(Calibration, RoundTripsAndRefusesNonsense) {
             "calibration: convolutions[1].us is 0.0, not above 0");
   EXPECT_EQ(refusal([](Calibration& c) { c.collectives[2].group_size = 1; }),
             "calibration: collectives[2].group_size is 1, not a whole number from 2");
+  EXPECT_EQ(refusal([](Calibration& c) { c.waits[0].us = -1; }),
+            "calibration: waits[0].us is -1.0, not 0 or more");
+  EXPECT_EQ(refusal([](Calibration& c) { c.waits[1].phase_us = 1; }),
+            "calibration: waits[1] is not above the one before");
   EXPECT_EQ(refusal([](Calibration& c) { c.reductions[0].kernel = ReductionKernel::kNone; }),
             "calibration: unknown reduction \"none\"");
 }
@@ -431,7 +480,7 @@ TEST(Calibration, SaysThatTheMachineWasDisturbed) {
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 11; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 12; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

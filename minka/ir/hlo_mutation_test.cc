@@ -12,8 +12,6 @@
 namespace minka {
 namespace {
 
-const std::string kModules = MINKA_TESTDATA;
-
 std::string Read(const std::string& path) {
   auto bytes = ReadFile(path);
   EXPECT_TRUE(bytes.ok()) << bytes.status();
@@ -52,7 +50,7 @@ Outcome RunMutations(const std::string& original, int count, Read read, Write wr
 }
 
 TEST(HloMutation, ProtosOfEveryOpcode) {
-  const auto module = ParseHloText(Read(kModules + "/opcodes.hlo"));
+  const auto module = ParseHloText(Read(MINKA_TESTDATA "/opcodes.hlo"));
   ASSERT_TRUE(module.ok()) << module.status();
   const Outcome outcome = RunMutations(ExportHlo(*module), 3000, ImportHlo, ExportHlo);
   EXPECT_GT(outcome.accepted, 100);
@@ -61,13 +59,13 @@ TEST(HloMutation, ProtosOfEveryOpcode) {
 
 TEST(HloMutation, TextOfEveryOpcode) {
   const Outcome outcome =
-      RunMutations(Read(kModules + "/opcodes.hlo"), 3000, ParseHloText, HloText);
+      RunMutations(Read(MINKA_TESTDATA "/opcodes.hlo"), 3000, ParseHloText, HloText);
   EXPECT_GT(outcome.accepted, 100);
   EXPECT_GT(outcome.refused, 1000);
 }
 
 TEST(HloMutation, SmallJaxModule) {
-  const std::string bytes = Read(kModules + "/../../../tests/testdata/jax/small_embedding.pb");
+  const std::string bytes = Read(MINKA_TESTDATA "/../../../tests/testdata/jax/small_embedding.pb");
   const Outcome outcome = RunMutations(bytes, 3000, ImportHlo, ExportHlo);
   EXPECT_GT(outcome.accepted, 100);
   EXPECT_GT(outcome.refused, 1000);

@@ -37,6 +37,9 @@ enum class Departure : uint8_t {
   // Depthwise convolutions as sums of products, and input and kernel exchanged where the window is
   // the larger one: the matrix library has no code for them. convolution_forms.h
   kConvolutionForms,
+  // Small operands of an all-reduce are packed into one array: all devices meet for each operand.
+  // reshard_steps.cc
+  kPackedAllReduces,
   // What is gathered along another dimension than the first is put into order at once where it has
   // few rows. reshard_steps.cc
   kOrderedGathers,
@@ -84,6 +87,7 @@ inline constexpr std::array kDepartures = {
     PlatformDeparture{Departure::kConcatenationsApartFromAllToAlls, Platform::kCpu},
     PlatformDeparture{Departure::kReleasedOperands, Platform::kCpu},
     PlatformDeparture{Departure::kConvolutionForms, Platform::kCpu},
+    PlatformDeparture{Departure::kPackedAllReduces, Platform::kCpu},
     PlatformDeparture{Departure::kOrderedGathers, Platform::kCpu},
     PlatformDeparture{Departure::kFlatReductions, Platform::kCpu},
     PlatformDeparture{Departure::kFlatDots, Platform::kCpu},

@@ -136,6 +136,43 @@ std::vector<Value> EmitCombinedAllGather(DevicePosition& position, std::span<con
   return results;
 }
 
+bool IsPacked(const DevicePosition& position, const Shape& local) {
+  return position.Takes(Departure::kPackedAllReduces) && local.num_bytes() <= kMostPackedBytes;
+}
+
+std::vector<Value> EmitCombinedAllReduce(DevicePosition& position, std::span<const Value> values,
+                                         const AxisList& axes) {
+  ComputationBuilder& builder = position.builder();
+  const auto is_packed = [&](Value value) { return IsPacked(position, builder.shape(value)); };
+  const bool packs_any = std::ranges::count_if(values, is_packed) > 1;
+  std::vector<Value> operands, packed;
+  for (const Value value : values) {
+    if (packs_any && is_packed(value)) {
+      packed.push_back(builder.Reshape(value, {builder.shape(value).num_elements()}));
+    } else {
+      operands.push_back(value);
+    }
+  }
+  if (packs_any) operands.push_back(builder.Concatenate(packed, 0));
+  const std::vector<Value> sums =
+      builder.AllReduce(operands, Opcode::kAdd, GroupsOf(position.mesh(), axes));
+  std::vector<Value> results;
+  size_t next = 0;    // of those that are not packed
+  int64_t start = 0;  // in the array of those that are
+  for (const Value value : values) {
+    if (!packs_any || !is_packed(value)) {
+      results.push_back(sums[next++]);
+      continue;
+    }
+    const Shape& shape = builder.shape(value);
+    const int64_t limit = start + shape.num_elements();
+    results.push_back(
+        builder.Reshape(builder.Slice(sums.back(), {{start}, {limit}, {1}}), shape.dims));
+    start = limit;
+  }
+  return results;
+}
+
 }  // namespace
 
 Value EmitStep(DevicePosition& position, Value x, const ReshardStep& step) {
@@ -172,8 +209,7 @@ std::vector<Value> EmitCombinedStep(DevicePosition& position, std::span<const Va
   }
   if (kind == ReshardKind::kAllGather) return EmitCombinedAllGather(position, values, steps);
   MINKA_CHECK(kind == ReshardKind::kAllReduce, "{} cannot be combined", ToString(kind));
-  return position.builder().AllReduce(values, Opcode::kAdd,
-                                      GroupsOf(position.mesh(), steps[0].axes));
+  return EmitCombinedAllReduce(position, values, steps[0].axes);
 }
 
 }  // namespace minka

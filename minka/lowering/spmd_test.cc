@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
@@ -345,23 +346,41 @@ TEST(LowerSpmd, CountsTheInitOfASplitSumOnce) {
   EXPECT_EQ(Count(local, Opcode::kSelect), 1) << "a zero needs no care";
 }
 
-TEST(LowerSpmd, WritesOneCollectivePerCombineGroup) {
+// Sums of the columns of three matrices whose rows are split, in one group.
+Module LoweredSumsOfColumns(const std::vector<int64_t>& columns) {
   ModuleBuilder target("gradients");
   ComputationBuilder b = target.Entry();
-  const Value x = b.Parameter({kF32, {16, 8}}, "x");
-  const Value y = b.Parameter({kF32, {16, 4}}, "y");
+  std::vector<Value> matrices, sums;
+  for (size_t i = 0; i < columns.size(); ++i) {
+    matrices.push_back(b.Parameter({kF32, {16, columns[i]}}, fmt::format("x{}", i)));
+  }
   const Value zero = b.Scalar(kF32, 0);
-  b.SetResults({b.Reduce(x, zero, {0}, Opcode::kAdd), b.Reduce(y, zero, {0}, Opcode::kAdd)});
+  for (const Value x : matrices) sums.push_back(b.Reduce(x, zero, {0}, Opcode::kAdd));
+  b.SetResults(sums);
   const Module module = *std::move(target).Finish();
-  Plan plan = PlanOfStrategies(module, DataModel(),
-                               {{{Factor(0), kIdle}},
-                                {{Factor(0), kIdle}},
-                                {{kIdle, kIdle}},
-                                {{Factor(0), kIdle}},
-                                {{Factor(0), kIdle}}});
+  const Strategy split = {{Factor(0), kIdle}};
+  std::vector<Strategy> strategies(columns.size(), split);
+  strategies.push_back({{kIdle, kIdle}});
+  strategies.insert(strategies.end(), columns.size(), split);
+  Plan plan = PlanOfStrategies(module, DataModel(), strategies);
   for (Reshard& reshard : plan.stage.reshards) reshard.combine_group = 3;
-  const Module local = Lowered(module, plan);
+  return Lowered(module, plan);
+}
+
+TEST(LowerSpmd, WritesOneCollectivePerCombineGroup) {
+  const Module local = LoweredSumsOfColumns({8, kMostPackedBytes, 4, 2 * kMostPackedBytes});
   ASSERT_EQ(Count(local, Opcode::kAllReduce), 1);
+  // Those of few bytes are one operand.
+  const std::vector<Shape>& results = Find(local, Opcode::kAllReduce)->results;
+  ASSERT_EQ(results.size(), 3);
+  EXPECT_EQ(results[0].dims, std::vector<int64_t>{kMostPackedBytes});
+  EXPECT_EQ(results[1].dims, std::vector<int64_t>{2 * kMostPackedBytes});
+  EXPECT_EQ(results[2].dims, std::vector<int64_t>{8 + 4});
+}
+
+TEST(LowerSpmd, PacksNothingForOneSmallOperand) {
+  const Module local = LoweredSumsOfColumns({8, kMostPackedBytes});
+  EXPECT_EQ(Count(local, Opcode::kConcatenate), 0);
   EXPECT_EQ(Find(local, Opcode::kAllReduce)->results.size(), 2);
 }
 

@@ -17,12 +17,11 @@ Step Counting() {
           .results = {{ResultRole::kState, "x"}}};
 }
 
-Literal FourValues(ElementType type, double value) { return FilledLiteral({type, {4}}, value); }
-
 OneDeviceResults From0To1() {
-  const Literal one = FourValues(ElementType::kF32, 1), zero = FourValues(ElementType::kF32, 0);
+  const Literal one = FilledLiteral({ElementType::kF32, {4}}, 1),
+                zero = FilledLiteral({ElementType::kF32, {4}}, 0);
   return {.single = {one},
-          .reference = {FourValues(ElementType::kF64, 1)},
+          .reference = {FilledLiteral({ElementType::kF64, {4}}, 1)},
           .before = {zero},
           .nudged = {{one}},
           .nudged_before = {{zero}}};
@@ -32,21 +31,21 @@ TEST(CompareResults, SayWhatDiffersAndWhere) {
   const auto failures = [](const MeshResults& results) {
     return CompareResults(Counting(), results, From0To1()).Failures();
   };
-  EXPECT_EQ(failures({.values = {FourValues(ElementType::kF32, 1)}}), "");
+  EXPECT_EQ(failures({.values = {FilledLiteral({ElementType::kF32, {4}}, 1)}}), "");
   EXPECT_EQ(
-      failures({.values = {FourValues(ElementType::kF32, 1.5)}}),
+      failures({.values = {FilledLiteral({ElementType::kF32, {4}}, 1.5)}}),
       "result 0 (x, f32[4]): error 1, allowed 1.91e-06 (one device's 0, from nudged inputs 0, "
       "norm 2, of the change 2); largest difference 0.5\n");
-  EXPECT_EQ(failures({.values = {FourValues(ElementType::kF32, 0)}}),
+  EXPECT_EQ(failures({.values = {FilledLiteral({ElementType::kF32, {4}}, 0)}}),
             "result 0 (x, f32[4]): the state is as before the first step, on one device it changes "
             "by 2 (norm 2)\n");
-  EXPECT_EQ(
-      failures({.values = {FourValues(ElementType::kF32, 1)}, .replica_faults = {"on device 3"}}),
-      "result 0 (x, f32[4]): replicas differ: on device 3\n");
+  EXPECT_EQ(failures({.values = {FilledLiteral({ElementType::kF32, {4}}, 1)},
+                      .replica_faults = {"on device 3"}}),
+            "result 0 (x, f32[4]): replicas differ: on device 3\n");
 }
 
 TEST(CompareResults, NamesTheDeviceWhosePartIsWrong) {
-  std::string bytes = *FourValues(ElementType::kF32, 1).bytes;
+  std::string bytes = *FilledLiteral({ElementType::kF32, {4}}, 1).bytes;
   bytes.replace(8, 8, *FilledLiteral({ElementType::kF32, {2}}, 2).bytes);
   MeshResults results{
       .values = {{{ElementType::kF32, {4}}, std::make_shared<const std::string>(bytes)}},

@@ -10,19 +10,17 @@
 namespace minka {
 namespace {
 
-Literal FourOf(ElementType type, double value) { return FilledLiteral({type, {4}}, value); }
-
 TEST(Nudged, MovesFractionsByOneRoundingAndNothingElse) {
-  const Literal fractions = FourOf(ElementType::kF32, 0.7);
+  const Literal fractions = FilledLiteral({ElementType::kF32, {4}}, 0.7);
   const Literal nudged = Nudged(fractions, std::ldexp(1, -23), 3);
   for (int64_t i = 0; i < 4; ++i) {
     const double moved = ElementAsDouble(nudged, i) / ElementAsDouble(fractions, i) - 1;
     EXPECT_GT(std::abs(moved), 0);
     EXPECT_LT(std::abs(moved), std::ldexp(1, -22));
   }
-  const Literal whole = FourOf(ElementType::kF32, 3);
+  const Literal whole = FilledLiteral({ElementType::kF32, {4}}, 3);
   EXPECT_EQ(Nudged(whole, std::ldexp(1, -23), 3), whole);
-  const Literal integers = FourOf(ElementType::kS32, 3);
+  const Literal integers = FilledLiteral({ElementType::kS32, {4}}, 3);
   EXPECT_EQ(Nudged(integers, std::ldexp(1, -23), 3), integers);
 }
 

@@ -360,30 +360,32 @@ absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
 }
 
 namespace {
-// About a millisecond of work between collectives, on which it depends how long devices wait: less
-// than large models have there, more than small ones, whose steps waiting decides.
-constexpr int64_t kSynchronisedRows = 16, kSynchronisedColumns = 224;
+constexpr int64_t kPhaseRows = 16, kPhaseColumns = 224;
 }  // namespace
 
-int64_t SynchronisedBytes() { return 4 * kSynchronisedRows * kSynchronisedColumns; }
+int64_t PhasesProgramBytes() { return 4 * kPhaseRows * kPhaseColumns; }
 
-absl::StatusOr<Module> SynchronisedProgram(bool synchronised, int64_t num_devices, int count) {
-  ModuleBuilder module("synchronised");
+absl::StatusOr<Module> PhasesProgram(const std::optional<DeviceGroups>& groups, int num_phases,
+                                     int num_pairs) {
+  ModuleBuilder module("phases");
   ComputationBuilder b = module.Entry();
-  Value x = b.Parameter({ElementType::kF32, {1, kSynchronisedRows, kSynchronisedColumns}}, "x");
+  Value x = b.Parameter({ElementType::kF32, {1, kPhaseRows, kPhaseColumns}}, "x");
   const DotAttributes dot{
       .lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
-  const Groups groups = MembersOf({.size = num_devices, .num_devices = num_devices});
-  for (int i = 0; i < count; ++i) {
-    const Value w =
-        b.Parameter({ElementType::kF32, {1, kSynchronisedColumns, 2 * kSynchronisedColumns}},
-                    fmt::format("w{}", i));
-    const Value v =
-        b.Parameter({ElementType::kF32, {1, 2 * kSynchronisedColumns, kSynchronisedColumns}},
-                    fmt::format("v{}", i));
+  // So many that devices read them from memory, as steps read theirs.
+  constexpr int kNumWeights = 48;
+  std::vector<std::pair<Value, Value>> weights;
+  for (int i = 0; i < kNumWeights; ++i) {
+    weights.emplace_back(b.Parameter({ElementType::kF32, {1, kPhaseColumns, 2 * kPhaseColumns}},
+                                     fmt::format("w{}", i)),
+                         b.Parameter({ElementType::kF32, {1, 2 * kPhaseColumns, kPhaseColumns}},
+                                     fmt::format("v{}", i)));
+  }
+  for (int pair = 1; pair <= num_phases * num_pairs; ++pair) {
+    const auto& [w, v] = weights[pair % kNumWeights];
     x = b.Dot(b.Dot(x, w, dot), v, dot);
-    if (synchronised) {
-      x = OneCollective(b, ReshardKind::kAllReduce, x, /*dim=*/1, num_devices, groups);
+    if (groups && pair % num_pairs == 0) {
+      x = OneCollective(b, ReshardKind::kAllReduce, x, /*dim=*/1, groups->size, MembersOf(*groups));
     }
   }
   b.SetResults({x});

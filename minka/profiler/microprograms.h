@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "minka/cost/calibration.h"
@@ -89,10 +90,11 @@ absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
                                          const DeviceGroups& groups, CollectiveDims dims,
                                          int count);
 
-// `count` times x -> x w -> (x w) v on a small matrix, behind each pair an all-reduce over
-// all devices if `synchronised`: devices that share cores wait there for the last one.
-absl::StatusOr<Module> SynchronisedProgram(bool synchronised, int64_t num_devices, int count);
+// `num_phases` phases of `num_pairs` times x -> x w -> (x w) v on a small matrix, behind each an
+// all-reduce over the groups, if given: devices that share cores wait there for the last one.
+absl::StatusOr<Module> PhasesProgram(const std::optional<DeviceGroups>& groups, int num_phases,
+                                     int num_pairs);
 // Bytes of each of its all-reduces.
-int64_t SynchronisedBytes();
+int64_t PhasesProgramBytes();
 
 }  // namespace minka

@@ -40,6 +40,7 @@ namespace {
 // virtual machine gives more than this part of the time to others.
 constexpr double kMeasuredUs = 80e3;
 constexpr int kMaxRounds = 5;
+constexpr int kTurns = 21;  // of programs that are compared
 constexpr double kMostStolen = 0.05;
 
 constexpr ReductionKernel kReductions[] = {
@@ -148,6 +149,15 @@ int64_t MeasuredCacheBytes(int cores) {
   return cached;
 }
 
+// Phases of work behind which devices wait, some 0.5, 2 and 8 ms where eight share two cores: as
+// residual networks have them, and large transformers. Behind longer ones they wait no longer than
+// the operating system lets one thread run.
+struct Phases {
+  int count = 1, num_pairs = 1;
+};
+constexpr Phases kPhases[] = {
+    {.count = 48, .num_pairs = 1}, {.count = 24, .num_pairs = 4}, {.count = 12, .num_pairs = 16}};
+
 class Profiler {
  public:
   Profiler(const LocalDevices& devices, const ProfileOptions& options)
@@ -169,7 +179,7 @@ class Profiler {
         static_cast<int>(grid_.dots.size() + grid_.half_dots.size() + grid_.cached_dots.size() +
                          2 * grid_.convolutions.size() + 2 * std::size(kReductions)) +
         grid_.num_rounds * kProgramsOfRates + kReferences;
-    if (HasCollectives()) total_ += kSynchronisations;
+    if (HasCollectives()) total_ += kProgramsOfPhases * static_cast<int>(std::size(kPhases));
     // Collectives that divide are measured along one and along two dimensions.
     constexpr int kProgramsPerSize = 2 * static_cast<int>(std::size(kCollectives)) - 1;
     for (const int64_t group : GroupSizes()) {
@@ -198,7 +208,7 @@ class Profiler {
         if (size < options_.num_devices) RETURN_IF_ERROR(MeasureCollectives(groups, bytes, out));
       }
     }
-    if (HasCollectives()) RETURN_IF_ERROR(MeasureSynchronisation(out));
+    if (HasCollectives()) RETURN_IF_ERROR(MeasureWaits(out));
     ASSIGN_OR_RETURN(const double at_last, ReferenceUs());
     out.drift = at_last / at_first;
     out.stolen_share = stolen_shares_ / done_;
@@ -206,7 +216,7 @@ class Profiler {
   }
 
  private:
-  static constexpr int kReferences = 2, kSynchronisations = 2, kProgramsOfRates = 10;
+  static constexpr int kReferences = 2, kProgramsOfRates = 10, kProgramsOfPhases = 2;
 
   // One device has none to wait for.
   bool HasCollectives() const { return options_.num_devices > 1; }
@@ -222,23 +232,75 @@ class Profiler {
   // The wall time of a launch on all devices that others hardly disturb: the lower quartile of the
   // round that the host of a virtual machine took least of.
   absl::StatusOr<double> LaunchUs(const std::string& what, absl::StatusOr<Module> module) {
-    if (options_.on_progress) options_.on_progress(what, done_, total_);
-    ++done_;
-    RETURN_IF_ERROR(module.status());
-    ASSIGN_OR_RETURN(const pjrt::Executable program,
-                     pjrt::Executable::Compile(
-                         devices_.client,
-                         ExportHlo(CompiledForms(*module, Departures::Of(devices_.client.kind()))),
-                         {.num_replicas = options_.num_devices}));
-    ASSIGN_OR_RETURN(std::vector<std::vector<pjrt::Buffer>> arguments, Arguments(program));
+    ASSIGN_OR_RETURN(Program program, Compile(what, std::move(module)));
     std::optional<Round> best;
     for (int i = 0; i < kMaxRounds && (!best || best->stolen_share > kMostStolen); ++i) {
       if (best && num_repeated_++ >= total_ / 2) break;
-      ASSIGN_OR_RETURN(const Round round, Measure(program, arguments));
+      ASSIGN_OR_RETURN(const Round round, Measure(program));
       if (!best || round.stolen_share < best->stolen_share) best = round;
     }
     stolen_shares_ += best->stolen_share;
     return best->launch_us;
+  }
+
+  struct Program {
+    pjrt::Executable executable;
+    std::vector<std::vector<pjrt::Buffer>> arguments;  // by device
+  };
+
+  // Medians of launches by turns, which meet the same changes of the machine's speed.
+  struct Comparison {
+    double us = 0;       // of the first
+    double more_us = 0;  // that the second takes
+  };
+  absl::StatusOr<Comparison> Compare(Program& first, Program& second) {
+    const ProcessorTime before = ProcessorTimeNow();
+    std::vector<double> us, more_us;
+    for (int i = 0; i <= kTurns; ++i) {
+      ASSIGN_OR_RETURN(const double first_us, LaunchOnce(first));
+      ASSIGN_OR_RETURN(const double second_us, LaunchOnce(second));
+      if (i == 0) continue;
+      us.push_back(first_us);
+      more_us.push_back(second_us - first_us);
+    }
+    stolen_shares_ += 2 * StolenSince(before);
+    for (std::vector<double>* times : {&us, &more_us}) {
+      std::ranges::nth_element(*times, times->begin() + kTurns / 2);
+    }
+    return Comparison{.us = us[kTurns / 2], .more_us = more_us[kTurns / 2]};
+  }
+
+  double StolenSince(const ProcessorTime& before) const {
+    return uses_cores_ ? StolenShare(before, ProcessorTimeNow()) : 0;
+  }
+
+  absl::StatusOr<Program> Compile(const std::string& what, absl::StatusOr<Module> module) {
+    if (options_.on_progress) options_.on_progress(what, done_, total_);
+    ++done_;
+    RETURN_IF_ERROR(module.status());
+    ASSIGN_OR_RETURN(pjrt::Executable executable,
+                     pjrt::Executable::Compile(
+                         devices_.client,
+                         ExportHlo(CompiledForms(*module, Departures::Of(devices_.client.kind()))),
+                         {.num_replicas = options_.num_devices}));
+    ASSIGN_OR_RETURN(std::vector<std::vector<pjrt::Buffer>> arguments, Arguments(executable));
+    return Program{std::move(executable), std::move(arguments)};
+  }
+
+  static absl::StatusOr<double> LaunchOnce(Program& program) {
+    std::vector<std::vector<pjrt::Buffer*>> pointers(program.arguments.size());
+    for (size_t device = 0; device < program.arguments.size(); ++device) {
+      for (pjrt::Buffer& buffer : program.arguments[device]) pointers[device].push_back(&buffer);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    ASSIGN_OR_RETURN(pjrt::Launch launch, program.executable.Execute(pointers));
+    RETURN_IF_ERROR(launch.Await());
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - start;
+    if (!program.executable.donated_parameters().empty()) {
+      program.arguments = std::move(launch.results);
+    }
+    return elapsed.count();
   }
 
   // A program measured for kMeasuredUs.
@@ -246,28 +308,17 @@ class Profiler {
     double launch_us = 0, stolen_share = 0;
   };
 
-  absl::StatusOr<Round> Measure(const pjrt::Executable& program,
-                                std::vector<std::vector<pjrt::Buffer>>& arguments) const {
+  absl::StatusOr<Round> Measure(Program& program) const {
     const ProcessorTime before = ProcessorTimeNow();
     std::vector<double> times;
     double total_us = 0;
     for (int i = 0; i <= options_.repetitions || total_us < kMeasuredUs; ++i) {
-      std::vector<std::vector<pjrt::Buffer*>> pointers(arguments.size());
-      for (size_t device = 0; device < arguments.size(); ++device) {
-        for (pjrt::Buffer& buffer : arguments[device]) pointers[device].push_back(&buffer);
-      }
-      const auto start = std::chrono::steady_clock::now();
-      ASSIGN_OR_RETURN(pjrt::Launch launch, program.Execute(pointers));
-      RETURN_IF_ERROR(launch.Await());
-      const std::chrono::duration<double, std::micro> elapsed =
-          std::chrono::steady_clock::now() - start;
-      total_us += elapsed.count();
-      if (i > 0) times.push_back(elapsed.count());
-      if (!program.donated_parameters().empty()) arguments = std::move(launch.results);
+      ASSIGN_OR_RETURN(const double elapsed_us, LaunchOnce(program));
+      total_us += elapsed_us;
+      if (i > 0) times.push_back(elapsed_us);
     }
     std::ranges::sort(times);
-    return Round{.launch_us = times[times.size() / 4],
-                 .stolen_share = uses_cores_ ? StolenShare(before, ProcessorTimeNow()) : 0};
+    return Round{.launch_us = times[times.size() / 4], .stolen_share = StolenSince(before)};
   }
 
   absl::StatusOr<std::vector<std::vector<pjrt::Buffer>>> Arguments(
@@ -464,19 +515,28 @@ class Profiler {
     return absl::OkStatus();
   }
 
-  // What a collective between other work costs beyond what it costs among collectives: the end of a
-  // phase in which some of the cores that devices share have nothing to do.
-  absl::Status MeasureSynchronisation(Calibration& out) {
-    constexpr int kCount = 48;
-    const auto program = [&](bool synchronised) {
-      return SynchronisedProgram(synchronised, options_.num_devices, kCount);
-    };
-    ASSIGN_OR_RETURN(const double together_us, LaunchUs("synchronisation", program(true)));
-    ASSIGN_OR_RETURN(const double apart_us, LaunchUs("no synchronisation", program(false)));
+  // What a collective of all devices between other work costs beyond what it costs among
+  // collectives.
+  absl::Status MeasureWaits(Calibration& out) {
+    const DeviceGroups all = {.size = options_.num_devices, .num_devices = options_.num_devices};
     const double collective_us =
         CalibratedCollectiveUs(out, ReshardKind::kAllReduce, options_.num_devices,
-                               static_cast<double>(SynchronisedBytes()));
-    out.synchronise_us = std::max(0.0, (together_us - apart_us) / kCount - collective_us);
+                               static_cast<double>(PhasesProgramBytes()));
+    for (const Phases& phases : kPhases) {
+      const auto compile = [&](const std::optional<DeviceGroups>& groups) {
+        return Compile(fmt::format("{} phases of work{}", phases.count, groups ? ", together" : ""),
+                       PhasesProgram(groups, phases.count, phases.num_pairs));
+      };
+      ASSIGN_OR_RETURN(Program apart, compile(std::nullopt));
+      ASSIGN_OR_RETURN(Program together, compile(all));
+      ASSIGN_OR_RETURN(const Comparison compared, Compare(apart, together));
+      const double phase_us = PerOperation(compared.us, phases.count);
+      const WaitPoint last = out.waits.empty() ? WaitPoint() : out.waits.back();
+      if (phase_us <= last.phase_us) continue;
+      out.waits.push_back(
+          {.phase_us = phase_us,
+           .us = std::max(last.us, compared.more_us / phases.count - collective_us)});
+    }
     return absl::OkStatus();
   }
 

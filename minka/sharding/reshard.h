@@ -48,6 +48,11 @@ struct StepWork {
   auto operator<=>(const StepWork&) const = default;
 };
 
+// Of tensors that share an all-reduce those of no more bytes are packed into one array where each
+// operand is summed by itself (XLA:CPU): beyond that packing takes longer than one more meeting of
+// the devices. docs/design/0012-prices.md has the measurement.
+inline constexpr int64_t kMostPackedBytes = 256 << 10;
+
 // Cost of one step, not negative. Not asked for steps over axes of size 1, which cost nothing. For
 // equal arguments it must give equal costs.
 using ReshardPrice = std::function<double(const StepWork& work)>;

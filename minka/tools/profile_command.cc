@@ -22,6 +22,15 @@ struct ProfileFlags {
   bool local = false, cached = false, json = false;
 };
 
+std::string DescribeWaits(const std::vector<WaitPoint>& waits) {
+  std::vector<std::string> parts;
+  for (const WaitPoint& wait : waits) {
+    parts.push_back(
+        fmt::format("{} behind {} of work", FormatTime(wait.us), FormatTime(wait.phase_us)));
+  }
+  return parts.empty() ? "not measured" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
 std::string Describe(const Calibration& calibration, const std::string& path) {
   std::string text = fmt::format(
       "{}, {}, {} devices at once\n\n"
@@ -30,7 +39,7 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       "arithmetic                {:.0f} operations per us and device, {:.0f} in bf16\n"
       "exponentials              {:.0f}, {:.0f} in bf16\n"
       "memory                    {}/s per device, {}/s in caches of {}\n"
-      "waiting at a collective   {}, beyond its own time\n\n",
+      "waiting at a collective   {}\n\n",
       calibration.cores > 1 ? fmt::format("{} ({} cores)", calibration.processor, calibration.cores)
                             : calibration.processor,
       calibration.plugin, calibration.num_devices, FormatTime(calibration.step_us),
@@ -39,7 +48,7 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       calibration.half_elementwise_per_us,
       FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
       FormatBytes(static_cast<int64_t>(calibration.cached_bytes_per_us * 1e6)),
-      FormatBytes(calibration.cache_bytes), FormatTime(calibration.synchronise_us));
+      FormatBytes(calibration.cache_bytes), DescribeWaits(calibration.waits));
   Table dots(
       {{"product (batch x m x n x k)"}, {""}, {"time", Align::kRight}, {"GFLOP/s", Align::kRight}});
   const auto add = [&](const std::vector<DotPoint>& points, const char* what) {

@@ -361,7 +361,7 @@ Calibration NoisyCalibration(Random& random) {
                           .arithmetic_per_us = 1,
                           .elementwise_per_us = 1,
                           .bytes_per_us = 10,
-                          .synchronise_us = noise(3)};
+                          .waits = {{.phase_us = 1, .us = noise(3)}}};
   for (const ReshardKind kind : {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                  ReshardKind::kAllGather, ReshardKind::kAllToAll}) {
     for (const int64_t group_size : {2, 4}) {

@@ -1,10 +1,13 @@
 #include "minka/planner/intra_op/decode.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
+#include "minka/analysis/trip_count.h"
 #include "minka/plan/combine.h"
 #include "minka/planner/intra_op/op_costs.h"
 
@@ -51,6 +54,7 @@ class Decoder {
     CombineCollectives();
     if (options_.combine_gathers_bytes > 0) CombineGathers();
     ShareCollectives();
+    ChargeWaits();
     plan_.step_time_us = StepTime();
     return std::move(plan_);
   }
@@ -250,9 +254,7 @@ class Decoder {
   }
 
   bool IsMostlyLatency(const Reshard& reshard, const ReshardStep& step) const {
-    const double runs = PartOf(facts_.loop, reshard) == LoopPart::kInside
-                            ? static_cast<double>(facts_.loop.num_micro_batches)
-                            : 1;
+    const auto runs = static_cast<double>(RunsOf(reshard));
     return step.kind == ReshardKind::kAllReduce && cost_.shares_latency() &&
            reshard.cost_us <= 2 * runs * cost_.Latency(step.kind, step.axes.axes());
   }
@@ -296,9 +298,14 @@ class Decoder {
       if (collective.reshards.size() < 2) continue;
       const Reshard& first = plan_.reshards[collective.reshards[0]];
       const ReshardKind kind = first.steps[*OnlyCollective(first)].kind;
-      const double latency = GroupLatency(cost_, kind, collective.axes) /
-                             static_cast<double>(collective.reshards.size());
+      const auto shares = [&](int member) {
+        return SharesLatency(cost_, WorkOfCollective(plan_.reshards[member]));
+      };
+      const auto num_sharing = std::ranges::count_if(collective.reshards, shares);
+      const double latency =
+          GroupLatency(cost_, kind, collective.axes) / static_cast<double>(num_sharing);
       for (const int member : collective.reshards) {
+        if (num_sharing < 2 || !shares(member)) continue;
         const StepWork work = WorkOfCollective(plan_.reshards[member]);
         const double alone = cost_.Collective(work, collective.type);
         const double together =
@@ -307,6 +314,67 @@ class Decoder {
       }
     }
   }
+
+  // The work of one run since devices last waited.
+  struct PhaseOfWork {
+    const CostModel& cost;
+    double us = 0;
+
+    // What devices wait at so many collectives behind equal parts of it, with which it ends.
+    double End(double times) { return times * cost.Wait(std::exchange(us, 0) / times); }
+  };
+
+  // What devices wait at collectives of all of them behind longer phases of work. The search knows
+  // no phases: they are known here, in the order of the instructions.
+  void ChargeWaits() {
+    if (cost_.Wait(std::numeric_limits<double>::infinity()) == 0) return;
+    const std::vector<PlannedCollective> all = ListCollectives(facts_.step.module, plan_);
+    // By their first reshard, of which one may hold several.
+    std::vector<std::vector<const PlannedCollective*>> collectives(plan_.reshards.size());
+    std::vector<bool> waits(plan_.reshards.size());
+    for (const PlannedCollective& collective : all) {
+      if (collective.reshards.empty() || !TakesAllDevices(collective.axes)) continue;
+      collectives[collective.reshards[0]].push_back(&collective);
+      for (const int member : collective.reshards) waits[member] = true;
+    }
+    PhaseOfWork phase = {cost_};
+    size_t next = 0;  // reshard
+    for (InstructionId id = 0; id <= facts_.entry.num_instructions(); ++id) {
+      for (; next < plan_.reshards.size() && plan_.reshards[next].before == id; ++next) {
+        const Reshard& reshard = plan_.reshards[next];
+        if (!waits[next]) phase.us += reshard.cost_us / static_cast<double>(RunsOf(reshard));
+        for (const PlannedCollective* collective : collectives[next]) {
+          const double each_us = phase.End(1) * static_cast<double>(collective->runs) /
+                                 static_cast<double>(collective->reshards.size());
+          for (const int member : collective->reshards) plan_.reshards[member].cost_us += each_us;
+        }
+      }
+      if (id < facts_.entry.num_instructions()) ChargeWaitsIn(id, phase);
+    }
+  }
+
+  // Where loops within the operation wait, they do so behind equal parts of its work.
+  void ChargeWaitsIn(InstructionId id, PhaseOfWork& phase) {
+    OpPlan& op = plan_.ops[id];
+    const auto runs = static_cast<double>(facts_.loop.RunsOf(id));
+    phase.us += op.cost_us / runs;
+    const Module& module = facts_.step.module;
+    const Trips trips = [&](const Computation& computation, InstructionId loop) {
+      return static_cast<double>(TripCount(module, computation, loop).value_or(1));
+    };
+    double times = 0;
+    for (const OperationCollective& own : CollectivesOf(module, facts_.entry, id, choices(id).rule,
+                                                        op.strategy, op.called, mesh_, trips)) {
+      if (TakesAllDevices(own.work.axes)) times += own.times;
+    }
+    if (times > 0) op.cost_us += runs * phase.End(times);
+  }
+
+  int64_t RunsOf(const Reshard& reshard) const {
+    return PartOf(facts_.loop, reshard) == LoopPart::kInside ? facts_.loop.num_micro_batches : 1;
+  }
+
+  bool TakesAllDevices(AxisSet axes) const { return mesh_.size(axes) == mesh_.num_devices(); }
 
   double StepTime() const {
     double total = 0;

@@ -308,8 +308,9 @@ SearchResult<IntraOpResult> MeshProblem::Search(const IntraOpOptions& options) c
   if (!tables.cut.empty()) result.notes.push_back(NoteOnCut(tables.cut));
   if (std::abs(saved) > kRounding * result.objective) {
     result.notes.push_back(fmt::format(
-        "the step time is {:.4g} % {} the objective: versions that readers share and into how "
-        "many instructions collectives are combined are in neither objective nor bound",
+        "the step time is {:.4g} % {} the objective: versions that readers share, into how many "
+        "instructions collectives are combined and how long devices wait at them behind much work "
+        "are in neither objective nor bound",
         100 * std::abs(saved) / result.objective, saved > 0 ? "below" : "above"));
   }
   std::ranges::copy(NotesOnTrips(facts.step.module), std::back_inserter(result.notes));

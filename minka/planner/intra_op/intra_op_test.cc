@@ -119,17 +119,46 @@ TEST(PlanMesh, ReductionsInOneInstructionPayOneLatencyInTheSearch) {
   double expected = 0;
   for (const OpPlan& op : result.stage.ops) expected += op.cost_us;
   ASSERT_EQ(result.stage.reshards.size(), 2u);
-  double alone = 0, together = 0;
+  double alone = 0, together = 0, in_group = 0;
   for (const Reshard& reshard : result.stage.reshards) {
     EXPECT_EQ(reshard.combine_group, 0);
     together += reshard.cost_us;
     const StepWork work = WorkOfStep(step.module.entry_computation().shape(reshard.value),
                                      reshard.from, reshard.steps[0], mesh);
     alone += cost->Collective(work, ElementType::kF32);
+    in_group += PriceInGroup(*cost, work, 8, ElementType::kF32);
   }
-  EXPECT_NEAR(together, alone - latency, 1e-6 * alone);
+  EXPECT_NEAR(together, in_group + GroupLatency(*cost, ReshardKind::kAllReduce, AxisSet::Of(0)),
+              1e-6 * alone);
+  EXPECT_LT(together, alone - latency / 2);
   EXPECT_NEAR(result.stage.step_time_us, expected + together, 1e-6 * expected);
   EXPECT_NEAR(result.objective, result.stage.step_time_us, 0.01);
+}
+
+TEST(PlanMesh, CountsHowLongDevicesWaitBehindTheirWork) {
+  const Mesh mesh = *Mesh::Parse("data=8");
+  const Step step = TwoLayerStep(1024, 32);
+  Calibration calibration{.num_devices = 8,
+                          .arithmetic_per_us = 100,
+                          .bytes_per_us = 1000,
+                          .collectives = {{ReshardKind::kAllReduce, 8, 4, 20}}};
+  const auto plan = [&] {
+    IntraOpOptions options{.method = Method::kData};
+    const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh, &calibration);
+    return *PlanMesh(step, mesh, *cost, options);
+  };
+  const IntraOpResult without = plan();
+  double work_us = 0;
+  for (const OpPlan& op : without.stage.ops) work_us += op.cost_us;
+  calibration.waits = {{.phase_us = work_us / 100, .us = 0}, {.phase_us = work_us, .us = 300}};
+  const IntraOpResult with = plan();
+  EXPECT_NEAR(with.objective, without.objective, 1e-9 * with.objective);
+  EXPECT_GT(with.stage.step_time_us, without.stage.step_time_us + 150);
+  EXPECT_LE(with.stage.step_time_us, without.stage.step_time_us + 300);
+  double total_us = 0;
+  for (const OpPlan& op : with.stage.ops) total_us += op.cost_us;
+  for (const Reshard& reshard : with.stage.reshards) total_us += reshard.cost_us;
+  EXPECT_NEAR(total_us, with.stage.step_time_us, 1e-6 * total_us);
 }
 
 TEST(PlanMesh, TheSearchIsNeverSlowerThanAPlanByRules) {
@@ -177,8 +206,9 @@ TEST(PlanMesh, TheBoundHoldsWhereMeasuredTimesFallWithTheBytes) {
 TEST(PlanMesh, APlanByRulesBelowTheBoundIsNamedAndBringsItsOwnBound) {
   const Mesh mesh = *Mesh::Parse("data=8");
   const Step step = TwoLayerStep(1024, 128);
-  const auto cost = MakeRooflineCostModel(Cluster::Local(8), mesh);
-  const IntraOpResult by_rules = PlanLocally(step, mesh, Method::kData);
+  const auto cost = MakeRooflineCostModel(*Cluster::Preset("p3.16xlarge"), mesh);
+  const IntraOpResult by_rules = *PlanMesh(
+      step, mesh, *cost, {.method = Method::kData, .search = {.gap = 0, .num_threads = 1}});
   ASSERT_LT(by_rules.lower_bound, by_rules.objective);
   IntraOpOptions options{.search = {.gap = 0, .num_threads = 1}};
   options.search.memory_limit_bytes = by_rules.stage.peak_memory_bytes * 6 / 10;

@@ -43,7 +43,8 @@ ReshardPrice PriceUnder(const ReshardRules& rules, const CostModel& cost, const 
     if (!rules.combining || !IsCollective(work.kind) || price >= kForbiddenReshard) return price;
     const bool may_share =
         work.kind != ReshardKind::kAllToAll &&
-        (work.kind == ReshardKind::kAllReduce || !rules.combining->only_all_reduces);
+        (work.kind == ReshardKind::kAllReduce || !rules.combining->only_all_reduces) &&
+        SharesLatency(cost, work);
     if (!may_share) return kForbiddenReshard;
     const double real = cost.Collective(work, type);
     return kOneCollective + SharedPrice(work, rules.combining->num_combinable, cost, mesh, type) +

@@ -42,8 +42,8 @@ absl::StatusOr<std::string> CompileOptionsBytes(const Client& client,
   ASSIGN_OR_RETURN(const std::vector<int> devices, DevicesOf(client, options));
   std::vector<int> ids;
   for (const int device : devices) ids.push_back(client.devices()[device].id);
-  Overrides overrides = RequiredOverrides(client.kind());
-  overrides.merge(ClientOverrides(client.kind(), client.num_devices()));
+  Overrides overrides = MergeOverrides(RequiredOverrides(client.kind()),
+                                       ClientOverrides(client.kind(), client.num_devices()));
   return CompileOptionsBytes(ids, MergeOverrides(std::move(overrides), options.overrides));
 }
 

@@ -61,7 +61,10 @@ Overrides RequiredOverrides(Platform kind) {
 Overrides ClientOverrides(Platform kind, int num_devices) {
   switch (kind) {
     case Platform::kCpu:
-      return {{"xla_cpu_multi_thread_eigen", CpuThreadPoolFor(num_devices).divides_operations}};
+      if (CpuThreadPoolFor(num_devices).divides_operations) return {};
+      // Neither products nor loops.
+      return {{"xla_cpu_multi_thread_eigen", false},
+              {kDisabledPasses, "cpu-parallel-task-assigner"}};
     case Platform::kCuda:
       return {};
   }
