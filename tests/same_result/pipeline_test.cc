@@ -222,7 +222,7 @@ TEST(PipelineUnderALimit, ComputesWhatOneDeviceComputes) {
   };
   const auto free = parallelize(std::nullopt);
   ASSERT_TRUE(free.ok()) << Message(free.status());
-  const int64_t limit = free->pipeline()->plan.peak_memory_bytes * 7 / 10;
+  const int64_t limit = free->pipeline()->plan.peak_memory_bytes * 6 / 10;
   auto run = parallelize(limit);
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const PipelinePlan& plan = run->pipeline()->plan;

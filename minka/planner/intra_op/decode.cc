@@ -10,6 +10,7 @@
 #include "minka/analysis/trip_count.h"
 #include "minka/plan/combine.h"
 #include "minka/planner/intra_op/op_costs.h"
+#include "minka/planner/intra_op/reshard_prices.h"
 
 namespace minka {
 namespace {
@@ -52,7 +53,7 @@ class Decoder {
     }
     SortReshards();
     CombineCollectives();
-    if (options_.combine_gathers_bytes > 0) CombineGathers();
+    CombineInOrder();
     ShareCollectives();
     ChargeWaits();
     plan_.step_time_us = StepTime();
@@ -214,17 +215,7 @@ class Decoder {
   // sums of a batch norm: with each other, and with such gradients that do not depend on them. The
   // search pays for each of these by itself.
   void CombineCollectives() {
-    std::vector<bool> read_early(plan_.reshards.size() + 1, false);
-    const std::vector<bool>& is_late = facts_.leads_to_apply_only;
-    for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
-      if (is_late[id]) continue;
-      for (int version : plan_.ops[id].operand_versions) read_early[version] = true;
-    }
-    for (const Reshard& reshard : plan_.reshards) {
-      if (reshard.before < facts_.entry.num_instructions() && !is_late[reshard.before]) {
-        read_early[reshard.from_version] = true;
-      }
-    }
+    const std::vector<bool> read_early = ReadEarly();
     struct Group {
       std::vector<int> late, small, early;  // small ones are late, early ones are small
     };
@@ -253,6 +244,22 @@ class Decoder {
     }
   }
 
+  // By version: does what leads to more than the apply phase read it?
+  std::vector<bool> ReadEarly() const {
+    std::vector<bool> read_early(plan_.reshards.size() + 1, false);
+    const std::vector<bool>& is_late = facts_.leads_to_apply_only;
+    for (InstructionId id = 0; id < facts_.entry.num_instructions(); ++id) {
+      if (is_late[id]) continue;
+      for (int version : plan_.ops[id].operand_versions) read_early[version] = true;
+    }
+    for (const Reshard& reshard : plan_.reshards) {
+      if (reshard.before < facts_.entry.num_instructions() && !is_late[reshard.before]) {
+        read_early[reshard.from_version] = true;
+      }
+    }
+    return read_early;
+  }
+
   bool IsMostlyLatency(const Reshard& reshard, const ReshardStep& step) const {
     const auto runs = static_cast<double>(RunsOf(reshard));
     return step.kind == ReshardKind::kAllReduce && cost_.shares_latency() &&
@@ -265,24 +272,27 @@ class Decoder {
     ++num_groups_;
   }
 
-  // Single gathers of state that one phase reads, in order, of equal axes and type, up to the bytes
-  // allowed.
-  void CombineGathers() {
+  // Gathers of state, and where memory is saved scatters of gradients, in the order in which they
+  // are made, as many in one instruction as the bytes of what is packed allow.
+  void CombineInOrder() {
+    const std::vector<bool> read_early = ReadEarly();
     struct Open {
       std::vector<int> members;
       int64_t bytes = 0;
     };
-    std::map<std::tuple<LoopPart, Phase, AxisList, ElementType>, Open> open;
+    std::map<std::tuple<LoopPart, Phase, ReshardKind, AxisList, ElementType>, Open> open;
     for (size_t i = 0; i < plan_.reshards.size(); ++i) {
       const Reshard& reshard = plan_.reshards[i];
-      if (reshard.combine_group >= 0 || reshard.before == facts_.entry.num_instructions()) continue;
-      if (reshard.steps.size() != 1 || reshard.steps[0].kind != ReshardKind::kAllGather) continue;
-      if (facts_.ClassOf(reshard.value) != TensorClass::kState) continue;
-      const Shape& shape = facts_.entry.shape(reshard.value);
-      const int64_t bytes = LocalBytes(shape, reshard.to, mesh_);
-      Open& list = open[{PartOf(facts_.loop, reshard), facts_.phases[reshard.before],
-                         reshard.steps[0].axes, shape.type}];
-      if (list.bytes + bytes > options_.combine_gathers_bytes) {
+      const bool is_gather = IsGatherOfState(reshard);
+      const bool is_scatter = options_.save_memory && !read_early[i + 1] && IsScatter(reshard);
+      if (reshard.combine_group >= 0 || (!is_gather && !is_scatter)) continue;
+      const PackedBytes most = is_gather ? MostGathered() : kMostSmall;
+      const int64_t bytes = WorkOfCollective(reshard).local_bytes;
+      if (bytes > most.of_one) continue;
+      const ReshardStep& step = reshard.steps[*OnlyCollective(reshard)];
+      Open& list = open[{PartOf(facts_.loop, reshard), facts_.phases[reshard.before], step.kind,
+                         step.axes, facts_.entry.shape(reshard.value).type}];
+      if (list.bytes + bytes > most.of_all) {
         MakeGroup(list.members);
         list = {};
       }
@@ -290,6 +300,29 @@ class Decoder {
       list.bytes += bytes;
     }
     for (const auto& [key, list] : open) MakeGroup(list.members);
+  }
+
+  struct PackedBytes {
+    int64_t of_one = 0, of_all = 0;
+  };
+  static constexpr PackedBytes kMostSmall = {.of_one = kSmallBytes, .of_all = kMostPackedBytes};
+
+  PackedBytes MostGathered() const {
+    const int64_t most = options_.combine_gathers_bytes;
+    if (most > 0) return {.of_one = most, .of_all = most};
+    return cost_.shares_latency() ? kMostSmall : PackedBytes();
+  }
+
+  bool IsGatherOfState(const Reshard& reshard) const {
+    return reshard.before < facts_.entry.num_instructions() && reshard.steps.size() == 1 &&
+           reshard.steps[0].kind == ReshardKind::kAllGather &&
+           facts_.ClassOf(reshard.value) == TensorClass::kState;
+  }
+
+  bool IsScatter(const Reshard& reshard) const {
+    const std::optional<int> only = OnlyCollective(reshard);
+    return reshard.before < facts_.entry.num_instructions() && only &&
+           reshard.steps[*only].kind == ReshardKind::kReduceScatter;
   }
 
   // Reshards of one collective pay what each takes in it, and the latency together.

@@ -9,9 +9,7 @@
 namespace minka {
 
 struct DecodeChoicesOptions {
-  // Only all-reduces are combined at the border of the apply phase, because other kinds are joined
-  // by copying their operands together.
-  bool save_memory = false;
+  bool save_memory = false;           // see kSmallBytes
   int64_t combine_gathers_bytes = 0;  // see SearchLimits
 };
 

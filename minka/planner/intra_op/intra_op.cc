@@ -60,7 +60,7 @@ ReshardLimits LimitsFor(const Mesh& mesh, const StepFacts& facts, const IntraOpO
                        .discourages_gathers_of_activations = IsDataParallel(options.method),
                        .discourages_gathers_of_state = options.method == Method::kData,
                        .prefers_scattered_gradients = options.search.limits.prefer_reduce_scatter,
-                       .combines_only_all_reduces = SavesMemory(options),
+                       .saves_memory = SavesMemory(options),
                        .num_combinable = facts.NumEnteringApply()};
   if (const int axis = mesh.FindAxis(options.search.limits.batch_axis); axis >= 0) {
     limits.batch_axes = AxisSet::Of(axis);

@@ -49,8 +49,8 @@ struct SearchLimits {
   // Gradients are reduced by reduce-scatters, the optimizer's state is split and new weights are
   // gathered wherever that moves no more bytes than an all-reduce.
   bool prefer_reduce_scatter = false;
-  // Weights that one phase reads are gathered together up to so many bytes of results; 0: each by
-  // itself, which needs the least memory.
+  // Weights that one phase reads are gathered together up to so many bytes of results; 0: small
+  // ones (kSmallBytes), others each by itself, which needs the least memory.
   int64_t combine_gathers_bytes = 0;
   bool operator==(const SearchLimits&) const = default;
 };

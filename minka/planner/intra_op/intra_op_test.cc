@@ -1,6 +1,7 @@
 #include "minka/planner/intra_op/intra_op.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <tuple>
@@ -133,6 +134,26 @@ TEST(PlanMesh, ReductionsInOneInstructionPayOneLatencyInTheSearch) {
   EXPECT_LT(together, alone - latency / 2);
   EXPECT_NEAR(result.stage.step_time_us, expected + together, 1e-6 * expected);
   EXPECT_NEAR(result.objective, result.stage.step_time_us, 0.01);
+}
+
+// Packed weights and gradients need memory, which matters where they are large.
+TEST(PlanMesh, Zero3CombinesWhatIsSmall) {
+  const auto groups = [](int64_t width) {
+    const Mesh mesh = *Mesh::Parse("data=8");
+    std::map<ReshardKind, std::set<int>> groups;
+    for (const Reshard& reshard :
+         PlanLocally(TwoLayerStep(1024, width), mesh, Method::kZero3).stage.reshards) {
+      groups[reshard.steps[0].kind].insert(reshard.combine_group);
+    }
+    return groups;
+  };
+  const std::map<ReshardKind, std::set<int>> small = groups(64);  // 16 KiB
+  ASSERT_EQ(small.size(), 2);
+  for (const ReshardKind kind : {ReshardKind::kAllGather, ReshardKind::kReduceScatter}) {
+    EXPECT_EQ(small.at(kind).size(), 1) << ToString(kind);
+    EXPECT_GE(*small.at(kind).begin(), 0) << ToString(kind);
+  }
+  for (const auto& [kind, its] : groups(512)) EXPECT_EQ(its, std::set{-1}) << ToString(kind);
 }
 
 TEST(PlanMesh, CountsHowLongDevicesWaitBehindTheirWork) {

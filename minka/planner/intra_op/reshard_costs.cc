@@ -26,7 +26,7 @@ ReshardRules ReshardCosts::RulesFor(TensorClass tensor, bool is_combined) const 
                      .prefers_scattering =
                          limits_.prefers_scattered_gradients && tensor == TensorClass::kGradient};
   if (is_combined) {
-    rules.combining = CombiningRules{.only_all_reduces = limits_.combines_only_all_reduces,
+    rules.combining = CombiningRules{.saves_memory = limits_.saves_memory,
                                      .num_combinable = limits_.num_combinable};
   }
   return rules;

@@ -30,8 +30,7 @@ struct ReshardLimits {
   // Sums on their way to new state become whole for two latencies more per axis: enough for a
   // reduce-scatter and a gather of the new state to win over an all-reduce, not for more bytes.
   bool prefers_scattered_gradients = false;
-  // Only all-reduces are combined: the other kinds need memory for the tensors packed together.
-  bool combines_only_all_reduces = false;
+  bool saves_memory = false;  // see kSmallBytes
   // How many values one combined collective may serve: each pays so small a part of its latency.
   int num_combinable = 1;
 

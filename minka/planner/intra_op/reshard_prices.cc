@@ -30,6 +30,12 @@ double PriceAlone(const ReshardRules& rules, const StepWork& work, const CostMod
 
 }  // namespace
 
+bool MayBeCombined(const StepWork& work, bool saves_memory) {
+  if (!IsCollective(work.kind) || work.kind == ReshardKind::kAllToAll) return false;
+  if (work.kind == ReshardKind::kAllReduce || !saves_memory) return true;
+  return work.kind == ReshardKind::kReduceScatter && work.local_bytes <= kSmallBytes;
+}
+
 double SharedPrice(const StepWork& work, int num_combinable, const CostModel& cost,
                    const Mesh& mesh, ElementType type) {
   return PriceInGroup(cost, work, mesh.size(work.axes), type) +
@@ -42,9 +48,7 @@ ReshardPrice PriceUnder(const ReshardRules& rules, const CostModel& cost, const 
     const double price = PriceAlone(rules, work, cost, type);
     if (!rules.combining || !IsCollective(work.kind) || price >= kForbiddenReshard) return price;
     const bool may_share =
-        work.kind != ReshardKind::kAllToAll &&
-        (work.kind == ReshardKind::kAllReduce || !rules.combining->only_all_reduces) &&
-        SharesLatency(cost, work);
+        MayBeCombined(work, rules.combining->saves_memory) && SharesLatency(cost, work);
     if (!may_share) return kForbiddenReshard;
     const double real = cost.Collective(work, type);
     return kOneCollective + SharedPrice(work, rules.combining->num_combinable, cost, mesh, type) +

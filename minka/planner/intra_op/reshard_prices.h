@@ -20,10 +20,18 @@ inline constexpr double kForbiddenReshard = 1e30;
 
 // Which collectives run in one instruction with those of other tensors, see PriceInGroup.
 struct CombiningRules {
-  bool only_all_reduces = false;
+  bool saves_memory = false;
   int num_combinable = 1;  // tensors, each of which pays so small a part of a latency
   auto operator<=>(const CombiningRules&) const = default;
 };
+
+// Reduce-scatters and gathers are combined by packing, which needs memory and keeps what is packed
+// until the last of it is there. Where that matters, only tensors of no more bytes are, and no more
+// than kMostPackedBytes in one instruction.
+inline constexpr int64_t kSmallBytes = kMostPackedBytes / 4;
+
+// Does a collective on its way to the apply phase run in one instruction with others?
+bool MayBeCombined(const StepWork& work, bool saves_memory);
 
 // Of the reshards of one kind of tensor.
 struct ReshardRules {
