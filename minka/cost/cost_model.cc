@@ -231,7 +231,7 @@ class AlpaCostModel final : public CostModel {
         allow_replicated_dots_(allow_replicated_dots) {}
 
   std::string name() const override { return "alpa"; }
-  Platform platform() const override { return Platform::kCpu; }  // operations are not priced
+  Platform platform() const override { return Platform::kCpu; }  // no latency is shared
   bool forbids_replicated_dots() const override { return !allow_replicated_dots_; }
   bool shares_latency() const override { return false; }
 
@@ -283,7 +283,7 @@ double PackingUs(const CostModel& cost, int64_t bytes, AxisSet axes, ElementType
          cost.Collective({ReshardKind::kSlice, 0, axes}, type);
 }
 
-// Are tensors of a group packed into one array?
+// Are tensors of a group packed into one array (all-reduces: Departure::kPackedAllReduces)?
 bool IsPacked(const CostModel& cost, ReshardKind kind) {
   return kind != ReshardKind::kAllReduce || cost.platform() == Platform::kCpu;
 }
@@ -305,8 +305,11 @@ double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_mem
   if (!IsPacked(cost, work.kind)) return us;
   const int64_t received_bytes =
       work.kind == ReshardKind::kAllReduce ? work.local_bytes : work.local_bytes / num_members;
-  return us + PackingUs(cost, work.local_bytes, work.axes, type) +
-         PackingUs(cost, received_bytes, work.axes, type);
+  const double packed_us = us + PackingUs(cost, work.local_bytes, work.axes, type) +
+                           PackingUs(cost, received_bytes, work.axes, type);
+  // What is small was not slower packed than alone, however dear memory is.
+  return work.local_bytes <= kMostPackedBytes ? std::min(packed_us, cost.Collective(packed, type))
+                                              : packed_us;
 }
 
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes) {

@@ -48,9 +48,9 @@ class CostModel {
   virtual double Collective(const StepWork& work, ElementType type) const = 0;
   // The part of Collective that does not depend on bytes.
   virtual double Latency(ReshardKind kind, AxisSet axes) const = 0;
-  // What all devices of the mesh wait for each other at a collective behind `phase_us` of work
-  // since the last one, beyond what Collective has: it has what they wait behind next to no work.
-  // Never negative; grows with the work.
+  // What all devices of the mesh, which has its cores to itself, wait for each other at a
+  // collective behind `phase_us` of work since the last one, beyond what Collective has: it has
+  // what they wait behind next to no work. Never negative; grows with the work.
   virtual double Wait(double /*phase_us*/) const { return 0; }
   virtual double Operation(const LocalWork& work) const = 0;
   // What one turn of a loop may read and write and find in the caches in the next; 0: not known.
@@ -71,9 +71,9 @@ bool SharesLatency(const CostModel& cost, const StepWork& work);
 
 // What one of several tensors adds to a collective instruction that they share, which pays
 // GroupLatency once: its bytes, and where the tensors are packed into one array and taken apart
-// again (every kind but all-reduce, small ones of these by XLA:CPU) reading and writing them on
-// both sides, so that parts are whole blocks in between. Never negative. `num_members` of a group
-// along the axes. Precondition: SharesLatency.
+// again (every kind but all-reduce; of those the small ones, by XLA:CPU) reading and writing them
+// on both sides, so that parts are whole blocks in between. Never negative. `num_members` of a
+// group along the axes. Precondition: SharesLatency.
 double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_members,
                     ElementType type);
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes);

@@ -373,7 +373,7 @@ absl::StatusOr<Module> PhasesProgram(const std::optional<DeviceGroups>& groups, 
   const DotAttributes dot{
       .lhs_contracting = {2}, .rhs_contracting = {1}, .lhs_batch = {0}, .rhs_batch = {0}};
   // So many that devices read them from memory, as steps read theirs.
-  constexpr int kNumWeights = 48;
+  constexpr int kNumWeights = 24;
   std::vector<std::pair<Value, Value>> weights;
   for (int i = 0; i < kNumWeights; ++i) {
     weights.emplace_back(b.Parameter({ElementType::kF32, {1, kPhaseColumns, 2 * kPhaseColumns}},

@@ -53,7 +53,7 @@ class Decoder {
     }
     SortReshards();
     CombineCollectives();
-    CombineInOrder();
+    CombineGathersAndScatters();
     ShareCollectives();
     ChargeWaits();
     plan_.step_time_us = StepTime();
@@ -263,6 +263,7 @@ class Decoder {
   bool IsMostlyLatency(const Reshard& reshard, const ReshardStep& step) const {
     const auto runs = static_cast<double>(RunsOf(reshard));
     return step.kind == ReshardKind::kAllReduce && cost_.shares_latency() &&
+           SharesLatency(cost_, WorkOfCollective(reshard)) &&
            reshard.cost_us <= 2 * runs * cost_.Latency(step.kind, step.axes.axes());
   }
 
@@ -274,7 +275,7 @@ class Decoder {
 
   // Gathers of state, and where memory is saved scatters of gradients, in the order in which they
   // are made, as many in one instruction as the bytes of what is packed allow.
-  void CombineInOrder() {
+  void CombineGathersAndScatters() {
     const std::vector<bool> read_early = ReadEarly();
     struct Open {
       std::vector<int> members;
@@ -286,7 +287,7 @@ class Decoder {
       const bool is_gather = IsGatherOfState(reshard);
       const bool is_scatter = options_.save_memory && !read_early[i + 1] && IsScatter(reshard);
       if (reshard.combine_group >= 0 || (!is_gather && !is_scatter)) continue;
-      const PackedBytes most = is_gather ? MostGathered() : kMostSmall;
+      const PackedBytes most = is_gather ? MostGathered() : kMostOfSmallOnes;
       const int64_t bytes = WorkOfCollective(reshard).local_bytes;
       if (bytes > most.of_one) continue;
       const ReshardStep& step = reshard.steps[*OnlyCollective(reshard)];
@@ -305,12 +306,13 @@ class Decoder {
   struct PackedBytes {
     int64_t of_one = 0, of_all = 0;
   };
-  static constexpr PackedBytes kMostSmall = {.of_one = kSmallBytes, .of_all = kMostPackedBytes};
+  static constexpr PackedBytes kMostOfSmallOnes = {.of_one = kMostPackedSavingMemory,
+                                                   .of_all = kMostPackedBytes};
 
   PackedBytes MostGathered() const {
     const int64_t most = options_.combine_gathers_bytes;
     if (most > 0) return {.of_one = most, .of_all = most};
-    return cost_.shares_latency() ? kMostSmall : PackedBytes();
+    return cost_.shares_latency() ? kMostOfSmallOnes : PackedBytes();
   }
 
   bool IsGatherOfState(const Reshard& reshard) const {
@@ -327,6 +329,7 @@ class Decoder {
 
   // Reshards of one collective pay what each takes in it, and the latency together.
   void ShareCollectives() {
+    if (!cost_.shares_latency()) return;
     for (const PlannedCollective& collective : ListCollectives(facts_.step.module, plan_)) {
       if (collective.reshards.size() < 2) continue;
       const Reshard& first = plan_.reshards[collective.reshards[0]];
@@ -335,10 +338,11 @@ class Decoder {
         return SharesLatency(cost_, WorkOfCollective(plan_.reshards[member]));
       };
       const auto num_sharing = std::ranges::count_if(collective.reshards, shares);
+      if (num_sharing < 2) continue;
       const double latency =
           GroupLatency(cost_, kind, collective.axes) / static_cast<double>(num_sharing);
       for (const int member : collective.reshards) {
-        if (num_sharing < 2 || !shares(member)) continue;
+        if (!shares(member)) continue;
         const StepWork work = WorkOfCollective(plan_.reshards[member]);
         const double alone = cost_.Collective(work, collective.type);
         const double together =
@@ -362,12 +366,12 @@ class Decoder {
   void ChargeWaits() {
     if (cost_.Wait(std::numeric_limits<double>::infinity()) == 0) return;
     const std::vector<PlannedCollective> all = ListCollectives(facts_.step.module, plan_);
-    // By their first reshard, of which one may hold several.
-    std::vector<std::vector<const PlannedCollective*>> collectives(plan_.reshards.size());
+    // By what they run in front of.
+    std::vector<std::vector<const PlannedCollective*>> collectives(plan_.ops.size() + 1);
     std::vector<bool> waits(plan_.reshards.size());
     for (const PlannedCollective& collective : all) {
       if (collective.reshards.empty() || !TakesAllDevices(collective.axes)) continue;
-      collectives[collective.reshards[0]].push_back(&collective);
+      collectives[TimeOf(collective.reshards)].push_back(&collective);
       for (const int member : collective.reshards) waits[member] = true;
     }
     PhaseOfWork phase = {cost_};
@@ -376,17 +380,27 @@ class Decoder {
       for (; next < plan_.reshards.size() && plan_.reshards[next].before == id; ++next) {
         const Reshard& reshard = plan_.reshards[next];
         if (!waits[next]) phase.us += reshard.cost_us / static_cast<double>(RunsOf(reshard));
-        for (const PlannedCollective* collective : collectives[next]) {
-          const double each_us = phase.End(1) * static_cast<double>(collective->runs) /
-                                 static_cast<double>(collective->reshards.size());
-          for (const int member : collective->reshards) plan_.reshards[member].cost_us += each_us;
-        }
+      }
+      for (const PlannedCollective* collective : collectives[id]) {
+        const double each_us = phase.End(1) * static_cast<double>(collective->runs) /
+                               static_cast<double>(collective->reshards.size());
+        for (const int member : collective->reshards) plan_.reshards[member].cost_us += each_us;
       }
       if (id < facts_.entry.num_instructions()) ChargeWaitsIn(id, phase);
     }
   }
 
-  // Where loops within the operation wait, they do so behind equal parts of its work.
+  // Reshards that are one collective run for the first that needs one, once all are there.
+  InstructionId TimeOf(std::span<const int> members) const {
+    InstructionId time = plan_.reshards[members[0]].before;
+    for (const int member : members) {
+      time = std::max(time, plan_.reshards[member].value.instruction + 1);
+    }
+    return time;
+  }
+
+  // Where loops within the operation wait, they do so behind equal parts of its work, its other
+  // collectives included; of branches all are counted.
   void ChargeWaitsIn(InstructionId id, PhaseOfWork& phase) {
     OpPlan& op = plan_.ops[id];
     const auto runs = static_cast<double>(facts_.loop.RunsOf(id));
@@ -400,6 +414,8 @@ class Decoder {
                                                         op.strategy, op.called, mesh_, trips)) {
       if (TakesAllDevices(own.work.axes)) times += own.times;
     }
+    // Those of several results run one behind the other.
+    if (!IsControlFlow(facts_.entry.instructions[id].opcode)) times = std::min(times, 1.0);
     if (times > 0) op.cost_us += runs * phase.End(times);
   }
 

@@ -9,7 +9,7 @@
 namespace minka {
 
 struct DecodeChoicesOptions {
-  bool save_memory = false;           // see kSmallBytes
+  bool save_memory = false;           // see kMostPackedSavingMemory
   int64_t combine_gathers_bytes = 0;  // see SearchLimits
 };
 

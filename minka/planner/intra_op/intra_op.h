@@ -50,7 +50,7 @@ struct SearchLimits {
   // gathered wherever that moves no more bytes than an all-reduce.
   bool prefer_reduce_scatter = false;
   // Weights that one phase reads are gathered together up to so many bytes of results; 0: small
-  // ones (kSmallBytes), others each by itself, which needs the least memory.
+  // ones (kMostPackedSavingMemory), others each by itself, which needs the least memory.
   int64_t combine_gathers_bytes = 0;
   bool operator==(const SearchLimits&) const = default;
 };

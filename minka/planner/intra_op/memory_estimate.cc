@@ -76,8 +76,18 @@ AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<cons
            facts.last_runs[id]);
     }
   }
+  // What scatters together waits for the last of it.
+  std::map<int, InstructionId> last;
+  const auto is_joint_scatter = [&](const Reshard& reshard) {
+    return reshard.combine_group >= 0 && reshard.before < entry.num_instructions() &&
+           reshard.steps[*OnlyCollective(reshard)].kind == ReshardKind::kReduceScatter;
+  };
   for (const Reshard& reshard : plan.reshards) {
-    read(reshard.value, reshard.from_version, reshard.before, reshard.before);
+    if (is_joint_scatter(reshard)) last[reshard.combine_group] = reshard.before;
+  }
+  for (const Reshard& reshard : plan.reshards) {
+    read(reshard.value, reshard.from_version, reshard.before,
+         is_joint_scatter(reshard) ? last.at(reshard.combine_group) : reshard.before);
   }
   for (size_t i = 0; i < entry.results.size(); ++i) {
     read(entry.results[i], plan.result_versions[i], entry.num_instructions(),

@@ -30,7 +30,7 @@ struct ReshardLimits {
   // Sums on their way to new state become whole for two latencies more per axis: enough for a
   // reduce-scatter and a gather of the new state to win over an all-reduce, not for more bytes.
   bool prefers_scattered_gradients = false;
-  bool saves_memory = false;  // see kSmallBytes
+  bool saves_memory = false;  // see kMostPackedSavingMemory
   // How many values one combined collective may serve: each pays so small a part of its latency.
   int num_combinable = 1;
 
@@ -46,7 +46,8 @@ struct ReshardUse {
   TensorClass tensor = TensorClass::kState;
   // Nothing before the apply phase reads what they make. Such reshards of one collective each pay
   // in the search for their bytes and for their part of one latency, as if all ran in one
-  // instruction; what further instructions cost by themselves is added once the plan is known.
+  // instruction, where they share it (SharesLatency); what further instructions cost by themselves
+  // is added once the plan is known.
   bool is_late = false;
   auto operator<=>(const ReshardUse&) const = default;
 };

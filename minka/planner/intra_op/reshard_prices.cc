@@ -28,13 +28,14 @@ double PriceAlone(const ReshardRules& rules, const StepWork& work, const CostMod
   return rules.discourages_gathers && (gathers || moves) ? kDiscouraged * price : price;
 }
 
-}  // namespace
-
+// Does a collective on its way to the apply phase run in one instruction with others?
 bool MayBeCombined(const StepWork& work, bool saves_memory) {
   if (!IsCollective(work.kind) || work.kind == ReshardKind::kAllToAll) return false;
   if (work.kind == ReshardKind::kAllReduce || !saves_memory) return true;
-  return work.kind == ReshardKind::kReduceScatter && work.local_bytes <= kSmallBytes;
+  return work.kind == ReshardKind::kReduceScatter && work.local_bytes <= kMostPackedSavingMemory;
 }
+
+}  // namespace
 
 double SharedPrice(const StepWork& work, int num_combinable, const CostModel& cost,
                    const Mesh& mesh, ElementType type) {

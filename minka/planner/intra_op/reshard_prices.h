@@ -27,11 +27,8 @@ struct CombiningRules {
 
 // Reduce-scatters and gathers are combined by packing, which needs memory and keeps what is packed
 // until the last of it is there. Where that matters, only tensors of no more bytes are, and no more
-// than kMostPackedBytes in one instruction.
-inline constexpr int64_t kSmallBytes = kMostPackedBytes / 4;
-
-// Does a collective on its way to the apply phase run in one instruction with others?
-bool MayBeCombined(const StepWork& work, bool saves_memory);
+// than kMostPackedBytes in one instruction. All-reduces are combined even so.
+inline constexpr int64_t kMostPackedSavingMemory = kMostPackedBytes / 4;
 
 // Of the reshards of one kind of tensor.
 struct ReshardRules {

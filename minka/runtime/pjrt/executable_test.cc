@@ -12,15 +12,18 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/runtime/pjrt/plugin.h"
 
 namespace minka::pjrt {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string ModuleBytes(const std::string& name) {
   return *ReadFile(fmt::format("{}/{}.pb", MINKA_TESTDATA, name));
@@ -83,6 +86,19 @@ class OnCpu : public ::testing::Test {
   std::vector<Buffer> states_, inputs_;
   std::vector<std::vector<Buffer*>> arguments_;
 };
+
+TEST(ClientOverrides, KeepOperationsWholeWhereDevicesKeepTheCoresBusy) {
+  const auto passes = [](int num_devices) {
+    return std::get<std::string>(MergeOverrides(RequiredOverrides(Platform::kCpu),
+                                                ClientOverrides(Platform::kCpu, num_devices))
+                                     .at("xla_disable_hlo_passes"));
+  };
+  const int num_cores = NumHardwareThreads();
+  EXPECT_THAT(passes(num_cores),
+              AllOf(HasSubstr("cpu-all-reduce-combiner"), HasSubstr("cpu-parallel-task-assigner")));
+  if (num_cores == 1) GTEST_SKIP() << "one core is busy with one device";
+  EXPECT_THAT(passes(1), Not(HasSubstr("cpu-parallel-task-assigner")));
+}
 
 TEST_F(OnCpu, AllReduceOverEightDevicesGivesEveryDeviceTheSum) {
   const Executable accumulate = Compile("accumulate", {.num_replicas = 8});
