@@ -143,6 +143,16 @@ std::optional<int> OnlyCollective(const Reshard& reshard) {
   return found;
 }
 
+InstructionId TimeOfCollective(const StagePlan& stage, std::span<const int> members) {
+  InstructionId first = stage.reshards[members[0]].before, ready = 0;
+  for (const int member : members) {
+    const Reshard& reshard = stage.reshards[member];
+    first = std::min(first, reshard.before);
+    ready = std::max(ready, reshard.value.instruction + 1);
+  }
+  return std::max(first, ready);
+}
+
 std::vector<bool> LiveReshards(const Module& module, const StagePlan& stage) {
   std::vector<bool> live(stage.reshards.size());
   const auto read = [&](int version) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "minka/ir/module.h"
@@ -20,5 +21,8 @@ std::vector<bool> LiveReshards(const Module& module, const StagePlan& stage);
 // Members of a combine_group stay together as far as no member depends on another one (also through
 // other groups); what would close a cycle starts a list of its own. all-to-all is never combined.
 std::vector<std::vector<int>> LegalCombineGroups(const Module& module, const StagePlan& stage);
+
+// When reshards that are one collective run: for the first that needs one, once all are there.
+InstructionId TimeOfCollective(const StagePlan& stage, std::span<const int> members);
 
 }  // namespace minka

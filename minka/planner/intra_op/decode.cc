@@ -371,7 +371,7 @@ class Decoder {
     std::vector<bool> waits(plan_.reshards.size());
     for (const PlannedCollective& collective : all) {
       if (collective.reshards.empty() || !TakesAllDevices(collective.axes)) continue;
-      collectives[TimeOf(collective.reshards)].push_back(&collective);
+      collectives[TimeOfCollective(plan_, collective.reshards)].push_back(&collective);
       for (const int member : collective.reshards) waits[member] = true;
     }
     PhaseOfWork phase = {cost_};
@@ -388,15 +388,6 @@ class Decoder {
       }
       if (id < facts_.entry.num_instructions()) ChargeWaitsIn(id, phase);
     }
-  }
-
-  // Reshards that are one collective run for the first that needs one, once all are there.
-  InstructionId TimeOf(std::span<const int> members) const {
-    InstructionId time = plan_.reshards[members[0]].before;
-    for (const int member : members) {
-      time = std::max(time, plan_.reshards[member].value.instruction + 1);
-    }
-    return time;
   }
 
   // Where loops within the operation wait, they do so behind equal parts of its work, its other

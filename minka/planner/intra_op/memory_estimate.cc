@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "minka/plan/combine.h"
@@ -50,6 +51,41 @@ struct AllReads {
   std::vector<std::vector<Reads>> of_produced;  // version 0, [instruction][result]
 };
 
+// A sum or scatter that runs in one instruction with others, once all of them are there.
+struct JointTime {
+  InstructionId time = 0;
+  // In one array with others, which stays until the last of them is read. Else in place.
+  bool is_packed = false;
+};
+
+// By reshard; nullopt: it runs alone, gathers, or leaves the step.
+std::vector<std::optional<JointTime>> JointTimes(const StepFacts& facts, const StagePlan& plan) {
+  const auto kind_of = [](const Reshard& reshard) {
+    return reshard.steps[*OnlyCollective(reshard)].kind;
+  };
+  std::map<int, std::vector<int>> groups;
+  for (size_t i = 0; i < plan.reshards.size(); ++i) {
+    const Reshard& reshard = plan.reshards[i];
+    if (reshard.combine_group < 0 || reshard.before == facts.entry.num_instructions()) continue;
+    if (kind_of(reshard) != ReshardKind::kAllGather)
+      groups[reshard.combine_group].push_back(static_cast<int>(i));
+  }
+  std::vector<std::optional<JointTime>> times(plan.reshards.size());
+  for (const auto& [group, members] : groups) {
+    if (members.size() == 1) continue;
+    const InstructionId time = TimeOfCollective(plan, members);
+    for (const int member : members) {
+      const Reshard& reshard = plan.reshards[member];
+      const int64_t bytes = LocalBytes(facts.entry.shape(reshard.value), reshard.from, plan.mesh);
+      times[member] = {
+          .time = time,
+          .is_packed = kind_of(reshard) == ReshardKind::kReduceScatter ||
+                       (facts.platform == Platform::kCpu && bytes <= kMostPackedBytes)};
+    }
+  }
+  return times;
+}
+
 AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<const int> programs) {
   const Computation& entry = facts.entry;
   const MicroLoop& loop = facts.loop;
@@ -76,18 +112,12 @@ AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<cons
            facts.last_runs[id]);
     }
   }
-  // What scatters together waits for the last of it.
-  std::map<int, InstructionId> last;
-  const auto is_joint_scatter = [&](const Reshard& reshard) {
-    return reshard.combine_group >= 0 && reshard.before < entry.num_instructions() &&
-           reshard.steps[*OnlyCollective(reshard)].kind == ReshardKind::kReduceScatter;
-  };
-  for (const Reshard& reshard : plan.reshards) {
-    if (is_joint_scatter(reshard)) last[reshard.combine_group] = reshard.before;
-  }
-  for (const Reshard& reshard : plan.reshards) {
-    read(reshard.value, reshard.from_version, reshard.before,
-         is_joint_scatter(reshard) ? last.at(reshard.combine_group) : reshard.before);
+  const std::vector<std::optional<JointTime>> joint = JointTimes(facts, plan);
+  for (size_t i = 0; i < plan.reshards.size(); ++i) {
+    const Reshard& reshard = plan.reshards[i];
+    InstructionId when = reshard.before;
+    if (joint[i]) when = joint[i]->is_packed ? joint[i]->time : std::max(when, joint[i]->time - 1);
+    read(reshard.value, reshard.from_version, reshard.before, when);
   }
   for (size_t i = 0; i < entry.results.size(); ++i) {
     read(entry.results[i], plan.result_versions[i], entry.num_instructions(),
@@ -145,12 +175,23 @@ std::vector<Version> MadeVersions(const StepFacts& facts, const StagePlan& plan,
     }
   }
   const std::vector<InstructionId> made = MakingTimes(entry, plan);
+  const std::vector<std::optional<JointTime>> joint = JointTimes(facts, plan);
+  const auto is_packed = [&](size_t i) { return joint[i] && joint[i]->is_packed; };
+  std::map<int, InstructionId> last_read;  // of what is packed, by group
+  for (size_t i = 0; i < plan.reshards.size(); ++i) {
+    if (!is_packed(i)) continue;
+    InstructionId& last = last_read.try_emplace(plan.reshards[i].combine_group, 0).first->second;
+    last = std::max(last, reads.of_reshard[i].last);
+  }
   for (size_t i = 0; i < plan.reshards.size(); ++i) {
     const Reshard& reshard = plan.reshards[i];
     const bool is_last = reshard.before == entry.num_instructions();
     if (is_last && reads.of_reshard[i].last == reshard.before) continue;
-    add(made[i], reshard.before, reads.of_reshard[i],
-        is_last ? Reads::kSeveral : programs[reshard.before],
+    Reads read = reads.of_reshard[i];
+    if (is_packed(i)) read.last = last_read.at(reshard.combine_group);
+    InstructionId begin = made[i];
+    if (joint[i]) begin = is_packed(i) ? joint[i]->time : std::max(begin, joint[i]->time);
+    add(begin, reshard.before, read, is_last ? Reads::kSeveral : programs[reshard.before],
         LocalBytes(entry.shape(reshard.value), reshard.to, plan.mesh));
   }
   return versions;
