@@ -93,21 +93,25 @@ std::vector<Value> EmitCombinedReduceScatter(DevicePosition& position,
   return results;
 }
 
-// Arrays of fewer rows are kernels of depthwise convolutions and the like.
-constexpr int64_t kFewRows = 64;
-
 // The compiler gathers in front whatever is asked for and leaves the order to those that read it.
 // Loops that read a row again and again, such as products with a depthwise kernel, are not
-// vectorised then: few rows are put into order once, which takes no time.
+// vectorised then: few rows are put into order once, which takes no time. `part`: a device's.
+bool IsOrderedOnce(const DevicePosition& position, const Shape& part, int dim) {
+  // Arrays of fewer rows are kernels of depthwise convolutions and the like.
+  constexpr int64_t kFewRows = 64;
+  const std::vector<int64_t>& dims = part.dims;
+  const bool is_in_front =
+      std::all_of(dims.begin(), dims.begin() + dim, [](int64_t size) { return size == 1; });
+  return !is_in_front && ProductOf(dims) < kFewRows * dims[dim] &&
+         position.Takes(Departure::kOrderedGathers);
+}
+
 Value EmitAllGather(DevicePosition& position, Value x, const ReshardStep& step) {
   ComputationBuilder& builder = position.builder();
   Groups groups = GroupsOf(position.mesh(), step.axes);
-  std::vector<int64_t> dims = builder.shape(x).dims;
-  const bool is_in_front =
-      std::all_of(dims.begin(), dims.begin() + step.dim, [](int64_t size) { return size == 1; });
-  const bool has_few_rows = ProductOf(dims) < kFewRows * dims[step.dim];
-  if (is_in_front || !has_few_rows || !position.Takes(Departure::kOrderedGathers))
+  if (!IsOrderedOnce(position, builder.shape(x), step.dim))
     return builder.AllGather(x, step.dim, std::move(groups));
+  std::vector<int64_t> dims = builder.shape(x).dims;
   dims.insert(dims.begin(), 1);
   const Value blocks = builder.AllGather(builder.Reshape(x, std::move(dims)), 0, std::move(groups));
   return builder.OptBarrier({{JoinFromFront(builder, blocks, step.dim)}})[0];
@@ -130,7 +134,10 @@ std::vector<Value> EmitCombinedAllGather(DevicePosition& position, std::span<con
     const int64_t count = ProductOf(dims);
     dims.insert(dims.begin(), parts);
     const Value blocks = builder.Reshape(Columns(builder, received, start, count), std::move(dims));
-    results.push_back(JoinFromFront(builder, blocks, steps[i].dim));
+    const Value whole = JoinFromFront(builder, blocks, steps[i].dim);
+    results.push_back(IsOrderedOnce(position, builder.shape(values[i]), steps[i].dim)
+                          ? builder.OptBarrier({{whole}})[0]
+                          : whole);
     start += count;
   }
   return results;
