@@ -263,7 +263,7 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
   command
       .add_option("--combine-gathers", flags.combine_gathers,
                   "Gather weights of one phase together up to so many bytes, such as 16MiB. "
-                  "Default: those of up to 64 KiB up to 256 KiB")
+                  "Default: those of up to 64 KiB, 256 KiB at once")
       ->group(group);
   command
       .add_option("--cost-model", flags.cost_model,
