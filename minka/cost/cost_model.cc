@@ -283,16 +283,11 @@ double PackingUs(const CostModel& cost, int64_t bytes, AxisSet axes, ElementType
          cost.Collective({ReshardKind::kSlice, 0, axes}, type);
 }
 
-// Are tensors of a group packed into one array (all-reduces: Departure::kPackedAllReduces)?
-bool IsPacked(const CostModel& cost, ReshardKind kind) {
-  return kind != ReshardKind::kAllReduce || cost.platform() == Platform::kCpu;
-}
-
 }  // namespace
 
 bool SharesLatency(const CostModel& cost, const StepWork& work) {
-  return work.kind != ReshardKind::kAllReduce || cost.platform() != Platform::kCpu ||
-         work.local_bytes <= kMostPackedBytes;
+  return !SumsOperandsApart(cost.platform()) ||
+         IsPacked(work.kind, work.local_bytes, cost.platform());
 }
 
 double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_members,
@@ -302,7 +297,7 @@ double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_mem
   // Measured times may fall with the bytes; more work never takes less.
   const double us =
       std::max(0.0, cost.Collective(packed, type) - cost.Latency(work.kind, work.axes));
-  if (!IsPacked(cost, work.kind)) return us;
+  if (!IsPacked(work.kind, work.local_bytes, cost.platform())) return us;
   const int64_t received_bytes =
       work.kind == ReshardKind::kAllReduce ? work.local_bytes : work.local_bytes / num_members;
   const double packed_us = us + PackingUs(cost, work.local_bytes, work.axes, type) +
@@ -314,7 +309,7 @@ double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_mem
 
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes) {
   const double latency = cost.Latency(kind, axes);
-  if (!IsPacked(cost, kind)) return latency;
+  if (!IsPacked(kind, /*local_bytes=*/0, cost.platform())) return latency;
   return latency + 2 * cost.Collective({ReshardKind::kSlice, 0, axes}, ElementType::kF32);
 }
 

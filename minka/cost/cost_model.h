@@ -65,14 +65,14 @@ class CostModel {
 };
 
 // Does a tensor that is one of several of a collective instruction share more with them than the
-// instruction? Where every operand of an all-reduce is summed by itself, only those do that are
-// packed (kMostPackedBytes); others cost what they cost alone.
+// instruction? Where operands of an all-reduce are summed apart (SumsOperandsApart), only those do
+// that are packed; others cost what they cost alone.
 bool SharesLatency(const CostModel& cost, const StepWork& work);
 
 // What one of several tensors adds to a collective instruction that they share, which pays
 // GroupLatency once: its bytes, and where the tensors are packed into one array and taken apart
-// again (every kind but all-reduce; of those the small ones, by XLA:CPU) reading and writing them
-// on both sides, so that parts are whole blocks in between. Never negative. `num_members` of a
+// again (IsPacked) reading and writing them on both sides, so that parts are whole blocks in
+// between. Never negative. `num_members` of a
 // group along the axes. Precondition: SharesLatency.
 double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_members,
                     ElementType type);

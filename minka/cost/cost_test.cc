@@ -414,18 +414,18 @@ TEST(PriceInGroup, IsThatOfPackingWhereDevicesMeetForEveryOperand) {
 
 TEST(PriceInGroup, IsNotNegativeWhereMeasuredTimesFallWithTheBytes) {
   Calibration calibration = SomeCalibration();
-  calibration.collectives = {{ReshardKind::kAllReduce, 2, 256, 28},
-                             {ReshardKind::kAllReduce, 2, 3072, 19},
-                             {ReshardKind::kAllReduce, 2, 49152, 22}};
+  calibration.collectives = {{ReshardKind::kReduceScatter, 2, 256, 28},
+                             {ReshardKind::kReduceScatter, 2, 3072, 19},
+                             {ReshardKind::kReduceScatter, 2, 49152, 22}};
   const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("2"), &calibration);
-  const auto sum_of = [](int64_t bytes) {
-    return StepWork{ReshardKind::kAllReduce, bytes, AxisSet::Of(0)};
+  const auto scatter_of = [](int64_t bytes) {
+    return StepWork{ReshardKind::kReduceScatter, bytes, AxisSet::Of(0)};
   };
   for (const int64_t bytes : {4, 256, 3072, 49152, 1 << 20}) {
-    const double price = PriceInGroup(*model, sum_of(bytes), 2, ElementType::kF32);
+    const double price = PriceInGroup(*model, scatter_of(bytes), 2, ElementType::kF32);
     EXPECT_GE(price, 0) << bytes;
     // What is small costs no more than by itself, however dear packing is.
-    const bool is_dearer = price > model->Collective(sum_of(bytes), ElementType::kF32);
+    const bool is_dearer = price > model->Collective(scatter_of(bytes), ElementType::kF32);
     EXPECT_EQ(is_dearer, bytes > kMostPackedBytes) << bytes;
   }
 }
@@ -482,7 +482,7 @@ TEST(Calibration, SaysThatTheMachineWasDisturbed) {
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 12; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 13; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

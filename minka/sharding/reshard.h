@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "minka/base/platform.h"
 #include "minka/ir/shape.h"
 #include "minka/sharding/mesh.h"
 #include "minka/sharding/sharding.h"
@@ -48,10 +49,19 @@ struct StepWork {
   auto operator<=>(const StepWork&) const = default;
 };
 
+// Whose all-reduces of several operands sum each by itself: XLA:CPU's devices meet for each.
+constexpr bool SumsOperandsApart(Platform platform) { return platform == Platform::kCpu; }
+
 // Of tensors that share an all-reduce those of no more bytes are packed into one array where each
-// operand is summed by itself (XLA:CPU): beyond that packing takes longer than one more meeting of
-// the devices. docs/design/0012-prices.md has the measurement.
+// operand is summed by itself: beyond that packing takes longer than one more meeting of the
+// devices. docs/design/0012-prices.md has the measurement.
 inline constexpr int64_t kMostPackedBytes = 256 << 10;
+
+// Is a tensor packed into one array with those that it shares a collective instruction with?
+constexpr bool IsPacked(ReshardKind kind, int64_t local_bytes, Platform platform) {
+  return kind != ReshardKind::kAllReduce ||
+         (SumsOperandsApart(platform) && local_bytes <= kMostPackedBytes);
+}
 
 // Cost of one step, not negative. Not asked for steps over axes of size 1, which cost nothing. For
 // equal arguments it must give equal costs.

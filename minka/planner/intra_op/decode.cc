@@ -52,10 +52,12 @@ class Decoder {
       }
     }
     SortReshards();
-    CombineCollectives();
-    CombineGathersAndScatters();
-    ShareCollectives();
-    ChargeWaits();
+    const std::vector<bool> read_early = ReadEarly();
+    CombineCollectives(read_early);
+    CombineGathersAndScatters(read_early);
+    const std::vector<PlannedCollective> collectives = ListCollectives(facts_.step.module, plan_);
+    ShareCollectives(collectives);
+    ChargeWaits(collectives);
     plan_.step_time_us = StepTime();
     return std::move(plan_);
   }
@@ -214,8 +216,7 @@ class Decoder {
   // All-reduces elsewhere are combined, too, where they pay for latency most of all, as the two
   // sums of a batch norm: with each other, and with such gradients that do not depend on them. The
   // search pays for each of these by itself.
-  void CombineCollectives() {
-    const std::vector<bool> read_early = ReadEarly();
+  void CombineCollectives(const std::vector<bool>& read_early) {
     struct Group {
       std::vector<int> late, small, early;  // small ones are late, early ones are small
     };
@@ -275,8 +276,7 @@ class Decoder {
 
   // Gathers of state, and where memory is saved scatters of gradients, in the order in which they
   // are made, as many in one instruction as the bytes of what is packed allow.
-  void CombineGathersAndScatters() {
-    const std::vector<bool> read_early = ReadEarly();
+  void CombineGathersAndScatters(const std::vector<bool>& read_early) {
     struct Open {
       std::vector<int> members;
       int64_t bytes = 0;
@@ -328,9 +328,9 @@ class Decoder {
   }
 
   // Reshards of one collective pay what each takes in it, and the latency together.
-  void ShareCollectives() {
+  void ShareCollectives(std::span<const PlannedCollective> collectives) {
     if (!cost_.shares_latency()) return;
-    for (const PlannedCollective& collective : ListCollectives(facts_.step.module, plan_)) {
+    for (const PlannedCollective& collective : collectives) {
       if (collective.reshards.size() < 2) continue;
       const Reshard& first = plan_.reshards[collective.reshards[0]];
       const ReshardKind kind = first.steps[*OnlyCollective(first)].kind;
@@ -363,15 +363,14 @@ class Decoder {
 
   // What devices wait at collectives of all of them behind longer phases of work. The search knows
   // no phases: they are known here, in the order of the instructions.
-  void ChargeWaits() {
+  void ChargeWaits(std::span<const PlannedCollective> collectives) {
     if (cost_.Wait(std::numeric_limits<double>::infinity()) == 0) return;
-    const std::vector<PlannedCollective> all = ListCollectives(facts_.step.module, plan_);
-    // By what they run in front of.
-    std::vector<std::vector<const PlannedCollective*>> collectives(plan_.ops.size() + 1);
+    // Collectives of all devices, by what they run in front of.
+    std::vector<std::vector<const PlannedCollective*>> meetings(plan_.ops.size() + 1);
     std::vector<bool> waits(plan_.reshards.size());
-    for (const PlannedCollective& collective : all) {
+    for (const PlannedCollective& collective : collectives) {
       if (collective.reshards.empty() || !TakesAllDevices(collective.axes)) continue;
-      collectives[TimeOfCollective(plan_, collective.reshards)].push_back(&collective);
+      meetings[TimeOfCollective(plan_, collective.reshards)].push_back(&collective);
       for (const int member : collective.reshards) waits[member] = true;
     }
     PhaseOfWork phase = {cost_};
@@ -381,7 +380,7 @@ class Decoder {
         const Reshard& reshard = plan_.reshards[next];
         if (!waits[next]) phase.us += reshard.cost_us / static_cast<double>(RunsOf(reshard));
       }
-      for (const PlannedCollective* collective : collectives[id]) {
+      for (const PlannedCollective* collective : meetings[id]) {
         const double each_us = phase.End(1) * static_cast<double>(collective->runs) /
                                static_cast<double>(collective->reshards.size());
         for (const int member : collective->reshards) plan_.reshards[member].cost_us += each_us;

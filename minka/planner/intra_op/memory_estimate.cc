@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "minka/plan/combine.h"
@@ -51,42 +51,46 @@ struct AllReads {
   std::vector<std::vector<Reads>> of_produced;  // version 0, [instruction][result]
 };
 
-// A sum or scatter that runs in one instruction with others, once all of them are there.
-struct JointTime {
-  InstructionId time = 0;
-  // In one array with others, which stays until the last of them is read. Else in place.
-  bool is_packed = false;
+// When a reshard reads its input last and when its result is made.
+struct ReshardTimes {
+  InstructionId read = 0, made = 0;
+  // In one array with others, which stays until the last of them is read. Of gathers, which are
+  // made for whoever needs one first, each part is a result of its own.
+  bool is_packed_sum = false;
 };
 
-// By reshard; nullopt: it runs alone, gathers, or leaves the step.
-std::vector<std::optional<JointTime>> JointTimes(const StepFacts& facts, const StagePlan& plan) {
-  const auto kind_of = [](const Reshard& reshard) {
-    return reshard.steps[*OnlyCollective(reshard)].kind;
-  };
+// By reshard. Those that leave the step run by themselves.
+std::vector<ReshardTimes> TimesOfReshards(const StepFacts& facts, const StagePlan& plan) {
   std::map<int, std::vector<int>> groups;
+  std::vector<ReshardTimes> times;
   for (size_t i = 0; i < plan.reshards.size(); ++i) {
     const Reshard& reshard = plan.reshards[i];
+    times.push_back({.read = reshard.before, .made = reshard.before});
     if (reshard.combine_group < 0 || reshard.before == facts.entry.num_instructions()) continue;
-    if (kind_of(reshard) != ReshardKind::kAllGather)
-      groups[reshard.combine_group].push_back(static_cast<int>(i));
+    groups[reshard.combine_group].push_back(static_cast<int>(i));
   }
-  std::vector<std::optional<JointTime>> times(plan.reshards.size());
   for (const auto& [group, members] : groups) {
     if (members.size() == 1) continue;
     const InstructionId time = TimeOfCollective(plan, members);
     for (const int member : members) {
       const Reshard& reshard = plan.reshards[member];
+      const ReshardKind kind = reshard.steps[*OnlyCollective(reshard)].kind;
       const int64_t bytes = LocalBytes(facts.entry.shape(reshard.value), reshard.from, plan.mesh);
-      times[member] = {
-          .time = time,
-          .is_packed = kind_of(reshard) == ReshardKind::kReduceScatter ||
-                       (facts.platform == Platform::kCpu && bytes <= kMostPackedBytes)};
+      if (kind == ReshardKind::kAllGather) {
+        times[member].made = plan.reshards[members[0]].before;
+      } else if (IsPacked(kind, bytes, facts.platform)) {
+        times[member] = {.read = time, .made = time, .is_packed_sum = true};
+      } else {  // in place
+        times[member] = {.read = std::max(reshard.before, time - 1),
+                         .made = std::max(reshard.before, time)};
+      }
     }
   }
   return times;
 }
 
-AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<const int> programs) {
+AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<const int> programs,
+                   std::span<const ReshardTimes> times) {
   const Computation& entry = facts.entry;
   const MicroLoop& loop = facts.loop;
   AllReads reads;
@@ -112,35 +116,15 @@ AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<cons
            facts.last_runs[id]);
     }
   }
-  const std::vector<std::optional<JointTime>> joint = JointTimes(facts, plan);
   for (size_t i = 0; i < plan.reshards.size(); ++i) {
     const Reshard& reshard = plan.reshards[i];
-    InstructionId when = reshard.before;
-    if (joint[i]) when = joint[i]->is_packed ? joint[i]->time : std::max(when, joint[i]->time - 1);
-    read(reshard.value, reshard.from_version, reshard.before, when);
+    read(reshard.value, reshard.from_version, reshard.before, times[i].read);
   }
   for (size_t i = 0; i < entry.results.size(); ++i) {
     read(entry.results[i], plan.result_versions[i], entry.num_instructions(),
          entry.num_instructions());
   }
   return reads;
-}
-
-// When each version is made: gathers that run as one are all made for the first that needs one.
-std::vector<InstructionId> MakingTimes(const Computation& entry, const StagePlan& plan) {
-  std::map<int, InstructionId> first;
-  const auto is_joint_gather = [&](const Reshard& reshard) {
-    return reshard.combine_group >= 0 && reshard.before < entry.num_instructions() &&
-           reshard.steps[*OnlyCollective(reshard)].kind == ReshardKind::kAllGather;
-  };
-  for (const Reshard& reshard : plan.reshards) {
-    if (is_joint_gather(reshard)) first.try_emplace(reshard.combine_group, reshard.before);
-  }
-  std::vector<InstructionId> times;
-  for (const Reshard& reshard : plan.reshards) {
-    times.push_back(is_joint_gather(reshard) ? first.at(reshard.combine_group) : reshard.before);
-  }
-  return times;
 }
 
 struct Version {
@@ -154,7 +138,8 @@ std::vector<Version> MadeVersions(const StepFacts& facts, const StagePlan& plan,
                                   std::span<const int> programs) {
   const Computation& entry = facts.entry;
   const int end = entry.num_instructions() + 1;
-  const AllReads reads = FindReads(facts, plan, programs);
+  const std::vector<ReshardTimes> times = TimesOfReshards(facts, plan);
+  const AllReads reads = FindReads(facts, plan, programs, times);
   std::vector<Version> versions;
   const auto add = [&](InstructionId begin, InstructionId made_at, const Reads& read, int maker,
                        int64_t bytes) {
@@ -174,12 +159,9 @@ std::vector<Version> MadeVersions(const StepFacts& facts, const StagePlan& plan,
           LocalBytes(entry.shape(value), sharding, plan.mesh));
     }
   }
-  const std::vector<InstructionId> made = MakingTimes(entry, plan);
-  const std::vector<std::optional<JointTime>> joint = JointTimes(facts, plan);
-  const auto is_packed = [&](size_t i) { return joint[i] && joint[i]->is_packed; };
-  std::map<int, InstructionId> last_read;  // of what is packed, by group
+  std::map<int, InstructionId> last_read;  // of packed sums, by group
   for (size_t i = 0; i < plan.reshards.size(); ++i) {
-    if (!is_packed(i)) continue;
+    if (!times[i].is_packed_sum) continue;
     InstructionId& last = last_read.try_emplace(plan.reshards[i].combine_group, 0).first->second;
     last = std::max(last, reads.of_reshard[i].last);
   }
@@ -188,10 +170,8 @@ std::vector<Version> MadeVersions(const StepFacts& facts, const StagePlan& plan,
     const bool is_last = reshard.before == entry.num_instructions();
     if (is_last && reads.of_reshard[i].last == reshard.before) continue;
     Reads read = reads.of_reshard[i];
-    if (is_packed(i)) read.last = last_read.at(reshard.combine_group);
-    InstructionId begin = made[i];
-    if (joint[i]) begin = is_packed(i) ? joint[i]->time : std::max(begin, joint[i]->time);
-    add(begin, reshard.before, read, is_last ? Reads::kSeveral : programs[reshard.before],
+    if (times[i].is_packed_sum) read.last = last_read.at(reshard.combine_group);
+    add(times[i].made, reshard.before, read, is_last ? Reads::kSeveral : programs[reshard.before],
         LocalBytes(entry.shape(reshard.value), reshard.to, plan.mesh));
   }
   return versions;

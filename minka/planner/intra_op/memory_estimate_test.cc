@@ -1,5 +1,10 @@
 #include "minka/planner/intra_op/memory_estimate.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/analysis/structure.h"
@@ -51,6 +56,55 @@ TEST(EstimateTemporaries, CountsWhatIsUncertainOfGpus) {
       EstimateTemporaries(StepFacts(step, Platform::kCuda), plan->stage, programs, 1);
   EXPECT_GT(of_gpu[0], of_cpu[0]);
   EXPECT_LT(of_gpu[0], of_cpu[0] * 5 / 4);
+}
+
+// Four gradients of 64 KiB, each made and applied by itself.
+Step FourGradients() {
+  ModuleBuilder module("four_gradients");
+  ComputationBuilder b = module.Entry();
+  Step step;
+  std::vector<Value> weights, results;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = fmt::format("w{}", i);
+    weights.push_back(b.Parameter({ElementType::kF32, {128, 128}}, name));
+    module.AddAlias({.result = i, .parameter = i});
+    step.parameters.push_back({.role = ParameterRole::kState, .name = name, .state_result = i});
+    step.results.push_back({ResultRole::kState, name});
+  }
+  Value x = b.Parameter({ElementType::kF32, {64, 128}}, "x");
+  step.parameters.push_back({.role = ParameterRole::kBatch, .name = "x", .batch_dim = 0});
+  for (const Value weight : weights) {
+    const Value y = b.Dot(x, weight, {.lhs_contracting = {1}, .rhs_contracting = {0}});
+    const Value gradient = b.Dot(x, y, {.lhs_contracting = {0}, .rhs_contracting = {0}});
+    results.push_back(b.Binary(Opcode::kSubtract, weight, gradient));
+    x = y;
+  }
+  b.SetResults(results);
+  step.module = *std::move(module).Finish();
+  return WithStructure(std::move(step));
+}
+
+// Summed apart, a gradient is gone once it is applied. Processors pack them, and what is packed is
+// there beside what it is packed from; GPUs sum them in place.
+TEST(EstimateMemory, CountsWhatIsSummedTogetherUntilTheLastIsRead) {
+  constexpr int64_t kGradientBytes = 128 * 128 * sizeof(float);
+  const Step step = FourGradients();
+  const Mesh mesh = *Mesh::Parse("data=4");
+  const auto plan = PlanMesh(step, mesh, *MakeRooflineCostModel(Cluster::Local(4), mesh),
+                             {.method = Method::kData});
+  ASSERT_TRUE(plan.ok());
+  StagePlan apart = plan->stage;
+  ASSERT_EQ(apart.reshards.size(), 4);
+  for (Reshard& reshard : apart.reshards) {
+    EXPECT_EQ(reshard.combine_group, 0);
+    reshard.combine_group = -1;
+  }
+  const int64_t packed = EstimateMemory(StepFacts(step), plan->stage).peak_bytes;
+  const int64_t one_by_one = EstimateMemory(StepFacts(step), apart).peak_bytes;
+  EXPECT_GE(packed, one_by_one + 3 * kGradientBytes);
+  EXPECT_LE(packed, one_by_one + 7 * kGradientBytes);
+  EXPECT_LE(EstimateMemory(StepFacts(step, Platform::kCuda), plan->stage).peak_bytes,
+            packed - 3 * kGradientBytes);
 }
 
 }  // namespace
