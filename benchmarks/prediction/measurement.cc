@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "minka/base/processor_time.h"
@@ -15,6 +17,7 @@
 #include "minka/frontend/optimizer.h"
 #include "minka/frontend/trace.h"
 #include "minka/models/mlp.h"
+#include "minka/profiler/profile.h"
 #include "minka/runtime/mesh/step_runner.h"
 
 namespace minka {
@@ -248,6 +251,26 @@ absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices) {
     us.push_back(turn.median_us());
   }
   return StatisticsOf(us).median_us;
+}
+
+absl::StatusOr<ReferencedProfile> ProfileBesideReference(const LocalDevices& devices) {
+  constexpr int kProgramsPerReference = 25;
+  LocalSession session(devices);
+  ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
+  std::vector<double> us;
+  absl::Status failed;
+  const auto take_turn = [&](std::string_view, int done, int) {
+    if (done % kProgramsPerReference != 0 || !failed.ok()) return;
+    const absl::StatusOr<Turn> turn = reference.TakeTurn(kReferenceSteps);
+    if (turn.ok()) us.push_back(turn->median_us());
+    failed = turn.status();
+  };
+  ReferencedProfile out;
+  ASSIGN_OR_RETURN(out.calibration,
+                   Profile(devices, {.num_devices = kPredictionDevices, .on_progress = take_turn}));
+  RETURN_IF_ERROR(failed);
+  out.reference_us = StatisticsOf(us).median_us;
+  return out;
 }
 
 }  // namespace minka

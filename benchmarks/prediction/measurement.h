@@ -43,4 +43,11 @@ absl::StatusOr<nlohmann::ordered_json> MeasureMemory(const std::vector<Predictio
 // time that was measured later are comparable only by what both say of the same step.
 absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices);
 
+// A new profile, and the median of what the reference step took many times while it was made.
+struct ReferencedProfile {
+  Calibration calibration;
+  double reference_us = 0;
+};
+absl::StatusOr<ReferencedProfile> ProfileBesideReference(const LocalDevices& devices);
+
 }  // namespace minka

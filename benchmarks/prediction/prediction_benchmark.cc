@@ -23,7 +23,6 @@
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/plan_step.h"
-#include "minka/profiler/profile.h"
 #include "minka/runtime/mesh/local_devices.h"
 
 namespace minka {
@@ -51,12 +50,9 @@ const std::vector<Criterion> kCriteria = {{.field = "time_error", .absolute = 0.
 absl::StatusOr<Json> ProfileNow() {
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
-  ASSIGN_OR_RETURN(const double before_us, MeasureReferenceUs(devices));
-  ASSIGN_OR_RETURN(const Calibration calibration,
-                   Profile(devices, {.num_devices = kPredictionDevices}));
-  ASSIGN_OR_RETURN(const double after_us, MeasureReferenceUs(devices));
-  return Json{{"calibration", calibration.ToJson()},
-              {"reference_us", std::sqrt(before_us * after_us)}};
+  ASSIGN_OR_RETURN(const ReferencedProfile profile, ProfileBesideReference(devices));
+  return Json{{"calibration", profile.calibration.ToJson()},
+              {"reference_us", profile.reference_us}};
 }
 
 absl::StatusOr<Json> ReferenceNow() {
@@ -129,7 +125,7 @@ std::string Page(const Json& rows, const Json& before) {
       "of "
       "five turns. *machine* is what a\n"
       "reference step of fixed shapes took before and after each turn, in parts of what it took "
-      "behind the profile; errors are those\n"
+      "while the profile was made (median of some twenty times); errors are those\n"
       "of the predictions times that. *busy* is the processor time of a step divided by the cores; "
       "*others* is the part of the cores'\n"
       "busy time that other processes took meanwhile, *stolen* what the host of this virtual "

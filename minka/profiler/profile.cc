@@ -230,8 +230,8 @@ class Profiler {
     return sizes;
   }
 
-  // The wall time of a launch on all devices that others hardly disturb: the lower quartile of the
-  // round that the host of a virtual machine took least of.
+  // The wall time of a launch on all devices, a median as a step's time is: of the round that the
+  // host of a virtual machine took least of.
   absl::StatusOr<double> LaunchUs(const std::string& what, absl::StatusOr<Module> module) {
     ASSIGN_OR_RETURN(Program program, Compile(what, std::move(module)));
     ASSIGN_OR_RETURN(const Round best, LeastStolen<Round>([&] { return Measure(program); }));
@@ -327,7 +327,7 @@ class Profiler {
       if (i > 0) times.push_back(elapsed_us);
     }
     std::ranges::sort(times);
-    return Round{.launch_us = times[times.size() / 4], .stolen_share = StolenSince(before)};
+    return Round{.launch_us = times[times.size() / 2], .stolen_share = StolenSince(before)};
   }
 
   absl::StatusOr<std::vector<std::vector<pjrt::Buffer>>> Arguments(

@@ -16,7 +16,7 @@ namespace minka {
 struct ProfileOptions {
   // Measures with as many devices of the client as this; with one there are no collectives.
   int num_devices = 8;
-  int repetitions = 7;  // of each program at least; the lower quartile counts
+  int repetitions = 7;  // of each program at least; the median counts
   // Called before each measurement.
   std::function<void(std::string_view what, int done, int total)> on_progress;
 };
