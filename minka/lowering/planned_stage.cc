@@ -84,6 +84,12 @@ void PlannedStage::KeepApart(const std::vector<int>& part_of_reshard) {
   lists_ = std::move(apart);
 }
 
+bool PlannedStage::IsCombinedGather(int node) const {
+  if (list(node).size() < 2) return false;
+  const Reshard& first = plan_.reshards[list(node).front()];
+  return first.steps[*OnlyCollective(first)].kind == ReshardKind::kAllGather;
+}
+
 std::vector<int> PlannedStage::Order(const std::vector<int>& parts) const {
   const int num_instructions = entry_.num_instructions();
   std::vector<int> node_of_reshard(plan_.reshards.size(), -1);
@@ -96,12 +102,13 @@ std::vector<int> PlannedStage::Order(const std::vector<int>& parts) const {
     place[node] = {parts[node], 2 * plan_.reshards[list(node).front()].before};
     for (const int reshard : list(node)) node_of_reshard[reshard] = node;
   }
-  std::vector<std::vector<int>> readers(num_nodes());
+  std::vector<std::vector<int>> readers(num_nodes()), sources(num_nodes());
   std::vector<int> missing(num_nodes());
   const auto add = [&](const ValueVersion& read, int reader) {
     const int source =
         read.version == 0 ? read.value.instruction : node_of_reshard[read.version - 1];
     readers[source].push_back(reader);
+    sources[reader].push_back(source);
     ++missing[reader];
   };
   for (InstructionId id = 0; id < num_instructions; ++id) {
@@ -111,6 +118,17 @@ std::vector<int> PlannedStage::Order(const std::vector<int>& parts) const {
   }
   for (int i = 0; i < static_cast<int>(plan_.reshards.size()); ++i) {
     if (node_of_reshard[i] >= 0) add(SourceOf(i), node_of_reshard[i]);
+  }
+  std::vector<int> early;
+  for (int node = num_instructions; node < num_nodes(); ++node) {
+    if (IsCombinedGather(node)) early.push_back(node);
+  }
+  for (size_t i = 0; i < early.size(); ++i) {
+    for (const int source : sources[early[i]]) {
+      if (place[source].number <= place[early[i]].number) continue;
+      place[source].number = place[early[i]].number;
+      early.push_back(source);
+    }
   }
   return ReadyOrder(readers, std::move(missing), place);
 }

@@ -46,10 +46,12 @@ class PlannedStage {
 
   // All nodes, part by part (`parts`, by node): those that are ready, by first place in the source,
   // instructions before lists. Combined collectives wait for all that they read, and their readers
-  // for them.
+  // for them; but what combined gathers read, which is made of state, stands in front of them.
   std::vector<int> Order(const std::vector<int>& parts) const;
 
  private:
+  bool IsCombinedGather(int node) const;
+
   const Module& module_;
   const Computation& entry_;
   const StagePlan& plan_;

@@ -134,23 +134,27 @@ std::vector<Value> EmitCombinedAllGather(DevicePosition& position, std::span<con
     const int64_t count = ProductOf(dims);
     dims.insert(dims.begin(), parts);
     const Value blocks = builder.Reshape(Columns(builder, received, start, count), std::move(dims));
+    // Loops over many rows would look up what they add to each part by part.
     const Value whole = JoinFromFront(builder, blocks, steps[i].dim);
-    results.push_back(IsOrderedOnce(position, builder.shape(values[i]), steps[i].dim)
-                          ? builder.OptBarrier({{whole}})[0]
-                          : whole);
+    results.push_back(position.Takes(Departure::kOrderedGathers) ? builder.OptBarrier({{whole}})[0]
+                                                                 : whole);
     start += count;
   }
   return results;
 }
 
-bool IsPacked(const DevicePosition& position, const Shape& local) {
-  return position.Takes(Departure::kPackedAllReduces) && local.num_bytes() <= kMostPackedBytes;
-}
+static_assert(Departures::Of(Platform::kCpu).contains(Departure::kPackedAllReduces) ==
+                  SumsOperandsApart(Platform::kCpu) &&
+              Departures::Of(Platform::kCuda).contains(Departure::kPackedAllReduces) ==
+                  SumsOperandsApart(Platform::kCuda));
 
 std::vector<Value> EmitCombinedAllReduce(DevicePosition& position, std::span<const Value> values,
                                          const AxisList& axes) {
   ComputationBuilder& builder = position.builder();
-  const auto is_packed = [&](Value value) { return IsPacked(position, builder.shape(value)); };
+  const auto is_packed = [&](Value value) {
+    return position.Takes(Departure::kPackedAllReduces) &&
+           builder.shape(value).num_bytes() <= kMostPackedBytes;
+  };
   const bool packs_any = std::ranges::count_if(values, is_packed) > 1;
   std::vector<Value> operands, packed;
   for (const Value value : values) {
