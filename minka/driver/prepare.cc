@@ -14,6 +14,7 @@
 #include "minka/ir/rewriter.h"
 #include "minka/ir/simplify.h"
 #include "minka/lowering/join_barriers.h"
+#include "minka/lowering/order_for_memory.h"
 #include "minka/lowering/rematerialize.h"
 #include "minka/lowering/unroll_loops.h"
 
@@ -181,7 +182,7 @@ absl::StatusOr<Step> Simplify(const Step& step, const LayerChoice& layers, bool 
     module = UnrollLayerLoops({.module = std::move(module), .parameters = step.parameters});
   }
   module = SplitBarriers(ExchangeTransposedDots(module));
-  module = EliminateCommonSubexpressions(EliminateDeadCode(module));
+  module = OrderForMemory(EliminateCommonSubexpressions(EliminateDeadCode(module)));
   ASSIGN_OR_RETURN(Step simplified, MakeStep(std::move(module), {}));
   return WithStructure(std::move(simplified), layers);
 }

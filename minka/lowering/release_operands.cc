@@ -1,40 +1,22 @@
 #include "minka/lowering/release_operands.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "fmt/format.h"
 #include "minka/ir/rewriter.h"
 #include "minka/lowering/join_barriers.h"
+#include "minka/lowering/last_reads.h"
 
 namespace minka {
 namespace {
-
-constexpr InstructionId kNever = std::numeric_limits<InstructionId>::max();
-
-bool IsHeavy(const Instruction& instruction) {
-  return instruction.opcode == Opcode::kDot || instruction.opcode == Opcode::kConvolution;
-}
-
-// Another order or type of the same elements: XLA takes it into the dot that reads it.
-bool IsView(const Instruction& instruction) {
-  return instruction.opcode == Opcode::kReshape || instruction.opcode == Opcode::kTranspose ||
-         instruction.opcode == Opcode::kConvert;
-}
 
 // Makes one value of another one that frees as much when it is dropped.
 bool IsStep(const Instruction& instruction) {
   return IsElementwise(instruction.opcode) || IsView(instruction) ||
          (Family(instruction.opcode) == OpFamily::kCollective && instruction.results.size() == 1);
-}
-
-// Nothing in front of a barrier: there all the time, or made anew by every reader.
-bool IsFree(const Instruction& instruction) {
-  return instruction.operands.empty() || instruction.opcode == Opcode::kBroadcast;
 }
 
 // `last` are done before `next`.
@@ -47,18 +29,19 @@ struct Wait {
 class Waits {
  public:
   explicit Waits(const Computation& computation)
-      : computation_(computation), uses_(computation), demand_(computation.num_instructions()) {
-    for (InstructionId id = computation.num_instructions(); id-- > 0;) demand_[id] = Demand(id);
-  }
+      : computation_(computation), uses_(computation), reads_(computation, uses_) {}
 
   std::vector<Wait> Find() const {
     std::vector<Wait> waits;
     std::vector<InstructionId> since;  // what may free memory, from the last heavy instruction on
+    std::optional<InstructionId> heavy;
     for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
       const Instruction& instruction = computation_.instructions[id];
+      if (heavy && IsKeptGather(id)) waits.push_back({.last = {{*heavy, 0}}, .next = id});
       if (IsHeavy(instruction)) {
         if (auto wait = Between(since, id)) waits.push_back(*std::move(wait));
         since.clear();
+        heavy = id;
       }
       if (IsHeavy(instruction) || instruction.opcode == Opcode::kReduce) since.push_back(id);
     }
@@ -66,58 +49,27 @@ class Waits {
   }
 
  private:
-  // The first heavy instruction that needs this one's results.
-  InstructionId Demand(InstructionId id) const {
-    InstructionId first = kNever;
-    const Instruction& instruction = computation_.instructions[id];
-    for (int32_t i = 0; i < static_cast<int32_t>(instruction.results.size()); ++i) {
-      for (const Use& use : uses_.uses({id, i})) first = std::min(first, TimeOf(use.user));
-    }
-    return first;
-  }
-  InstructionId TimeOf(InstructionId user) const {
-    return IsHeavy(computation_.instructions[user]) ? user : demand_[user];
-  }
-
-  bool FreesMemory(InstructionId id) const {
-    const Instruction& instruction = computation_.instructions[id];
-    // Smaller than what it reads; an argmax is left alone.
-    if (instruction.opcode == Opcode::kReduce) return instruction.results.size() == 1;
-    int64_t freed = 0;
-    std::set<Value> sources;
-    for (const Value operand : instruction.operands) {
-      const Value source = Source(operand);
-      if (!sources.insert(source).second || IsFree(computation_.instruction(source))) continue;
-      if (IsReadLastBy(source, id)) freed += computation_.shape(source).num_bytes();
-    }
-    return freed > instruction.shape().num_bytes();
-  }
-
-  Value Source(Value value) const {
-    while (IsView(computation_.instruction(value))) {
-      value = computation_.instruction(value).operands[0];
-    }
-    return value;
-  }
-
-  // Would it be the last reader if it ran as late as it may?
-  bool IsReadLastBy(Value value, InstructionId id) const {
-    if (uses_.is_result(value)) return false;
-    return std::ranges::all_of(uses_.uses(value), [&](const Use& use) {
-      const bool is_in_place = computation_.instructions[use.user].opcode == Opcode::kReduce;
-      return (is_in_place ? use.user : TimeOf(use.user)) < demand_[id];
-    });
+  // A gather of state for two dots or more. As it depends on nothing, it would be the first that is
+  // done.
+  bool IsKeptGather(InstructionId id) const {
+    const Instruction& gather = computation_.instructions[id];
+    if (gather.opcode != Opcode::kAllGather) return false;
+    const Value source = reads_.Source(gather.operands[0]);
+    if (computation_.instruction(source).opcode != Opcode::kParameter) return false;
+    return std::ranges::count_if(uses_.uses({id, 0}), [&](const Use& use) {
+             return IsHeavy(computation_.instructions[use.user]);
+           }) > 1;
   }
 
   std::optional<Wait> Between(const std::vector<InstructionId>& since, InstructionId next) const {
     Wait wait{.next = next};
     for (const InstructionId id : since) {
-      if (demand_[id] <= next || !FreesMemory(id)) continue;
+      if (reads_.Demand(id) <= next || !reads_.FreesMemory(id)) continue;
       if (const auto value = ReadLater(id, next)) wait.last.push_back(*value);
     }
     const std::vector<Value>& operands = computation_.instructions[next].operands;
     for (; wait.operand < static_cast<int>(operands.size()); ++wait.operand) {
-      if (IsFree(computation_.instruction(Source(operands[wait.operand])))) continue;
+      if (IsFree(computation_.instruction(reads_.Source(operands[wait.operand])))) continue;
       if (wait.last.empty()) break;
       return wait;
     }
@@ -141,7 +93,7 @@ class Waits {
 
   const Computation& computation_;
   const UseTable uses_;
-  std::vector<InstructionId> demand_;  // by instruction; kNever: the results alone need it
+  const LastReads reads_;
 };
 
 // Writes the computation with its waits.

@@ -1,4 +1,4 @@
-// Dots that free memory are done where the program has them.
+// Dots that free memory, and gathers that take it, are done where the program has them.
 #pragma once
 
 #include "minka/ir/module.h"
@@ -9,7 +9,8 @@ namespace minka {
 // before the end of the step. XLA's schedulers leave such a dot until then, and all that it reads
 // lives as long. Behind this pass the next dot or convolution waits, at a barrier, for each dot and
 // convolution that is not needed before and frees more bytes than its result has, and for each such
-// reduction. What is computed stays the same.
+// reduction. A gather of state that several dots read, which the schedulers begin a step with,
+// waits for the dot in front of it. What is computed stays the same.
 //
 // The barriers are lanes (join_barriers.h), to be joined afterwards.
 Module ReleaseOperands(const Module& module);

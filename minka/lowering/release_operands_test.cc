@@ -55,6 +55,25 @@ TEST(ReleaseOperands, TheNextDotWaitsForTheReduceScatterOfAWeightsGradient) {
   EXPECT_EQ(barrier.operands, (std::vector<Value>{part, gradient}));
 }
 
+// Its state is there from the start, so that it could begin the step.
+TEST(ReleaseOperands, AGatherForSeveralDotsWaitsForTheDotInFrontOfIt) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value part = b.Parameter(F32({4, 8}), "part"), x = b.Parameter(F32({64, 8}), "x");
+  const Value first = MatMul(b, x, b.Parameter(F32({8, 8}), "w"), 1, 0);
+  const Value gather = b.AllGather(part, 0, {{0, 1}});
+  const Value second = MatMul(b, first, gather, 1, 0);
+  const Value other = b.AllGather(b.Parameter(F32({4, 8}), "other"), 0, {{0, 1}});
+  b.SetResults({MatMul(b, MatMul(b, second, other, 1, 0), gather, 1, 1)});
+  const Module waits = JoinBarriers(ReleaseOperands(*std::move(module).Finish())).module;
+  ASSERT_TRUE(Verify(waits).ok()) << Verify(waits);
+  std::vector<std::vector<Value>> barriers;
+  for (const Instruction& instruction : waits.entry_computation().instructions) {
+    if (instruction.opcode == Opcode::kOptBarrier) barriers.push_back(instruction.operands);
+  }
+  EXPECT_EQ(barriers, (std::vector<std::vector<Value>>{{first, part}}));
+}
+
 TEST(ReleaseOperands, LeavesDotsThatTheNextOneReadsAndThoseThatFreeNothing) {
   ModuleBuilder module("m");
   ComputationBuilder b = module.Entry();
