@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "minka/ir/rewriter.h"
+#include "minka/sharding/reshard.h"
 
 namespace minka {
 namespace {
@@ -20,8 +21,12 @@ std::vector<int64_t> AllDevices(int64_t num_devices) {
 class PartitionWriter {
  public:
   // Channels are counted on.
-  PartitionWriter(const Computation& source, int64_t num_devices, int64_t& channel)
-      : source_(source), rewriter_(source), num_devices_(num_devices), channel_(channel) {}
+  PartitionWriter(const Computation& source, int64_t num_devices, bool sums_apart, int64_t& channel)
+      : source_(source),
+        rewriter_(source),
+        num_devices_(num_devices),
+        sums_apart_(sums_apart),
+        channel_(channel) {}
 
   Computation Write() && {
     for (InstructionId id = 0; id < source_.num_instructions(); ++id) {
@@ -29,8 +34,9 @@ class PartitionWriter {
       CountPartitions(instruction);
       const bool is_combined =
           instruction.opcode == Opcode::kAllReduce && instruction.operands.size() > 1;
-      rewriter_.Map(id, is_combined ? WriteAsOneArray(std::move(instruction))
-                                    : rewriter_.Append(std::move(instruction)));
+      rewriter_.Map(id, !is_combined  ? rewriter_.Append(std::move(instruction))
+                        : sums_apart_ ? WriteOneByOne(instruction)
+                                      : WriteAsOneArray(std::move(instruction)));
     }
     return std::move(rewriter_).Finish();
   }
@@ -47,6 +53,21 @@ class PartitionWriter {
     collective->channel_id = ++channel_;
     // Of an all-to-all the channel alone makes the groups partition ids.
     collective->use_global_device_ids = instruction.opcode != Opcode::kAllToAll;
+  }
+
+  std::vector<Value> WriteOneByOne(const Instruction& all_reduce) {
+    std::vector<Value> results;
+    for (size_t i = 0; i < all_reduce.operands.size(); ++i) {
+      Instruction one = all_reduce;
+      if (i > 0) {
+        one.name = rewriter_.NewName(all_reduce.name);
+        std::get<CollectiveAttributes>(one.attributes).channel_id = ++channel_;
+      }
+      one.operands = {all_reduce.operands[i]};
+      one.results = {all_reduce.results[i]};
+      results.push_back(rewriter_.AppendOne(std::move(one)));
+    }
+    return results;
   }
 
   // Operands of an all-reduce have one type.
@@ -93,16 +114,19 @@ class PartitionWriter {
   const Computation& source_;
   Rewriter rewriter_;
   int64_t num_devices_;
+  bool sums_apart_;
   int64_t& channel_;
 };
 
 }  // namespace
 
-Module OverPartitions(const Module& local, int64_t num_devices) {
+Module OverPartitions(const Module& local, int64_t num_devices, Platform platform) {
   Module out = local;
   int64_t channel = 0;
   for (size_t i = 0; i < out.computations.size(); ++i) {
-    out.computations[i] = PartitionWriter(local.computations[i], num_devices, channel).Write();
+    out.computations[i] =
+        PartitionWriter(local.computations[i], num_devices, SumsOperandsApart(platform), channel)
+            .Write();
   }
   out.aliases.clear();
   return out;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "minka/base/platform.h"
 #include "minka/ir/module.h"
 
 namespace minka {
@@ -11,8 +12,9 @@ namespace minka {
 // `num_devices` partitions, which is how JAX compiles: every collective has a channel of its own
 // and groups of partition ids, none of them left out, and replica-id is partition-id. XLA's
 // partitioner, which such a program passes through, takes all-reduces of one operand only: those of
-// several reduce them one behind the other in one array. Aliases are dropped: the program is called
-// there.
-Module OverPartitions(const Module& local, int64_t num_devices);
+// several become as many where the platform sums operands apart in any case (SumsOperandsApart),
+// else they reduce them one behind the other in one array. Aliases are dropped: the program is
+// called there.
+Module OverPartitions(const Module& local, int64_t num_devices, Platform platform);
 
 }  // namespace minka

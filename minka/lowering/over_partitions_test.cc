@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/verifier.h"
+#include "minka/sharding/reshard.h"
 
 namespace minka {
 namespace {
@@ -33,7 +34,7 @@ ENTRY main {
 }
 )");
   ASSERT_TRUE(local.ok()) << local.status();
-  const Module module = OverPartitions(*local, 4);
+  const Module module = OverPartitions(*local, 4, Platform::kCpu);
   EXPECT_TRUE(Verify(module).ok()) << Verify(module);
   const std::string text = HloText(module);
   for (const char* written :
@@ -48,7 +49,7 @@ ENTRY main {
   EXPECT_TRUE(module.aliases.empty());
 }
 
-TEST(OverPartitions, ReducesSeveralOperandsInOneArray) {
+TEST(OverPartitions, ReducesSeveralOperandsOneByOneOrAsOneArray) {
   const absl::StatusOr<Module> local = ParseHloText(R"(
 HloModule local
 
@@ -70,18 +71,29 @@ ENTRY main {
 }
 )");
   ASSERT_TRUE(local.ok()) << local.status();
-  const Module module = OverPartitions(*local, 4);
-  EXPECT_TRUE(Verify(module).ok()) << Verify(module);
-  const std::string text = HloText(module);
-  EXPECT_THAT(text, HasSubstr("f32[36] all-reduce("));
-  EXPECT_THAT(text, HasSubstr("slice={[0:32]}"));
-  EXPECT_THAT(text, HasSubstr("slice={[32:33]}"));
-  EXPECT_THAT(text, HasSubstr("slice={[33:36]}"));
-  // The results are those of before.
-  const Computation& entry = module.entry_computation();
-  EXPECT_EQ(ToString(entry.shape(entry.results[0])), "f32[4,8]");
-  EXPECT_EQ(ToString(entry.shape(entry.results[1])), "f32[]");
-  EXPECT_EQ(ToString(entry.shape(entry.results[2])), "f32[3]");
+  for (const Platform platform : {Platform::kCpu, Platform::kCuda}) {
+    const Module module = OverPartitions(*local, 4, platform);
+    EXPECT_TRUE(Verify(module).ok()) << Verify(module);
+    const std::string text = HloText(module);
+    if (SumsOperandsApart(platform)) {
+      EXPECT_THAT(text, HasSubstr("f32[4,8] all-reduce("));
+      EXPECT_THAT(text, HasSubstr("f32[] all-reduce("));
+      EXPECT_THAT(text, HasSubstr("f32[3] all-reduce("));
+      for (const char* channel : {"channel_id=1", "channel_id=2", "channel_id=3"}) {
+        EXPECT_THAT(text, HasSubstr(channel));
+      }
+    } else {
+      EXPECT_THAT(text, HasSubstr("f32[36] all-reduce("));
+      EXPECT_THAT(text, HasSubstr("slice={[0:32]}"));
+      EXPECT_THAT(text, HasSubstr("slice={[32:33]}"));
+      EXPECT_THAT(text, HasSubstr("slice={[33:36]}"));
+    }
+    // The results are those of before.
+    const Computation& entry = module.entry_computation();
+    EXPECT_EQ(ToString(entry.shape(entry.results[0])), "f32[4,8]");
+    EXPECT_EQ(ToString(entry.shape(entry.results[1])), "f32[]");
+    EXPECT_EQ(ToString(entry.shape(entry.results[2])), "f32[3]");
+  }
 }
 
 }  // namespace

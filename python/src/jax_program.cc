@@ -57,14 +57,15 @@ absl::StatusOr<std::unique_ptr<JaxProgram>> JaxProgram::Create(const Parallelize
   program->plan_ = std::move(found.candidates[found.best].plan);
   Plan& plan = program->plan_;
   RETURN_IF_ERROR(CheckPlan(plan, program->prepared_.module));
-  ASSIGN_OR_RETURN(const SpmdProgram local, LowerSpmd(program->prepared_.module, plan.stage,
-                                                      platform.value_or(cluster.platform())));
+  const Platform lowered_for = platform.value_or(cluster.platform());
+  ASSIGN_OR_RETURN(const SpmdProgram local,
+                   LowerSpmd(program->prepared_.module, plan.stage, lowered_for));
   std::ranges::copy(local.notes, std::back_inserter(plan.notes));
   const MeshSignature signature = SignatureOf(program->prepared_.module, local);
   const Mesh& mesh = plan.stage.mesh;
   program->parameters_ = SplitArrays(signature.parameters, signature.parameter_shardings, mesh);
   program->results_ = SplitArrays(signature.results, signature.result_shardings, mesh);
-  program->local_ = OverPartitions(local.module, mesh.num_devices());
+  program->local_ = OverPartitions(local.module, mesh.num_devices(), lowered_for);
   RETURN_IF_ERROR(WithContext(Verify(program->local_), "lowering made a wrong program"));
   program->hlo_ = ExportHlo(program->local_);
   return program;
