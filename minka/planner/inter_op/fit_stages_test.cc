@@ -169,7 +169,9 @@ TEST_F(FitStagesTest, WhatDoesIsFoundUnderEveryLargerLimit) {
         EXPECT_LE(bytes, limit_bytes) << "though one was found that needs " << least;
       }
       least = std::min(least, bytes);
-      if (bytes > limit_bytes) EXPECT_LE(needed(bytes), bytes);
+      if (bytes > limit_bytes) {
+        EXPECT_LE(needed(bytes), bytes);
+      }
     }
   }
 }

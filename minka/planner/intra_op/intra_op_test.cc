@@ -751,7 +751,9 @@ TEST(PlanMesh, APriceOfMemoryMovesStateApart) {
     EXPECT_GE(priced->objective, free.objective * (1 - 1e-9));
     EXPECT_GE(priced->objective, priced->lower_bound);
     EXPECT_NEAR(priced->gap, 0, 0.01) << price;
-    if (price < 1) EXPECT_NEAR(priced->objective, free.objective, 1e-3 * free.objective);
+    if (price < 1) {
+      EXPECT_NEAR(priced->objective, free.objective, 1e-3 * free.objective);
+    }
   }
   EXPECT_LT(held, 0.6 * static_cast<double>(free.stage.peak_memory_bytes));
 }
