@@ -21,7 +21,7 @@ constexpr FusionRules kRulesTried[] = {
     {.max_copies = 8, .repeats_for_some = true},  {.max_copies = 16, .repeats_for_some = true}};
 
 // What the imitation leaves out; measured, see docs/design/0014.
-constexpr double kTempMargin = 0.08;
+constexpr double kTempMargin = 0.1;
 constexpr int64_t kSmallBytes = 4096;  // tables of pointers and scalars, at most a tenth of all
 
 using BufferId = int;
