@@ -259,8 +259,9 @@ absl::StatusOr<ReferencedProfile> ProfileBesideReference(const LocalDevices& dev
   ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
   std::vector<double> us;
   absl::Status failed;
-  const auto take_turn = [&](std::string_view, int done, int) {
-    if (done % kProgramsPerReference != 0 || !failed.ok()) return;
+  const auto take_turn = [&](std::string_view, int done, int total) {
+    const bool is_waiting = total == 1;  // for another process that profiles
+    if (is_waiting || done % kProgramsPerReference != 0 || !failed.ok()) return;
     const absl::StatusOr<Turn> turn = reference.TakeTurn(kReferenceSteps);
     if (turn.ok()) us.push_back(turn->median_us());
     failed = turn.status();

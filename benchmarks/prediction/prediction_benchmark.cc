@@ -125,7 +125,7 @@ std::string Page(const Json& rows, const Json& before) {
       "of "
       "five turns. *machine* is what a\n"
       "reference step of fixed shapes took before and after each turn, in parts of what it took "
-      "while the profile was made (median of some twenty times); errors are those\n"
+      "while the profile was made (median); errors are those\n"
       "of the predictions times that. *busy* is the processor time of a step divided by the cores; "
       "*others* is the part of the cores'\n"
       "busy time that other processes took meanwhile, *stolen* what the host of this virtual "

@@ -72,8 +72,7 @@ bool SharesLatency(const CostModel& cost, const StepWork& work);
 // What one of several tensors adds to a collective instruction that they share, which pays
 // GroupLatency once: its bytes, and where the tensors are packed into one array and taken apart
 // again (IsPacked) reading and writing them on both sides, so that parts are whole blocks in
-// between. Never negative. `num_members` of a
-// group along the axes. Precondition: SharesLatency.
+// between. Never negative. `num_members` of a group along the axes. Precondition: SharesLatency.
 double PriceInGroup(const CostModel& cost, const StepWork& work, int64_t num_members,
                     ElementType type);
 double GroupLatency(const CostModel& cost, ReshardKind kind, AxisSet axes);

@@ -40,9 +40,8 @@ enum class Departure : uint8_t {
   // Small operands of an all-reduce are packed into one array: all devices meet for each operand.
   // reshard_steps.cc
   kPackedAllReduces,
-  // What is gathered along another dimension than the first, where it has few rows, or together
-  // with
-  // others is put into order at once. reshard_steps.cc
+  // What is gathered together with others, or has few rows and is gathered along another dimension
+  // than the first, is put into order at once. reshard_steps.cc
   kOrderedGathers,
   // Of reductions over several dimensions only those over one are vectorised. flatten_dims.h
   kFlatReductions,

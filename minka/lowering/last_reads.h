@@ -9,7 +9,7 @@
 
 namespace minka {
 
-// A dot or convolution: long enough that memory matters while it waits.
+// A dot or convolution: so long that it matters what memory is held while it runs.
 bool IsHeavy(const Instruction& instruction);
 
 // Another order or type of the same elements: XLA takes it into the dot that reads it.

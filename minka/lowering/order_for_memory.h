@@ -9,8 +9,8 @@ namespace minka {
 // weight gradients stand behind the whole backward pass, in the order of the weights' names, and
 // every activation and its gradient lives until then. Here dots, convolutions and reductions that
 // free memory (last_reads.h), with the light operations that they alone need, stand right behind
-// what they read where another dot or convolution came in between. Everything else stays where it
-// is. What is computed stays the same.
+// what they read where another dot, convolution, loop or branch came in between; nothing stands
+// later than before. What is computed stays the same.
 Module OrderForMemory(const Module& module);
 
 }  // namespace minka

@@ -72,6 +72,34 @@ TEST(OrderForMemory, AGradientLargerThanWhatItReadsStays) {
               ElementsAre("y1", "h1", "y2", "d2", "scaled", "sum", "of_h1", "d1", "dw1", "dw2"));
 }
 
+// Elements of one byte, and what both factors of a product read.
+TEST(OrderForMemory, NothingStandsLaterThanBefore) {
+  const Module module = *ParseHloText(R"(
+HloModule masked
+
+ENTRY main {
+  w = f32[8,8] parameter(0)
+  x = f32[64,8] parameter(1)
+  y = f32[64,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  zero = f32[] constant(0)
+  zeros = f32[64,8] broadcast(zero), dimensions={}
+  is_positive = pred[64,8] compare(y, zeros), direction=GT
+  z = f32[64,8] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  d = f32[64,8] exponential(z)
+  of_y = f32[64,8] dot(d, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  scaled = f32[64,8] negate(d)
+  slope = f32[64,8] logistic(scaled)
+  silu = f32[64,8] multiply(scaled, slope)
+  kept = f32[64,8] select(is_positive, silu, zeros)
+  gradient = f32[8,8] dot(y, kept), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT results = (f32[64,8], f32[8,8]) tuple(of_y, gradient)
+}
+)");
+  EXPECT_THAT(Order(OrderForMemory(module)),
+              ElementsAre("y", "zeros", "is_positive", "z", "d", "scaled", "slope", "silu", "kept",
+                          "gradient", "of_y"));
+}
+
 TEST(OrderForMemory, KeepsWhatIsInOrder) {
   const Module once = OrderForMemory(TwoLayers(64, 8));
   EXPECT_EQ(Order(OrderForMemory(once)), Order(once));

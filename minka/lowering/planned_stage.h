@@ -46,7 +46,8 @@ class PlannedStage {
 
   // All nodes, part by part (`parts`, by node): those that are ready, by first place in the source,
   // instructions before lists. Combined collectives wait for all that they read, and their readers
-  // for them; but what combined gathers read, which is made of state, stands in front of them.
+  // for them; but what combined gathers read stands in front of them (in plans of the planner views
+  // of state).
   std::vector<int> Order(const std::vector<int>& parts) const;
 
  private:

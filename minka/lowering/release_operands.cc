@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,14 +35,12 @@ class Waits {
   std::vector<Wait> Find() const {
     std::vector<Wait> waits;
     std::vector<InstructionId> since;  // what may free memory, from the last heavy instruction on
-    std::optional<InstructionId> heavy;
     for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
       const Instruction& instruction = computation_.instructions[id];
-      if (heavy && IsKeptGather(id)) waits.push_back({.last = {{*heavy, 0}}, .next = id});
+      if (const auto value = GatheredFor(id)) waits.push_back({.last = {*value}, .next = id});
       if (IsHeavy(instruction)) {
         if (auto wait = Between(since, id)) waits.push_back(*std::move(wait));
         since.clear();
-        heavy = id;
       }
       if (IsHeavy(instruction) || instruction.opcode == Opcode::kReduce) since.push_back(id);
     }
@@ -49,16 +48,31 @@ class Waits {
   }
 
  private:
-  // A gather of state for two dots or more. As it depends on nothing, it would be the first that is
-  // done.
-  bool IsKeptGather(InstructionId id) const {
+  // What the first of several dots multiplies a gather of state with, which the gather can wait
+  // for: as it depends on nothing, it would be the first that is done.
+  std::optional<Value> GatheredFor(InstructionId id) const {
     const Instruction& gather = computation_.instructions[id];
-    if (gather.opcode != Opcode::kAllGather) return false;
-    const Value source = reads_.Source(gather.operands[0]);
-    if (computation_.instruction(source).opcode != Opcode::kParameter) return false;
-    return std::ranges::count_if(uses_.uses({id, 0}), [&](const Use& use) {
-             return IsHeavy(computation_.instructions[use.user]);
-           }) > 1;
+    if (gather.opcode != Opcode::kAllGather) return std::nullopt;
+    const Value state = reads_.Source(gather.operands[0]);
+    if (computation_.instruction(state).opcode != Opcode::kParameter) return std::nullopt;
+    std::set<InstructionId> readers;
+    AddHeavyReaders({id, 0}, readers);
+    if (readers.size() < 2) return std::nullopt;
+    for (const Value operand : computation_.instructions[*readers.begin()].operands) {
+      const Value source = reads_.Source(operand);
+      if (source.instruction < id && !IsFree(computation_.instruction(source))) return source;
+    }
+    return std::nullopt;
+  }
+
+  void AddHeavyReaders(Value value, std::set<InstructionId>& readers) const {
+    for (const Use& use : uses_.uses(value)) {
+      const Instruction& user = computation_.instructions[use.user];
+      if (IsHeavy(user)) readers.insert(use.user);
+      if (IsView(user) || user.opcode == Opcode::kOptBarrier) {
+        AddHeavyReaders({use.user, 0}, readers);
+      }
+    }
   }
 
   std::optional<Wait> Between(const std::vector<InstructionId>& since, InstructionId next) const {

@@ -10,7 +10,7 @@ namespace minka {
 // lives as long. Behind this pass the next dot or convolution waits, at a barrier, for each dot and
 // convolution that is not needed before and frees more bytes than its result has, and for each such
 // reduction. A gather of state that several dots read, which the schedulers begin a step with,
-// waits for the dot in front of it. What is computed stays the same.
+// waits for what the first of them multiplies it with. What is computed stays the same.
 //
 // The barriers are lanes (join_barriers.h), to be joined afterwards.
 Module ReleaseOperands(const Module& module);

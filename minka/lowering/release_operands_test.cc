@@ -56,12 +56,12 @@ TEST(ReleaseOperands, TheNextDotWaitsForTheReduceScatterOfAWeightsGradient) {
 }
 
 // Its state is there from the start, so that it could begin the step.
-TEST(ReleaseOperands, AGatherForSeveralDotsWaitsForTheDotInFrontOfIt) {
+TEST(ReleaseOperands, AGatherForSeveralDotsWaitsForWhatTheFirstMultipliesItWith) {
   ModuleBuilder module("m");
   ComputationBuilder b = module.Entry();
   const Value part = b.Parameter(F32({4, 8}), "part"), x = b.Parameter(F32({64, 8}), "x");
-  const Value first = MatMul(b, x, b.Parameter(F32({8, 8}), "w"), 1, 0);
-  const Value gather = b.AllGather(part, 0, {{0, 1}});
+  const Value first = b.Unary(Opcode::kTanh, MatMul(b, x, b.Parameter(F32({8, 8}), "w"), 1, 0));
+  const Value gather = b.Transpose(b.AllGather(part, 0, {{0, 1}}), {1, 0});
   const Value second = MatMul(b, first, gather, 1, 0);
   const Value other = b.AllGather(b.Parameter(F32({4, 8}), "other"), 0, {{0, 1}});
   b.SetResults({MatMul(b, MatMul(b, second, other, 1, 0), gather, 1, 1)});

@@ -51,7 +51,7 @@ struct AllReads {
   std::vector<std::vector<Reads>> of_produced;  // version 0, [instruction][result]
 };
 
-// When a reshard reads its input last and when its result is made.
+// When a reshard reads its input last, or later, and when its result is made.
 struct ReshardTimes {
   InstructionId read = 0, made = 0;
   // In one array with others, which stays until the last of them is read. Of gathers, which are

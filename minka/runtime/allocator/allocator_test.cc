@@ -30,6 +30,18 @@ TEST(Allocator, BlocksAreAligned) {
   }
 }
 
+// jemalloc alone keeps what was freed by thread, but not for who asks for an alignment.
+TEST(Allocator, AThreadKeepsLargeBlocksForAnyAlignment) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  void* const first = std::malloc(kBytes);
+  const auto freed = reinterpret_cast<uintptr_t>(first);
+  std::free(first);
+  void* second = nullptr;
+  ASSERT_EQ(posix_memalign(&second, 4096, kBytes), 0);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(second), freed);
+  std::free(second);
+}
+
 TEST(Allocator, AlignmentsArePowersOfTwo) {
   for (volatile size_t alignment : {size_t{0}, sizeof(void*) / 2, size_t{96}}) {
     void* block = nullptr;
