@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // 10: exponentials as loops have them, one after the other; transpositions. 12: waits. 13: medians.
-constexpr int kSchemaVersion = 13;
+constexpr int kSchemaVersion = 14;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};

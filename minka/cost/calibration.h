@@ -84,7 +84,7 @@ struct Calibration {
   double elementwise_per_us = 1;       // exponentials and what is like them
   double half_elementwise_per_us = 1;  // the same on bf16
   double bytes_per_us = 1;             // streamed through memory per device
-  double cached_bytes_per_us = 1;      // through the caches
+  double cached_bytes_per_us = 1;      // through half of what a core has of the caches
   // Read and written by transpositions of leading dimensions, and by those that put another
   // dimension last; 0: not known, as others.
   double transposed_bytes_per_us = 0, swapped_bytes_per_us = 0;

@@ -99,15 +99,21 @@ class RooflineCostModel final : public CostModel {
   }
 
   double Operation(const LocalWork& work) const override {
-    const double memory =
-        static_cast<double>(work.bytes) / BytesPerUs(work.is_cached) + TranspositionUs(work);
-    double compute = work.elementwise / ElementwisePerUs(work);
-    if (!work.dot_sizes.empty()) {
-      compute += DotUs(work);
-    } else {
-      compute += work.flops / FlopsPerUs(work.type);
-    }
-    return (work.launches ? LaunchUs() : 0) + std::max(memory, compute);
+    const auto us = [&](bool is_cached) {
+      const double memory =
+          static_cast<double>(work.bytes) / BytesPerUs(is_cached) + TranspositionUs(work);
+      double compute = work.elementwise / ElementwisePerUs(work);
+      if (!work.dot_sizes.empty()) {
+        compute += DotUs(work, is_cached);
+      } else {
+        compute += work.flops / FlopsPerUs(work.type);
+      }
+      return std::max(memory, compute);
+    };
+    double all_us = work.launches ? LaunchUs() : 0;
+    if (work.cached_part < 1) all_us += (1 - work.cached_part) * us(/*is_cached=*/false);
+    if (work.cached_part > 0) all_us += work.cached_part * us(/*is_cached=*/true);
+    return all_us;
   }
 
  private:
@@ -178,8 +184,8 @@ class RooflineCostModel final : public CostModel {
                       : device.peak_flops_per_us * device.f32_efficiency) /
            sharing_;
   }
-  double DotUs(const LocalWork& work) const {
-    const DotModels& models = ModelsFor(work);
+  double DotUs(const LocalWork& work, bool is_cached) const {
+    const DotModels& models = ModelsFor(work, is_cached);
     const auto& s = work.dot_sizes;
     if (models.empty()) {
       return work.flops / FlopsPerUs(work.type) /
@@ -188,13 +194,13 @@ class RooflineCostModel final : public CostModel {
     const DotModel& model = models.at(work.dot_form);
     return (model.Us(work.dot_form, s[0], s[1], s[2], s[3]) + WideningUs(work)) * sharing_;
   }
-  const DotModels& ModelsFor(const LocalWork& work) const {
+  const DotModels& ModelsFor(const LocalWork& work, bool is_cached) const {
     if (work.opcode == Opcode::kConvolution) {
       if (work.is_depthwise && !depthwise_convolutions_.empty()) return depthwise_convolutions_;
       if (!convolutions_.empty()) return convolutions_;
     }
     if (IsNarrowFloat(work.type) && !half_dots_.empty()) return half_dots_;
-    return work.is_cached && !cached_dots_.empty() ? cached_dots_ : dots_;
+    return is_cached && !cached_dots_.empty() ? cached_dots_ : dots_;
   }
   // Convolutions are measured in f32 alone, dots in bf16 for what widening takes.
   double WideningUs(const LocalWork& work) const {

@@ -25,7 +25,7 @@ struct LocalWork {
   double elementwise = 0;  // weighted elementwise operations
   int64_t bytes = 0;       // read and written outside the fusion group
   bool launches = false;   // first operation of its fusion group
-  bool is_cached = false;  // what it reads and writes is in the caches
+  double cached_part = 0;  // of what it reads and writes, in the caches
   // What is written in another order of dimensions than it is read in: by transpositions, and of
   // operands that a dot wants in another order.
   int64_t transposed_bytes = 0;
@@ -53,7 +53,7 @@ class CostModel {
   // what they wait behind next to no work. Never negative; grows with the work.
   virtual double Wait(double /*phase_us*/) const { return 0; }
   virtual double Operation(const LocalWork& work) const = 0;
-  // What one turn of a loop may read and write and find in the caches in the next; 0: not known.
+  // What one turn of a loop may touch and find in the caches in the next; 0: not known.
   virtual double cache_bytes() const { return 0; }
   // By which the one pass that plans the inside of a loop or branch compares moving with computing
   // (called_plan.h); what it makes is priced as everything else. All models' so far.

@@ -142,13 +142,13 @@ TEST(Measured, WhatIsInTheCachesAndDepthwiseConvolutionsHaveTheirOwnRates) {
   const auto model = MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"), &calibration);
   EXPECT_EQ(model->cache_bytes(), 500);  // of one of two cores
   EXPECT_EQ(MakeRooflineCostModel(Cluster::Local(8), MeshOf("8"))->cache_bytes(), 0);
-  const auto bytes = [&](bool is_cached) {
-    return model->Operation({.opcode = Opcode::kAdd, .bytes = 800, .is_cached = is_cached});
+  const auto bytes = [&](double cached_part) {
+    return model->Operation({.opcode = Opcode::kAdd, .bytes = 800, .cached_part = cached_part});
   };
-  EXPECT_DOUBLE_EQ(bytes(false), 40);
-  EXPECT_DOUBLE_EQ(bytes(true), 10);
-  const LocalWork dot = {
-      .opcode = Opcode::kDot, .is_cached = true, .dot_sizes = {1, 256, 256, 256}};
+  EXPECT_DOUBLE_EQ(bytes(0), 40);
+  EXPECT_DOUBLE_EQ(bytes(0.5), 25);
+  EXPECT_DOUBLE_EQ(bytes(1), 10);
+  const LocalWork dot = {.opcode = Opcode::kDot, .cached_part = 1, .dot_sizes = {1, 256, 256, 256}};
   EXPECT_NEAR(model->Operation(dot), 150, 1);
   const auto convolution = [&](std::vector<int64_t> sizes, bool is_depthwise) {
     return model->Operation({.opcode = Opcode::kConvolution,
@@ -482,7 +482,7 @@ TEST(Calibration, SaysThatTheMachineWasDisturbed) {
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 13; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 14; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

@@ -93,11 +93,23 @@ Transposition TranspositionOf(const Instruction& transpose) {
   return {.moves = true, .puts_other_dim_last = order.back() != std::ranges::max(order)};
 }
 
-// Does the operation only name what is in memory?
-bool IsView(Opcode opcode) {
-  return opcode == Opcode::kParameter || opcode == Opcode::kConstant ||
-         opcode == Opcode::kReshape || opcode == Opcode::kOptBarrier;
+// What names the same memory behind reshapes and barriers.
+Value Memory(const Computation& computation, Value value) {
+  while (true) {
+    const Instruction& made_by = computation.instructions[value.instruction];
+    if (made_by.opcode != Opcode::kReshape && made_by.opcode != Opcode::kOptBarrier) return value;
+    value = made_by.operands[value.result];
+  }
 }
+
+// Is it there before the computation runs?
+bool IsGiven(Opcode opcode) { return opcode == Opcode::kParameter || opcode == Opcode::kConstant; }
+
+// Does it only pass on what is there?
+bool IsPassedOn(Opcode opcode) { return IsGiven(opcode) || opcode == Opcode::kOptBarrier; }
+
+// Does the operation only name what is in memory?
+bool IsView(Opcode opcode) { return IsPassedOn(opcode) || opcode == Opcode::kReshape; }
 
 // The array of which the operation only touches a part, where it is.
 bool IsTable(const Instruction& instruction, int operand) {
@@ -204,10 +216,10 @@ void PricedComputation::CountReads(Platform platform) {
 
 double OperationPrices::Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
                               const Strategy& strategy, std::span<const CalledPlan> called,
-                              bool is_cached) {
+                              double cached_part) {
   if (IsControlFlow(in.computation.instructions[id].opcode)) return ControlPrice(in, id, called);
   LocalWork work = WorkOf(in, id, rule, strategy);
-  work.is_cached = is_cached;
+  work.cached_part = cached_part;
   double price = cost_.Operation(work);
   const Trips once = [](const Computation&, InstructionId) { return 1.0; };
   for (const OperationCollective& own :
@@ -241,15 +253,11 @@ double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan
   }
   const PricedComputation& in = known->priced;
   const std::vector<OpRule>& rules = known->rules;
-  double bytes = 0;
-  for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
-    bytes += static_cast<double>(OutsideBytes(in, id, rules[id], plan.operations[id].strategy));
-  }
-  const bool is_cached = repeats && bytes <= cost_.cache_bytes();
+  const double cached_part = repeats ? CachedPart(TouchedBytes(in, rules, plan)) : 0;
   double price = 0;
   for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
     const CalledPlan::Operation& operation = plan.operations[id];
-    price += Price(in, id, rules[id], operation.strategy, operation.called, is_cached);
+    price += Price(in, id, rules[id], operation.strategy, operation.called, cached_part);
   }
   for (const CalledReshard& reshard : plan.reshards) {
     const Shape& shape = in.computation.shape(reshard.value);
@@ -361,42 +369,78 @@ int64_t OperationPrices::CopiedOperandBytes(const PricedComputation& in, Instruc
   return bytes;
 }
 
+int64_t OperationPrices::TouchedBytes(const PricedComputation& in, const std::vector<OpRule>& rules,
+                                      const CalledPlan& plan) const {
+  std::set<Value> carried, read;
+  for (const Value result : in.computation.results) carried.insert(Memory(in.computation, result));
+  int64_t bytes = 0;
+  for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
+    const Instruction& instruction = in.computation.instructions[id];
+    const Strategy& strategy = plan.operations[id].strategy;
+    for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
+      const Value value = Memory(in.computation, instruction.operands[operand]);
+      if (!IsGiven(in.computation.instructions[value.instruction].opcode)) continue;
+      const bool is_read = in.NumReads(id, operand) > 0;
+      if (is_read && (IsTable(instruction, operand) || read.insert(value).second))
+        bytes += ReadBytes(in, id, operand, rules[id], strategy);
+    }
+    for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
+      const bool is_part = UpdateOperand(instruction, result) >= 0;
+      if (is_part || !carried.contains({id, result}))
+        bytes += WrittenBytes(in, id, result, rules[id], strategy);
+    }
+  }
+  return bytes;
+}
+
+// Of what is used in turn nothing stays in a cache that holds hardly less; where devices take turns
+// and caches do not forget in order, some of it does.
+double OperationPrices::CachedPart(int64_t bytes) const {
+  const double cache_bytes = cost_.cache_bytes();
+  if (cache_bytes == 0) return 0;
+  return std::clamp(1 - std::log2(static_cast<double>(bytes) / cache_bytes), 0.0, 1.0);
+}
+
+int64_t OperationPrices::ReadBytes(const PricedComputation& in, InstructionId id, int operand,
+                                   const OpRule& rule, const Strategy& strategy) const {
+  const Instruction& instruction = in.computation.instructions[id];
+  const int64_t num_reads = in.NumReads(id, operand);
+  const auto operand_bytes = [&](int number) {
+    return LocalBytes(in.computation.shape(instruction.operands[number]),
+                      OperandSharding(rule, strategy, number), mesh_);
+  };
+  if (num_reads == 0) return 0;
+  if (!IsTable(instruction, operand)) return num_reads * operand_bytes(operand);
+  const int update = UpdateOperand(instruction, operand);
+  if (update < 0)
+    return LocalBytes(instruction.results[0], ResultSharding(rule, strategy, 0), mesh_);
+  // What an update is added to.
+  return instruction.opcode == Opcode::kScatter ? operand_bytes(update) : 0;
+}
+
+int64_t OperationPrices::WrittenBytes(const PricedComputation& in, InstructionId id, int result,
+                                      const OpRule& rule, const Strategy& strategy) const {
+  const Instruction& instruction = in.computation.instructions[id];
+  if (const int update = UpdateOperand(instruction, result); update >= 0) {
+    return LocalBytes(in.computation.shape(instruction.operands[update]),
+                      OperandSharding(rule, strategy, update), mesh_);
+  }
+  if (IsPassedOn(instruction.opcode) || !in.IsWritten({id, result})) return 0;
+  return LocalBytes(instruction.results[result], ResultSharding(rule, strategy, result), mesh_);
+}
+
 int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId id,
                                       const OpRule& rule, const Strategy& strategy) const {
   const Instruction& instruction = in.computation.instructions[id];
-  if (instruction.opcode == Opcode::kParameter || instruction.opcode == Opcode::kConstant ||
-      instruction.opcode == Opcode::kOptBarrier) {
-    return 0;
-  }
-  const auto operand_bytes = [&](int operand) {
-    return LocalBytes(in.computation.shape(instruction.operands[operand]),
-                      OperandSharding(rule, strategy, operand), mesh_);
-  };
-  const auto result_bytes = [&](int result) {
-    return LocalBytes(instruction.results[result], ResultSharding(rule, strategy, result), mesh_);
-  };
+  if (IsPassedOn(instruction.opcode)) return 0;
+  int64_t bytes = 2 * CopiedOperandBytes(in, id, rule, strategy);
   // A sum over micro-batches is read before it is added to.
-  int64_t bytes = instruction.part.loop == LoopRole::kSum ? result_bytes(0) : 0;
-  bytes += 2 * CopiedOperandBytes(in, id, rule, strategy);
-  for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
-    const int64_t num_reads = in.NumReads(id, operand);
-    if (num_reads == 0) continue;
-    if (!IsTable(instruction, operand)) {
-      bytes += num_reads * operand_bytes(operand);
-    } else if (const int update = UpdateOperand(instruction, operand); update < 0) {
-      bytes += result_bytes(0);
-    } else if (instruction.opcode == Opcode::kScatter) {
-      bytes += operand_bytes(update);  // what the update is added to
-    }
-  }
-  for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
-    const int update = UpdateOperand(instruction, result);
-    if (update >= 0) {
-      bytes += operand_bytes(update);
-    } else if (in.IsWritten({id, result})) {
-      bytes += result_bytes(result);
-    }
-  }
+  if (instruction.part.loop == LoopRole::kSum)
+    bytes += LocalBytes(instruction.results[0], ResultSharding(rule, strategy, 0), mesh_);
+  for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand)
+    bytes += ReadBytes(in, id, operand, rule, strategy);
+  for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result)
+    bytes += WrittenBytes(in, id, result, rule, strategy);
   return bytes;
 }
 

@@ -67,13 +67,14 @@ class OperationPrices {
   // One run; `in` is of the module. `called` are the plans of what control flow calls.
   double Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
                const Strategy& strategy, std::span<const CalledPlan> called) {
-    return Price(in, id, rule, strategy, called, /*is_cached=*/false);
+    return Price(in, id, rule, strategy, called, /*cached_part=*/0);
   }
 
  private:
-  // `is_cached`: what it reads and writes stays in the caches from one turn of a loop to the next.
+  // `cached_part`: of what it reads and writes, that stays in the caches from one turn of a loop to
+  // the next.
   double Price(const PricedComputation& in, InstructionId id, const OpRule& rule,
-               const Strategy& strategy, std::span<const CalledPlan> called, bool is_cached);
+               const Strategy& strategy, std::span<const CalledPlan> called, double cached_part);
   double ControlPrice(const PricedComputation& in, InstructionId id,
                       std::span<const CalledPlan> called);
   double CalledPrice(ComputationId called, const CalledPlan& plan, bool repeats);
@@ -83,6 +84,16 @@ class OperationPrices {
   // Of a dot's operands that are copied into another order first.
   int64_t CopiedOperandBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
                              const Strategy& strategy) const;
+  // What a loop's body or condition reads of what it is given, each array once, and what it writes,
+  // except what takes the place of what is carried.
+  int64_t TouchedBytes(const PricedComputation& in, const std::vector<OpRule>& rules,
+                       const CalledPlan& plan) const;
+  double CachedPart(int64_t touched_bytes) const;
+  // Of an operand from outside the fusion group, and of a result for it.
+  int64_t ReadBytes(const PricedComputation& in, InstructionId id, int operand, const OpRule& rule,
+                    const Strategy& strategy) const;
+  int64_t WrittenBytes(const PricedComputation& in, InstructionId id, int result,
+                       const OpRule& rule, const Strategy& strategy) const;
   int64_t OutsideBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
                        const Strategy& strategy) const;
 

@@ -26,8 +26,8 @@ class CountingCosts : public CostModel {
   }
   double Latency(ReshardKind, AxisSet) const override { return kCollective; }
   double Operation(const LocalWork& work) const override {
-    const double bytes = work.is_cached ? 0 : static_cast<double>(work.bytes);
-    return (work.launches ? kLaunch : 0) + bytes;
+    const double bytes = static_cast<double>(work.bytes);
+    return (work.launches ? kLaunch : 0) + (1 - work.cached_part) * bytes;
   }
   double cache_bytes() const override { return cache_bytes_; }
   bool shares_latency() const override { return true; }
@@ -128,11 +128,48 @@ TEST(OperationPrices, AKernelReadsAValueOnceAndHidesArithmetic) {
             1);
 }
 
+// for i in [0, 10): sum += weights weights
+Module ScanOfProducts() {
+  ModuleBuilder module("scan");
+  ComputationBuilder b = module.Entry();
+  const Shape square{kF32, {64, 64}}, count{kS32, {}};
+  ComputationBuilder body = module.AddComputation("body");
+  const Value i = body.Parameter(count, "i");
+  const Value weights = body.Parameter(square, "weights");
+  const Value sum = body.Parameter(square, "sum");
+  const Value product =
+      body.Dot(weights, weights, {.lhs_contracting = {1}, .rhs_contracting = {0}});
+  body.SetResults({body.Binary(Opcode::kAdd, i, body.Scalar(kS32, 1)), weights,
+                   body.Binary(Opcode::kAdd, sum, product)});
+  ComputationBuilder condition = module.AddComputation("condition");
+  const Value j = condition.Parameter(count, "i");
+  condition.Parameter(square, "weights");
+  condition.Parameter(square, "sum");
+  condition.SetResults(
+      {condition.Compare(CompareAttributes::Direction::kLt, j, condition.Scalar(kS32, 10))});
+  Instruction loop;
+  loop.opcode = Opcode::kWhile;
+  loop.operands = {b.Scalar(kS32, 0), b.Parameter(square, "weights"), b.Parameter(square, "sum")};
+  loop.called = {module.id(body), module.id(condition)};
+  b.SetResults({{b.Append(loop).instruction, 2}});
+  return *std::move(module).Finish();
+}
+
+// A turn touches the weights, which it reads twice, their product, and the sum, which it reads and
+// writes.
 TEST(OperationPrices, TurnsThatFitInTheCachesFindTheirBytesThere) {
-  const Module module = ScanOverRows(10);
-  const double bytes = PriceOf(module, LoopOf(module)) / 10 - 3 * kLaunch;
-  EXPECT_EQ(PriceOf(module, LoopOf(module), {}, CountingCosts(bytes)), 30 * kLaunch);
-  EXPECT_GT(PriceOf(module, LoopOf(module), {}, CountingCosts(bytes / 2)), 30 * kLaunch);
+  constexpr double kSquare = 64 * 64 * 4, kCount = 4, kTouched = 3 * kSquare + kCount;
+  constexpr double kTrips = 10, kRead = 6 * kSquare + 2 * kCount, kLaunches = 3 * kLaunch;
+  constexpr double kCondition = kLaunch + kCount + 1;  // always in the caches
+  const Module module = ScanOfProducts();
+  const auto price = [&](double cache_bytes) {
+    return PriceOf(module, LoopOf(module), {}, CountingCosts(cache_bytes));
+  };
+  EXPECT_EQ(price(0), kTrips * (kLaunches + kRead + kCondition));
+  EXPECT_EQ(price(kTouched), kTrips * (kLaunches + kLaunch));
+  EXPECT_EQ(price(kTouched / 2), kTrips * (kLaunches + kRead + kLaunch));
+  const double between = price(kTouched / std::sqrt(2));
+  EXPECT_NEAR(between, kTrips * (kLaunches + kRead / 2 + kLaunch), 1e-3);
 }
 
 TEST(OperationPrices, ALoopOfUnknownTripsCostsOneTurnAndANote) {
