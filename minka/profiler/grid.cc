@@ -1,5 +1,6 @@
 #include "minka/profiler/grid.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "minka/analysis/dot_layout.h"
@@ -73,12 +74,16 @@ void AddAttention(DotForm form, int64_t heads, int64_t tokens, int64_t features,
   if (form == DotForm::kNN) grid.push_back({form, heads, tokens, features, tokens});
 }
 
-// Down to the few rows of recurrent networks.
-ProfileGrid GridForCpu() {
+// Down to the few rows of recurrent networks. What all devices touch is out of the caches, as what
+// a step touches is: 256 MiB of streams by so many devices. Fewer have as many more arrays.
+constexpr int kUsualDevices = 8;
+
+ProfileGrid GridForCpu(int num_devices) {
   constexpr double kMostFlops = 0.5e9;
+  const int more = std::max(1, kUsualDevices / num_devices);
   ProfileGrid grid{
-      .dot_flops = 0.1e9,
-      .most_dots = 40,
+      .dot_flops = 0.1e9 * more,
+      .most_dots = 40 * more,
       .dot_bytes = int64_t{1} << 40,
       // Layers of convolution networks, the first one's few inputs among them, and
       // depthwise ones.
@@ -94,8 +99,9 @@ ProfileGrid GridForCpu() {
                        {4, 12, 24, 24, 24},
                        {2, 20, 48, 48, 48},
                        {4, 8, 160, 160, 160}},
+      .num_convolutions = 6 * more,
       .streamed_elements = 1 << 20,
-      .num_streamed = 8,
+      .num_streamed = 8 * more,
       .looped_elements = 1 << 16,
       .num_operations = 16,
       // A processor begins the next elements before the exponentials of the last are there, which a
@@ -104,7 +110,7 @@ ProfileGrid GridForCpu() {
       .num_loops = 16,
       .transposed_elements = 1 << 18,
       .reductions = {.rows = 160, .columns = 256, .images = 4, .size = 20, .features = 48},
-      .num_reductions = 24,
+      .num_reductions = 24 * more,
       .has_caches = true,
       .num_rounds = 5};
   for (const DotForm form : kDotForms) {
@@ -136,6 +142,7 @@ ProfileGrid GridForCuda() {
                        {32, 14, 512, 512},
                        {128, 14, 256, 512},
                        {64, 28, 128, 128, 128}},
+      .num_convolutions = 6,
       .streamed_elements = 1 << 25,
       .num_streamed = 4,
       .looped_elements = 1 << 24,
@@ -165,10 +172,10 @@ ProfileGrid GridForCuda() {
 
 }  // namespace
 
-ProfileGrid GridFor(Platform platform) {
+ProfileGrid GridFor(Platform platform, int num_devices) {
   switch (platform) {
     case Platform::kCpu:
-      return GridForCpu();
+      return GridForCpu(num_devices);
     case Platform::kCuda:
       return GridForCuda();
   }

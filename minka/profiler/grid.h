@@ -26,6 +26,7 @@ struct ProfileGrid {
   int most_dots = 2;                  // and
   int64_t dot_bytes = 1;              // of their right operands in one allow
   std::vector<ConvolutionShape> convolutions;
+  int num_convolutions = 1;       // of each
   int64_t streamed_elements = 1;  // of each array
   int num_streamed = 1;           // arrays
   int64_t looped_elements = 1;    // of arithmetic
@@ -40,6 +41,7 @@ struct ProfileGrid {
   int num_rounds = 1;         // of rates, on which much depends; their medians count
 };
 
-ProfileGrid GridFor(Platform platform);
+// `num_devices` that run at once.
+ProfileGrid GridFor(Platform platform, int num_devices);
 
 }  // namespace minka

@@ -18,7 +18,7 @@ double MostFlops(const std::vector<DotShape>& dots) {
 
 TEST(GridTest, HasEveryFormOnEveryPlatform) {
   for (const Platform platform : {Platform::kCpu, Platform::kCuda}) {
-    const ProfileGrid grid = GridFor(platform);
+    const ProfileGrid grid = GridFor(platform, /*num_devices=*/8);
     for (const DotForm form : kDotForms) {
       EXPECT_GE(std::ranges::count(grid.dots, form, &DotShape::form), 6);
       EXPECT_GE(std::ranges::count(grid.half_dots, form, &DotShape::form), 6);
@@ -29,7 +29,7 @@ TEST(GridTest, HasEveryFormOnEveryPlatform) {
 
 // Few of those spread evenly have rows that share places in a cache (DotModel).
 TEST(GridTest, ProcessorsMultiplyRowsThatLieApartByPowersOfTwo) {
-  const ProfileGrid grid = GridFor(Platform::kCpu);
+  const ProfileGrid grid = GridFor(Platform::kCpu, /*num_devices=*/8);
   for (const DotForm form : kDotForms) {
     for (const std::vector<DotShape>* const dots : {&grid.dots, &grid.cached_dots}) {
       EXPECT_GE(std::ranges::count_if(*dots,
@@ -44,15 +44,23 @@ TEST(GridTest, ProcessorsMultiplyRowsThatLieApartByPowersOfTwo) {
 }
 
 TEST(GridTest, ProcessorsMultiplyHalvesAsTheyDoSomeOfTheOthers) {
-  const ProfileGrid grid = GridFor(Platform::kCpu);
+  const ProfileGrid grid = GridFor(Platform::kCpu, /*num_devices=*/8);
   EXPECT_FALSE(grid.has_half_units);
   EXPECT_LT(grid.half_dots.size(), grid.dots.size());
   for (const DotShape& half : grid.half_dots) EXPECT_THAT(grid.dots, testing::Contains(half));
   EXPECT_LE(MostFlops(grid.dots), 0.5e9);
 }
 
+TEST(GridTest, FewerDevicesTouchAsMuch) {
+  const ProfileGrid many = GridFor(Platform::kCpu, 8), one = GridFor(Platform::kCpu, 1);
+  EXPECT_EQ(one.num_streamed * one.streamed_elements,
+            8 * many.num_streamed * many.streamed_elements);
+  EXPECT_EQ(one.most_dots, 8 * many.most_dots);
+  EXPECT_EQ(GridFor(Platform::kCpu, 16).num_streamed, many.num_streamed);
+}
+
 TEST(GridTest, GpusMultiplyWhatTakesThemAsLong) {
-  const ProfileGrid grid = GridFor(Platform::kCuda);
+  const ProfileGrid grid = GridFor(Platform::kCuda, /*num_devices=*/1);
   EXPECT_TRUE(grid.has_half_units);
   EXPECT_GT(MostFlops(grid.half_dots), 1e11);
   constexpr int64_t kMostElements = int64_t{1} << 30;

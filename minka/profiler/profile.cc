@@ -164,7 +164,7 @@ class Profiler {
   Profiler(const LocalDevices& devices, const ProfileOptions& options)
       : devices_(devices),
         options_(options),
-        grid_(GridFor(devices.client.kind())),
+        grid_(GridFor(devices.client.kind(), options.num_devices)),
         uses_cores_(devices.client.kind() == Platform::kCpu) {}
 
   absl::StatusOr<Calibration> Run() {
@@ -505,12 +505,12 @@ class Profiler {
     const std::string what =
         fmt::format("convolution of {} x {} x {}, {} to {} in {} groups", shape.images, shape.size,
                     shape.size, shape.inputs, shape.features, shape.groups);
-    constexpr int kCount = 6;
-    ASSIGN_OR_RETURN(const double us, LaunchUs(what, ConvolutionProgram(shape, kCount)));
-    add(DotForm::kNN, ProductOf(shape), PerOperation(us, kCount));
+    const int count = grid_.num_convolutions;
+    ASSIGN_OR_RETURN(const double us, LaunchUs(what, ConvolutionProgram(shape, count)));
+    add(DotForm::kNN, ProductOf(shape), PerOperation(us, count));
     ASSIGN_OR_RETURN(const double gradients_us,
-                     LaunchUs("kernel gradient, " + what, KernelGradientProgram(shape, kCount)));
-    add(DotForm::kTN, ProductOfKernelGradient(shape), PerOperation(gradients_us, kCount));
+                     LaunchUs("kernel gradient, " + what, KernelGradientProgram(shape, count)));
+    add(DotForm::kTN, ProductOfKernelGradient(shape), PerOperation(gradients_us, count));
     return absl::OkStatus();
   }
 
