@@ -160,6 +160,29 @@ class PipelineSearch {
   std::optional<LayersOnMeshes> layers_;
 };
 
+// ResourceExhausted: not even the state fits, however it is split.
+absl::Status CheckStateFits(const Step& step, const PlanRequest& request) {
+  double there = 0;  // bytes, of all devices
+  int num_devices = 0;
+  for (int kind = 0; kind < request.num_kinds(); ++kind) {
+    const std::optional<int64_t> limit = request.MemoryLimitOn(kind);
+    if (!limit) return absl::OkStatus();
+    there += static_cast<double>(*limit) * request.HostsOf(kind).num_devices();
+    num_devices += request.HostsOf(kind).num_devices();
+  }
+  const Computation& entry = step.module.entry_computation();
+  int64_t state_bytes = 0;
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    if (step.parameters[i].role == ParameterRole::kState)
+      state_bytes += entry.instructions[entry.parameters[i]].shape().num_bytes();
+  }
+  if (static_cast<double>(state_bytes) <= there) return absl::OkStatus();
+  return ResourceExhausted(
+      "the state alone takes {}, the {} device{} may hold {} together; take more devices",
+      FormatBytes(state_bytes), num_devices, num_devices == 1 ? "" : "s",
+      FormatBytes(static_cast<int64_t>(there)));
+}
+
 // Those that divide every batch.
 std::vector<int64_t> MicroBatchCounts(const Step& step) {
   int64_t common = 0;
@@ -338,6 +361,7 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanR
                                              StagePlanner& stages) {
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(CheckKindsAsked(request));
+  RETURN_IF_ERROR(CheckStateFits(split.step, request));
   ASSIGN_OR_RETURN(StepInLayers in_layers, FindLayersOf(split.step, *request.pipeline));
   PreparedSteps steps(std::move(in_layers.step));
   ASSIGN_OR_RETURN(PlannedPipeline planned,

@@ -211,16 +211,19 @@ void AddPipelineFlags(CLI::App& command, PlanningFlags& flags, const char* group
   command.add_option("--pp", flags.pp, "For pipeline: so many stages")->group(group);
 }
 
+bool AsksForPipeline(const PlanningFlags& flags) {
+  const PlanningFlags defaults;
+  return flags.layers != defaults.layers || flags.stages != defaults.stages ||
+         !flags.submeshes.empty() || !flags.submesh_choices.empty() ||
+         !flags.stage_shares.empty() || flags.schedule != defaults.schedule || flags.dp ||
+         flags.op || flags.pp;
+}
+
 absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& flags,
                                                           const std::vector<Mesh>& meshes,
                                                           const SearchLimits& limits) {
-  const PlanningFlags defaults;
   if (flags.method != kPipelineMethod) {
-    const bool is_asked_for = flags.layers != defaults.layers || flags.stages != defaults.stages ||
-                              !flags.submeshes.empty() || !flags.submesh_choices.empty() ||
-                              !flags.stage_shares.empty() || flags.schedule != defaults.schedule ||
-                              flags.dp || flags.op || flags.pp;
-    if (!is_asked_for) return std::nullopt;
+    if (!AsksForPipeline(flags)) return std::nullopt;
     return InvalidArgument(
         "--pipeline-layers, --stages, --submeshes, --submesh-choices, --stage-shares, --schedule, "
         "--dp, --op and --pp belong to --method pipeline, not to {}",

@@ -13,6 +13,9 @@ namespace minka {
 
 void AddPipelineFlags(CLI::App& command, PlanningFlags& flags, const char* group);
 
+// Are there any, by whatever method?
+bool AsksForPipeline(const PlanningFlags& flags);
+
 // nullopt: another method is asked for. `meshes` are those of flags.meshes, `limits` hold for
 // stages that do not say otherwise.
 absl::StatusOr<std::optional<PipelineOptions>> PipelineOf(const PlanningFlags& flags,

@@ -1,22 +1,31 @@
 // `minka plan`: how a step is best split over a mesh, and how good that provably is.
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
 #include "minka/driver/candidates_file.h"
 #include "minka/driver/describe_pipeline.h"
 #include "minka/driver/pipeline.h"
+#include "minka/report/format.h"
 #include "minka/report/pipeline_comparison.h"
 #include "minka/report/pipeline_table.h"
 #include "minka/report/plan_table.h"
+#include "minka/report/table.h"
 #include "minka/tools/child_process.h"
 #include "minka/tools/command.h"
 #include "minka/tools/local_cluster.h"
+#include "minka/tools/pipeline_flags.h"
 #include "minka/tools/planning_flags.h"
 #include "minka/tools/step_source.h"
 #include "minka/tools/worker_flags.h"
@@ -92,51 +101,198 @@ absl::Status WriteCandidates(const std::string& file, const PlannedPipeline& pla
   return WriteFile(file, text);
 }
 
-absl::Status RunPlanPipeline(const PlanFlags& flags, const SourceStep& source,
-                             const PlanRequest& request) {
-  ASSIGN_OR_RETURN(PlannedPipeline planned, PlanPipeline(source.step, request));
+// What a step is planned as.
+using Planned = std::variant<PlanResult, PlannedPipeline>;
+
+Plan& BestOf(PlanResult& result) { return result.candidates[result.best].plan; }
+PipelinePlan& BestOf(PlannedPipeline& planned) { return planned.plan; }
+std::string ToJson(PlanResult& result) {
+  return PlanToJson(BestOf(result), result.prepared.module);
+}
+std::string ToJson(PlannedPipeline& planned) {
+  return PipelinePlanToJson(planned.plan, planned.modules());
+}
+
+absl::StatusOr<std::string> Describe(PlanResult& result, const PlanFlags&) {
+  return DescribeCandidates(result) + PlanTable(result.prepared, BestOf(result));
+}
+absl::StatusOr<std::string> Describe(PlannedPipeline& planned, const PlanFlags& flags) {
+  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(planned));
+  return DescribeTried(planned.tried_micro_batches) + DescribeTried(planned, flags.top) +
+         DescribeTried(planned.tried_schedules) + table;
+}
+
+double StepTimeUs(const PipelinePlan& plan) { return plan.step_time_us; }
+double StepTimeUs(const Plan& plan) { return plan.stage.step_time_us; }
+int64_t PeakBytes(const PipelinePlan& plan) { return plan.peak_memory_bytes; }
+int64_t PeakBytes(const Plan& plan) { return plan.stage.peak_memory_bytes; }
+
+absl::StatusOr<Planned> PlanAs(const Step& step, const PlanRequest& request) {
+  if (request.pipeline) {
+    ASSIGN_OR_RETURN(PlannedPipeline planned, PlanPipeline(step, request));
+    return planned;
+  }
+  ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
+  return result;
+}
+
+// One of the ways in which a step may be planned.
+struct Way {
+  std::string name;
+  PlanningFlags planning;
+  PlanRequest request;
+  absl::StatusOr<Planned> planned = absl::UnknownError("not planned");
+
+  double step_time_us() {
+    return std::visit([](auto& plan) { return StepTimeUs(BestOf(plan)); }, *planned);
+  }
+  int64_t peak_bytes() {
+    return std::visit([](auto& plan) { return PeakBytes(BestOf(plan)); }, *planned);
+  }
+};
+
+absl::StatusOr<Way> WayBy(const PlanFlags& flags, std::string_view method, std::string name) {
+  Way way{.name = std::move(name), .planning = flags.planning};
+  way.planning.method = method;
+  ASSIGN_OR_RETURN(way.request, RequestOf(way.planning));
+  RETURN_IF_ERROR(CheckTraceFlag(flags.trace, way.request.pipeline.has_value()));
+  RETURN_IF_ERROR(CheckCandidatesFlag(flags.candidates, way.request));
+  return way;
+}
+
+// What the method says; where it says nothing, one mesh and pipelines, unless flags are for one of
+// them, or devices share the cores of this machine, where stages gain nothing.
+absl::StatusOr<std::vector<Way>> WaysOf(const PlanFlags& flags) {
+  std::vector<Way> ways;
+  const auto add = [&](std::string_view method, std::string name) -> absl::Status {
+    ASSIGN_OR_RETURN(ways.emplace_back(), WayBy(flags, method, std::move(name)));
+    return absl::OkStatus();
+  };
+  const PlanningFlags& planning = flags.planning;
+  if (planning.method != kAnyMethod) {
+    RETURN_IF_ERROR(add(planning.method, planning.method));
+    return ways;
+  }
+  const bool wants_pipeline =
+      AsksForPipeline(planning) || !flags.trace.empty() || !flags.candidates.empty();
+  const bool wants_mesh = !planning.meshes.empty() || planning.cost_model != "roofline";
+  if (wants_pipeline || (!wants_mesh && IsOfSeveralKinds(planning))) {
+    RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
+    return ways;
+  }
+  RETURN_IF_ERROR(add(kMeshMethod, "one mesh"));
+  const Cluster& cluster = ways.front().request.cluster;
+  if (!wants_mesh && cluster.num_devices() > 1 && !cluster.shared_compute_pool)
+    RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
+  return ways;
+}
+
+absl::Status PlanWay(const PlanFlags& flags, const SourceStep& source, bool is_only, Way& way) {
+  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, way.request));
+  way.request.options = ToOptions(flags.source);
+  way.request.options.merge(ToOptions(way.planning));
+  way.request.on_progress = [&way, is_only](const std::string& what, double seconds, double gap) {
+    const std::string prefix = is_only ? "" : way.name + ": ";
+    ShowStatus(DescribeProgress(prefix + what, seconds, gap));
+  };
+  way.planned = PlanAs(source.step, way.request);
   ClearStatus();
-  for (const std::string& line : source.inferred) {
-    planned.plan.notes.push_back("concluded: " + line);
+  return absl::OkStatus();
+}
+
+// A host's devices are near enough that one mesh of them, in micro-batches, may be faster than
+// stages.
+absl::StatusOr<std::optional<Way>> OneMeshInMicroBatches(const PlanFlags& flags,
+                                                         const std::vector<Way>& ways) {
+  const bool is_alone = ways.size() == 1;
+  const Way& one_mesh = ways.front();
+  if (is_alone || !absl::IsResourceExhausted(one_mesh.planned.status()) ||
+      one_mesh.request.cluster.num_hosts > 1)
+    return std::nullopt;
+  PlanFlags in_one_stage = flags;
+  in_one_stage.planning.stages = "1";
+  return WayBy(in_one_stage, kPipelineMethod, "one mesh in micro-batches");
+}
+
+// Null: none has a plan.
+Way* FastestOf(std::vector<Way>& ways) {
+  Way* fastest = nullptr;
+  for (Way& way : ways) {
+    if (!way.planned.ok()) continue;
+    if (fastest == nullptr || way.step_time_us() < fastest->step_time_us()) fastest = &way;
   }
-  const std::string json = PipelinePlanToJson(planned.plan, planned.modules());
+  return fastest;
+}
+
+absl::Status WhyNone(const std::vector<Way>& ways) {
+  if (ways.size() == 1) return ways.front().planned.status();
+  std::vector<std::string> reasons;
+  for (const Way& way : ways)
+    reasons.push_back(fmt::format("{}: {}", way.name, Message(way.planned.status())));
+  return {ways.front().planned.status().code(), fmt::format("{}", fmt::join(reasons, "; "))};
+}
+
+// "": there is nothing to compare.
+std::string CompareWays(std::vector<Way>& ways, const Way& best) {
+  if (ways.size() == 1) return "";
+  Table table({{""},
+               {"planned as"},
+               {"step time", Align::kRight},
+               {"memory/device", Align::kRight},
+               {"remark"}});
+  for (Way& way : ways) {
+    if (!way.planned.ok()) {
+      table.Add({"", way.name, "-", "-", Message(way.planned.status())});
+      continue;
+    }
+    const bool is_best = &way == &best;
+    table.Add({is_best ? "*" : "", way.name, FormatTime(way.step_time_us()),
+               FormatBytes(way.peak_bytes()), is_best ? "" : "slower"});
+  }
+  return table.ToString() + "\n";
+}
+
+absl::Status Show(const PlanFlags& flags, const std::string& comparison, Planned& planned) {
+  const std::string json = std::visit([](auto& plan) { return ToJson(plan); }, planned);
   if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, json));
-  if (!flags.trace.empty()) {
-    ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(planned));
-    RETURN_IF_ERROR(WriteFile(flags.trace, ChromeTrace(timeline)));
+  if (const auto* const pipeline = std::get_if<PlannedPipeline>(&planned)) {
+    if (!flags.trace.empty()) {
+      ASSIGN_OR_RETURN(const Timeline timeline, PredictTimeline(*pipeline));
+      RETURN_IF_ERROR(WriteFile(flags.trace, ChromeTrace(timeline)));
+    }
+    RETURN_IF_ERROR(WriteCandidates(flags.candidates, *pipeline));
   }
-  RETURN_IF_ERROR(WriteCandidates(flags.candidates, planned));
   if (flags.json) return Print(json);
   if (flags.out == "-") return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(planned));
-  return Print(DescribeTried(planned.tried_micro_batches) + DescribeTried(planned, flags.top) +
-               DescribeTried(planned.tried_schedules) + table);
+  ASSIGN_OR_RETURN(const std::string text,
+                   std::visit([&](auto& plan) { return Describe(plan, flags); }, planned));
+  return Print(comparison + text);
 }
 
 absl::Status RunPlan(const PlanFlags& flags) {
   if (flags.json && flags.out == "-") {
     return InvalidArgument("--json and --out - both want standard output; give --out a file");
   }
-  ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags.planning));
-  RETURN_IF_ERROR(CheckTraceFlag(flags.trace, request.pipeline.has_value()));
-  RETURN_IF_ERROR(CheckCandidatesFlag(flags.candidates, request));
+  ASSIGN_OR_RETURN(std::vector<Way> ways, WaysOf(flags));
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
-  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, request));
-  request.options = ToOptions(flags.source);
-  request.options.merge(ToOptions(flags.planning));
-  request.on_progress = [](const std::string& what, double seconds, double gap) {
-    ShowStatus(DescribeProgress(what, seconds, gap));
-  };
-  if (request.pipeline) return RunPlanPipeline(flags, source, request);
-  ASSIGN_OR_RETURN(PlanResult result, PlanStep(source.step, request));
-  ClearStatus();
-  Plan& plan = result.candidates[result.best].plan;
-  for (const std::string& line : source.inferred) plan.notes.push_back("concluded: " + line);
-  const std::string json = PlanToJson(plan, result.prepared.module);
-  if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, json));
-  if (flags.json) return Print(json);
-  if (flags.out == "-") return absl::OkStatus();
-  return Print(DescribeCandidates(result) + PlanTable(result.prepared, plan));
+  for (Way& way : ways) {
+    RETURN_IF_ERROR(PlanWay(flags, source, ways.size() == 1, way));
+    // What is wrong on one mesh is wrong for stages, too.
+    const bool is_first = &way == &ways.front();
+    const absl::Status& status = way.planned.status();
+    if (is_first && !status.ok() && !absl::IsResourceExhausted(status)) return status;
+  }
+  ASSIGN_OR_RETURN(std::optional<Way> another, OneMeshInMicroBatches(flags, ways));
+  if (another) {
+    ways.push_back(*std::move(another));
+    RETURN_IF_ERROR(PlanWay(flags, source, /*is_only=*/false, ways.back()));
+  }
+  Way* const best = FastestOf(ways);
+  if (best == nullptr) return WhyNone(ways);
+  std::vector<std::string>& notes = std::visit(
+      [](auto& plan) -> std::vector<std::string>& { return BestOf(plan).notes; }, *best->planned);
+  for (const std::string& line : source.inferred) notes.push_back("concluded: " + line);
+  return Show(flags, CompareWays(ways, *best), *best->planned);
 }
 
 }  // namespace
@@ -151,6 +307,7 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
                    "wresnet-..., unet-...; a wrong name lists them all) or a module file "
                    "(HloModuleProto or HLO text); - is standard input")
       ->required();
+  flags->planning.method = kAnyMethod;
   AddPlanningFlags(*command, flags->planning, ". Default: the memory of the cluster's devices");
   AddModelFlags(*command, flags->source);
   AddModuleFlags(*command, flags->source);

@@ -196,7 +196,11 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       .add_option("--method", flags.method,
                   "shard (everything is searched), data (the batch over all axes), zero2 (data, "
                   "optimizer state split), zero3 (weights split, too); several, joined by commas, "
-                  "are compared. pipeline: layers as stages on meshes of their own, each by shard")
+                  "are compared. pipeline: layers as stages on meshes of their own, each by shard" +
+                      std::string(flags.method == kAnyMethod
+                                      ? ". auto: shard on one mesh, and pipeline; on this "
+                                        "machine's cores, which stages would share, shard alone"
+                                      : ""))
       ->capture_default_str()
       ->group(group);
   command
@@ -301,6 +305,12 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                   "Threads; the answer depends on whether it is one or more")
       ->capture_default_str()
       ->group(group);
+}
+
+bool IsOfSeveralKinds(const PlanningFlags& flags) {
+  if (IsLocal(flags)) return false;
+  const absl::StatusOr<std::vector<Cluster>> kinds = Cluster::OfKinds(flags.cluster);
+  return kinds.ok() && kinds->size() > 1;
 }
 
 std::vector<std::string> GivenPlanningFlags(const CLI::App& command) {

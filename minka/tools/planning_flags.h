@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -13,12 +14,16 @@
 
 namespace minka {
 
+// `minka plan` tries one mesh, by shard, and pipelines.
+inline constexpr std::string_view kAnyMethod = "auto";
+inline constexpr std::string_view kMeshMethod = "shard";
+
 // As on the command line.
 struct PlanningFlags {
   std::vector<std::string> meshes;
   std::optional<int> num_devices;
   std::string cluster = "local";
-  std::string method = "shard";
+  std::string method{kMeshMethod};
   std::string memory_limit;
   std::vector<std::string> pins;
   SearchLimits limits;
@@ -45,6 +50,9 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
 
 // The planning flags that the command line gave, by name: "--mesh".
 std::vector<std::string> GivenPlanningFlags(const CLI::App& command);
+
+// Has the cluster hosts of several kinds? False where it is none.
+bool IsOfSeveralKinds(const PlanningFlags& flags);
 
 // Without options; a measured cost model still lacks its calibration.
 absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags);

@@ -278,7 +278,7 @@ TEST_F(PipelineCommandTest, HostsOfSeveralKindsGetTheirStages) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   }
   const std::map<std::string, std::string> refusals = {
-      {"", "--method pipeline plans stages on each"},
+      {"--method shard", "--method pipeline plans stages on each"},
       {"--method pipeline --stage-shares 1", "each kind has a share above 0"},
       {"--method pipeline --stage-shares 1,2 --submeshes 1x2,1x2", "says what is searched"},
       {"--method pipeline --cost-model measured", "knows one kind of hosts"}};
@@ -403,7 +403,7 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
               HasSubstr("--micro-batches many is neither auto nor a number of 1 or more"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 3"),
               HasSubstr("2 devices do not go evenly on 3 stages; name the submeshes"));
-  EXPECT_THAT(refusal("--num-devices 4 --stages 2"),
+  EXPECT_THAT(refusal("--method shard --num-devices 4 --stages 2"),
               HasSubstr("belong to --method pipeline, not to shard"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --schedule 2f2b"),
               HasSubstr("unknown schedule \"2f2b\"; known: gpipe, 1f1b"));

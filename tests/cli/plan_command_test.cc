@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "command_test.h"
 #include "nlohmann/json.hpp"
@@ -26,6 +27,46 @@ TEST_F(PlanCommandTest, SearchesMeshShapesAndComparesThem) {
   EXPECT_THAT(plan.out, HasSubstr("shard   x=2,y=2"));
   EXPECT_THAT(plan.out, HasSubstr("activations kept for the backward pass"));
   EXPECT_THAT(plan.out, HasSubstr("collectives per step"));
+}
+
+// One mesh and pipelines; a plan is of the faster, and says by which method.
+TEST_F(PlanCommandTest, AClusterIsPlannedInEveryWay) {
+  const std::string here = fmt::format("plan {} --cluster a100:1x4", kSmallGpt);
+  const Outcome fits = Run(here + " --global-batch 64 --out plan.json");
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_THAT(fits.out, StartsWith("   planned as  step time  memory/device  remark\n"));
+  EXPECT_THAT(fits.out, HasSubstr("slower\n"));
+  const Outcome both[] = {Run(here + " --global-batch 64 --method shard --json"),
+                          Run(here + " --global-batch 64 --method pipeline --json")};
+  std::vector<nlohmann::json> plans;
+  for (const Outcome& one : both) plans.push_back(nlohmann::json::parse(one.out));
+  const size_t faster = plans[0]["step_time_us"] <= plans[1]["step_time_us"] ? 0 : 1;
+  const auto plan = nlohmann::json::parse(Slurp(Path("plan.json")));
+  EXPECT_EQ(plan["step_time_us"], plans[faster]["step_time_us"]);
+  EXPECT_EQ(plan["options"]["method"], faster == 0 ? "shard" : "pipeline");
+  EXPECT_EQ(Run("explain plan.json").exit_code, 0);
+}
+
+TEST_F(PlanCommandTest, AHostThatAStepDoesNotFitOnIsAlsoOneMeshInMicroBatches) {
+  const std::string here = fmt::format("plan {} --cluster a100:1x2 ", kSmallGpt);
+  const Outcome tight = Run(here + "--global-batch 64 --memory-limit 24MiB");
+  EXPECT_EQ(tight.exit_code, 0) << tight.err;
+  EXPECT_THAT(tight.out, HasSubstr("   one mesh                           -              -  no "));
+  EXPECT_THAT(tight.out, HasSubstr("one mesh in micro-batches"));
+  const Outcome nothing = Run(here + "--global-batch 64 --memory-limit 1MiB");
+  EXPECT_EQ(nothing.exit_code, 1);
+  EXPECT_THAT(nothing.err, StartsWith("minka: one mesh: no plan fits into 1048576 bytes"));
+  EXPECT_THAT(nothing.err, HasSubstr("; pipeline: "));
+}
+
+TEST_F(PlanCommandTest, FlagsOfOneMethodLeaveOutTheOther) {
+  const std::string here = fmt::format("plan {} --cluster a100:1x4 --global-batch 64 ", kSmallGpt);
+  const Outcome stages = Run(here + "--stages 2 --micro-batches 4 --json");
+  EXPECT_EQ(nlohmann::json::parse(stages.out)["options"]["method"], "pipeline") << stages.err;
+  const Outcome mesh = Run(here + "--mesh 2x2 --json");
+  EXPECT_EQ(nlohmann::json::parse(mesh.out)["options"]["method"], "shard") << mesh.err;
+  const Outcome local = Run(fmt::format("plan {} --num-devices 4 --json", kSmallGpt));
+  EXPECT_EQ(nlohmann::json::parse(local.out)["options"]["method"], "shard") << local.err;
 }
 
 TEST_F(PlanCommandTest, JsonIsThePlanFileAndNothingElse) {
