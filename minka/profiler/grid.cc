@@ -74,13 +74,14 @@ void AddAttention(DotForm form, int64_t heads, int64_t tokens, int64_t features,
   if (form == DotForm::kNN) grid.push_back({form, heads, tokens, features, tokens});
 }
 
-// Down to the few rows of recurrent networks. What all devices touch is out of the caches, as what
-// a step touches is: 256 MiB of streams by so many devices. Fewer have as many more arrays.
+// What so many devices touch is out of the caches, as what a step touches is: streams of 256 MiB.
+// Fewer have as many more arrays.
 constexpr int kUsualDevices = 8;
 
+// Down to the few rows of recurrent networks.
 ProfileGrid GridForCpu(int num_devices) {
   constexpr double kMostFlops = 0.5e9;
-  const int more = std::max(1, kUsualDevices / num_devices);
+  const int more = std::max(1, (kUsualDevices + num_devices - 1) / num_devices);
   ProfileGrid grid{
       .dot_flops = 0.1e9 * more,
       .most_dots = 40 * more,

@@ -1,4 +1,5 @@
-// `minka plan`: how a step is best split over a mesh, and how good that provably is.
+// `minka plan`: how a step is best split over a mesh, or over several in stages, and how good that
+// provably is.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -104,156 +105,179 @@ absl::Status WriteCandidates(const std::string& file, const PlannedPipeline& pla
 // What a step is planned as.
 using Planned = std::variant<PlanResult, PlannedPipeline>;
 
-Plan& BestOf(PlanResult& result) { return result.candidates[result.best].plan; }
-PipelinePlan& BestOf(PlannedPipeline& planned) { return planned.plan; }
-std::string ToJson(PlanResult& result) {
-  return PlanToJson(BestOf(result), result.prepared.module);
-}
-std::string ToJson(PlannedPipeline& planned) {
-  return PipelinePlanToJson(planned.plan, planned.modules());
+const Plan& BestOf(const PlanResult& result) { return result.candidates[result.best].plan; }
+const PipelinePlan& BestOf(const PlannedPipeline& planned) { return planned.plan; }
+
+double StepTimeUs(const Planned& planned) {
+  if (const auto* const result = std::get_if<PlanResult>(&planned))
+    return BestOf(*result).stage.step_time_us;
+  return BestOf(std::get<PlannedPipeline>(planned)).step_time_us;
 }
 
-absl::StatusOr<std::string> Describe(PlanResult& result, const PlanFlags&) {
-  return DescribeCandidates(result) + PlanTable(result.prepared, BestOf(result));
-}
-absl::StatusOr<std::string> Describe(PlannedPipeline& planned, const PlanFlags& flags) {
-  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(planned));
-  return DescribeTried(planned.tried_micro_batches) + DescribeTried(planned, flags.top) +
-         DescribeTried(planned.tried_schedules) + table;
+int64_t PeakBytes(const Planned& planned) {
+  if (const auto* const result = std::get_if<PlanResult>(&planned))
+    return BestOf(*result).stage.peak_memory_bytes;
+  return BestOf(std::get<PlannedPipeline>(planned)).peak_memory_bytes;
 }
 
-double StepTimeUs(const PipelinePlan& plan) { return plan.step_time_us; }
-double StepTimeUs(const Plan& plan) { return plan.stage.step_time_us; }
-int64_t PeakBytes(const PipelinePlan& plan) { return plan.peak_memory_bytes; }
-int64_t PeakBytes(const Plan& plan) { return plan.stage.peak_memory_bytes; }
+void AddNotes(const SourceStep& source, Planned& planned) {
+  auto* const result = std::get_if<PlanResult>(&planned);
+  std::vector<std::string>& notes = result ? result->candidates[result->best].plan.notes
+                                           : std::get<PlannedPipeline>(planned).plan.notes;
+  for (const std::string& line : source.inferred) notes.push_back("concluded: " + line);
+}
 
-absl::StatusOr<Planned> PlanAs(const Step& step, const PlanRequest& request) {
-  if (request.pipeline) {
-    ASSIGN_OR_RETURN(PlannedPipeline planned, PlanPipeline(step, request));
-    return planned;
-  }
-  ASSIGN_OR_RETURN(PlanResult result, PlanStep(step, request));
-  return result;
+std::string ToJson(const Planned& planned) {
+  if (const auto* const result = std::get_if<PlanResult>(&planned))
+    return PlanToJson(BestOf(*result), result->prepared.module);
+  const auto& pipeline = std::get<PlannedPipeline>(planned);
+  return PipelinePlanToJson(pipeline.plan, pipeline.modules());
+}
+
+absl::StatusOr<std::string> Describe(const Planned& planned, const PlanFlags& flags) {
+  if (const auto* const result = std::get_if<PlanResult>(&planned))
+    return DescribeCandidates(*result) + PlanTable(result->prepared, BestOf(*result));
+  const auto& pipeline = std::get<PlannedPipeline>(planned);
+  ASSIGN_OR_RETURN(const std::string table, DescribePipeline(pipeline));
+  return DescribeTried(pipeline.tried_micro_batches) + DescribeTried(pipeline, flags.top) +
+         DescribeTried(pipeline.tried_schedules) + table;
 }
 
 // One of the ways in which a step may be planned.
-struct Way {
+struct Attempt {
   std::string name;
   PlanningFlags planning;
   PlanRequest request;
   absl::StatusOr<Planned> planned = absl::UnknownError("not planned");
-
-  double step_time_us() {
-    return std::visit([](auto& plan) { return StepTimeUs(BestOf(plan)); }, *planned);
-  }
-  int64_t peak_bytes() {
-    return std::visit([](auto& plan) { return PeakBytes(BestOf(plan)); }, *planned);
-  }
 };
 
-absl::StatusOr<Way> WayBy(const PlanFlags& flags, std::string_view method, std::string name) {
-  Way way{.name = std::move(name), .planning = flags.planning};
-  way.planning.method = method;
-  ASSIGN_OR_RETURN(way.request, RequestOf(way.planning));
-  RETURN_IF_ERROR(CheckTraceFlag(flags.trace, way.request.pipeline.has_value()));
-  RETURN_IF_ERROR(CheckCandidatesFlag(flags.candidates, way.request));
-  return way;
+absl::StatusOr<Attempt> AttemptBy(const PlanFlags& flags, std::string_view method,
+                                  std::string name) {
+  Attempt attempt{.name = std::move(name), .planning = flags.planning};
+  attempt.planning.method = method;
+  ASSIGN_OR_RETURN(attempt.request, RequestOf(attempt.planning));
+  RETURN_IF_ERROR(CheckTraceFlag(flags.trace, attempt.request.pipeline.has_value()));
+  RETURN_IF_ERROR(CheckCandidatesFlag(flags.candidates, attempt.request));
+  return attempt;
 }
 
 // What the method says; where it says nothing, one mesh and pipelines, unless flags are for one of
 // them, or devices share the cores of this machine, where stages gain nothing.
-absl::StatusOr<std::vector<Way>> WaysOf(const PlanFlags& flags) {
-  std::vector<Way> ways;
+absl::StatusOr<std::vector<Attempt>> AttemptsOf(const PlanFlags& flags) {
+  std::vector<Attempt> attempts;
   const auto add = [&](std::string_view method, std::string name) -> absl::Status {
-    ASSIGN_OR_RETURN(ways.emplace_back(), WayBy(flags, method, std::move(name)));
+    ASSIGN_OR_RETURN(attempts.emplace_back(), AttemptBy(flags, method, std::move(name)));
     return absl::OkStatus();
   };
   const PlanningFlags& planning = flags.planning;
   if (planning.method != kAnyMethod) {
     RETURN_IF_ERROR(add(planning.method, planning.method));
-    return ways;
+    return attempts;
   }
   const bool wants_pipeline =
       AsksForPipeline(planning) || !flags.trace.empty() || !flags.candidates.empty();
-  const bool wants_mesh = !planning.meshes.empty() || planning.cost_model != "roofline";
-  if (wants_pipeline || (!wants_mesh && IsOfSeveralKinds(planning))) {
+  if (wants_pipeline || IsOfSeveralKinds(planning)) {
     RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
-    return ways;
+    return attempts;
   }
   RETURN_IF_ERROR(add(kMeshMethod, "one mesh"));
-  const Cluster& cluster = ways.front().request.cluster;
+  // Pipelines want to be told how many micro-batches there are if that changes the result.
+  const bool wants_mesh = !planning.meshes.empty() || planning.cost_model == "alpa" ||
+                          (planning.per_micro_batch && ChoosesMicroBatches(planning));
+  const Cluster& cluster = attempts.front().request.cluster;
   if (!wants_mesh && cluster.num_devices() > 1 && !cluster.shared_compute_pool)
     RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
-  return ways;
+  return attempts;
 }
 
-absl::Status PlanWay(const PlanFlags& flags, const SourceStep& source, bool is_only, Way& way) {
-  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, way.request));
-  way.request.options = ToOptions(flags.source);
-  way.request.options.merge(ToOptions(way.planning));
-  way.request.on_progress = [&way, is_only](const std::string& what, double seconds, double gap) {
-    const std::string prefix = is_only ? "" : way.name + ": ";
+absl::Status Make(const PlanFlags& flags, const SourceStep& source, bool is_only,
+                  Attempt& attempt) {
+  PlanRequest& request = attempt.request;
+  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, request));
+  request.options = ToOptions(flags.source);
+  request.options.merge(ToOptions(attempt.planning));
+  const std::string prefix = is_only ? "" : attempt.name + ": ";
+  request.on_progress = [prefix](const std::string& what, double seconds, double gap) {
     ShowStatus(DescribeProgress(prefix + what, seconds, gap));
   };
-  way.planned = PlanAs(source.step, way.request);
+  if (request.pipeline) {
+    attempt.planned = PlanPipeline(source.step, request);
+  } else if (SearchResult<PlanResult> result = PlanStep(source.step, request); result.ok()) {
+    attempt.planned = *std::move(result);
+  } else {
+    attempt.planned = result.status().why;
+  }
   ClearStatus();
   return absl::OkStatus();
 }
 
 // A host's devices are near enough that one mesh of them, in micro-batches, may be faster than
 // stages.
-absl::StatusOr<std::optional<Way>> OneMeshInMicroBatches(const PlanFlags& flags,
-                                                         const std::vector<Way>& ways) {
-  const bool is_alone = ways.size() == 1;
-  const Way& one_mesh = ways.front();
-  if (is_alone || !absl::IsResourceExhausted(one_mesh.planned.status()) ||
-      one_mesh.request.cluster.num_hosts > 1)
-    return std::nullopt;
+bool MayBeOneMeshInMicroBatches(const PlanFlags& flags, const std::vector<Attempt>& attempts) {
+  const Attempt& one_mesh = attempts.front();
+  return attempts.size() > 1 && ChoosesMicroBatches(flags.planning) &&
+         absl::IsResourceExhausted(one_mesh.planned.status()) &&
+         one_mesh.request.cluster.num_hosts == 1;
+}
+
+absl::Status MakeAll(const PlanFlags& flags, const SourceStep& source,
+                     std::vector<Attempt>& attempts) {
+  const bool is_only = attempts.size() == 1;
+  for (Attempt& attempt : attempts) {
+    RETURN_IF_ERROR(Make(flags, source, is_only, attempt));
+    const absl::Status& status = attempt.planned.status();
+    if (absl::IsInvalidArgument(status) && &attempt == &attempts.front()) return status;
+  }
+  if (!MayBeOneMeshInMicroBatches(flags, attempts)) return absl::OkStatus();
   PlanFlags in_one_stage = flags;
   in_one_stage.planning.stages = "1";
-  return WayBy(in_one_stage, kPipelineMethod, "one mesh in micro-batches");
+  ASSIGN_OR_RETURN(attempts.emplace_back(),
+                   AttemptBy(in_one_stage, kPipelineMethod, "one mesh in micro-batches"));
+  return Make(flags, source, is_only, attempts.back());
 }
 
 // Null: none has a plan.
-Way* FastestOf(std::vector<Way>& ways) {
-  Way* fastest = nullptr;
-  for (Way& way : ways) {
-    if (!way.planned.ok()) continue;
-    if (fastest == nullptr || way.step_time_us() < fastest->step_time_us()) fastest = &way;
+Attempt* FastestOf(std::vector<Attempt>& attempts) {
+  Attempt* fastest = nullptr;
+  for (Attempt& attempt : attempts) {
+    if (!attempt.planned.ok()) continue;
+    if (fastest == nullptr || StepTimeUs(*attempt.planned) < StepTimeUs(*fastest->planned))
+      fastest = &attempt;
   }
   return fastest;
 }
 
-absl::Status WhyNone(const std::vector<Way>& ways) {
-  if (ways.size() == 1) return ways.front().planned.status();
+absl::Status WhyNone(const std::vector<Attempt>& attempts) {
+  const absl::Status& first = attempts.front().planned.status();
+  if (attempts.size() == 1) return first;
   std::vector<std::string> reasons;
-  for (const Way& way : ways)
-    reasons.push_back(fmt::format("{}: {}", way.name, Message(way.planned.status())));
-  return {ways.front().planned.status().code(), fmt::format("{}", fmt::join(reasons, "; "))};
+  for (const Attempt& attempt : attempts)
+    reasons.push_back(fmt::format("{}: {}", attempt.name, Message(attempt.planned.status())));
+  return MakeError(first.code(), fmt::format("{}", fmt::join(reasons, "; ")));
 }
 
 // "": there is nothing to compare.
-std::string CompareWays(std::vector<Way>& ways, const Way& best) {
-  if (ways.size() == 1) return "";
+std::string Compare(const std::vector<Attempt>& attempts, const Attempt& best) {
+  if (attempts.size() == 1) return "";
   Table table({{""},
                {"planned as"},
                {"step time", Align::kRight},
                {"memory/device", Align::kRight},
                {"remark"}});
-  for (Way& way : ways) {
-    if (!way.planned.ok()) {
-      table.Add({"", way.name, "-", "-", Message(way.planned.status())});
+  for (const Attempt& attempt : attempts) {
+    if (!attempt.planned.ok()) {
+      table.Add({"", attempt.name, "-", "-", Message(attempt.planned.status())});
       continue;
     }
-    const bool is_best = &way == &best;
-    table.Add({is_best ? "*" : "", way.name, FormatTime(way.step_time_us()),
-               FormatBytes(way.peak_bytes()), is_best ? "" : "slower"});
+    const bool is_best = &attempt == &best;
+    table.Add({is_best ? "*" : "", attempt.name, FormatTime(StepTimeUs(*attempt.planned)),
+               FormatBytes(PeakBytes(*attempt.planned)), is_best ? "" : "slower"});
   }
   return table.ToString() + "\n";
 }
 
-absl::Status Show(const PlanFlags& flags, const std::string& comparison, Planned& planned) {
-  const std::string json = std::visit([](auto& plan) { return ToJson(plan); }, planned);
+absl::Status Show(const PlanFlags& flags, const std::string& comparison, const Planned& planned) {
+  const std::string json = ToJson(planned);
   if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, json));
   if (const auto* const pipeline = std::get_if<PlannedPipeline>(&planned)) {
     if (!flags.trace.empty()) {
@@ -264,8 +288,7 @@ absl::Status Show(const PlanFlags& flags, const std::string& comparison, Planned
   }
   if (flags.json) return Print(json);
   if (flags.out == "-") return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string text,
-                   std::visit([&](auto& plan) { return Describe(plan, flags); }, planned));
+  ASSIGN_OR_RETURN(const std::string text, Describe(planned, flags));
   return Print(comparison + text);
 }
 
@@ -273,26 +296,13 @@ absl::Status RunPlan(const PlanFlags& flags) {
   if (flags.json && flags.out == "-") {
     return InvalidArgument("--json and --out - both want standard output; give --out a file");
   }
-  ASSIGN_OR_RETURN(std::vector<Way> ways, WaysOf(flags));
+  ASSIGN_OR_RETURN(std::vector<Attempt> attempts, AttemptsOf(flags));
   ASSIGN_OR_RETURN(const SourceStep source, LoadStep(flags.source));
-  for (Way& way : ways) {
-    RETURN_IF_ERROR(PlanWay(flags, source, ways.size() == 1, way));
-    // What is wrong on one mesh is wrong for stages, too.
-    const bool is_first = &way == &ways.front();
-    const absl::Status& status = way.planned.status();
-    if (is_first && !status.ok() && !absl::IsResourceExhausted(status)) return status;
-  }
-  ASSIGN_OR_RETURN(std::optional<Way> another, OneMeshInMicroBatches(flags, ways));
-  if (another) {
-    ways.push_back(*std::move(another));
-    RETURN_IF_ERROR(PlanWay(flags, source, /*is_only=*/false, ways.back()));
-  }
-  Way* const best = FastestOf(ways);
-  if (best == nullptr) return WhyNone(ways);
-  std::vector<std::string>& notes = std::visit(
-      [](auto& plan) -> std::vector<std::string>& { return BestOf(plan).notes; }, *best->planned);
-  for (const std::string& line : source.inferred) notes.push_back("concluded: " + line);
-  return Show(flags, CompareWays(ways, *best), *best->planned);
+  RETURN_IF_ERROR(MakeAll(flags, source, attempts));
+  Attempt* const best = FastestOf(attempts);
+  if (best == nullptr) return WhyNone(attempts);
+  AddNotes(source, *best->planned);
+  return Show(flags, Compare(attempts, *best), *best->planned);
 }
 
 }  // namespace
@@ -307,7 +317,7 @@ void AddPlanCommand(CLI::App& app, CommandLine& line) {
                    "wresnet-..., unet-...; a wrong name lists them all) or a module file "
                    "(HloModuleProto or HLO text); - is standard input")
       ->required();
-  flags->planning.method = kAnyMethod;
+  flags->planning.method = kAnyMethod;  // of which the help speaks then
   AddPlanningFlags(*command, flags->planning, ". Default: the memory of the cluster's devices");
   AddModelFlags(*command, flags->source);
   AddModuleFlags(*command, flags->source);

@@ -119,7 +119,7 @@ absl::StatusOr<std::optional<RematChoice>> RematOf(const PlanningFlags& flags) {
 
 absl::StatusOr<MicroBatchOptions> MicroBatchesOf(const PlanningFlags& flags) {
   MicroBatchOptions out{.per_micro_batch = flags.per_micro_batch, .narrow_sums = flags.narrow_sums};
-  if (flags.micro_batches == "auto") {
+  if (ChoosesMicroBatches(flags)) {
     if (flags.method != kPipelineMethod) return out;
     if (flags.per_micro_batch) {
       return InvalidArgument(
@@ -198,8 +198,9 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                   "optimizer state split), zero3 (weights split, too); several, joined by commas, "
                   "are compared. pipeline: layers as stages on meshes of their own, each by shard" +
                       std::string(flags.method == kAnyMethod
-                                      ? ". auto: shard on one mesh, and pipeline; on this "
-                                        "machine's cores, which stages would share, shard alone"
+                                      ? ". auto: shard on one mesh, and pipeline, each within "
+                                        "the limits of time and work; on this machine's "
+                                        "cores, which stages would share, shard alone"
                                       : ""))
       ->capture_default_str()
       ->group(group);
@@ -306,6 +307,8 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->capture_default_str()
       ->group(group);
 }
+
+bool ChoosesMicroBatches(const PlanningFlags& flags) { return flags.micro_batches == "auto"; }
 
 bool IsOfSeveralKinds(const PlanningFlags& flags) {
   if (IsLocal(flags)) return false;

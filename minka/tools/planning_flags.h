@@ -44,15 +44,18 @@ struct PlanningFlags {
   int threads = 2;
 };
 
-// `memory_limit_help` says what else the limit may be.
+// `memory_limit_help` says what else the limit may be. Defaults are those that flags have.
 void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
                       const std::string& memory_limit_help);
 
 // The planning flags that the command line gave, by name: "--mesh".
 std::vector<std::string> GivenPlanningFlags(const CLI::App& command);
 
-// Has the cluster hosts of several kinds? False where it is none.
+// Has the cluster hosts of several kinds? False where the name is of no cluster.
 bool IsOfSeveralKinds(const PlanningFlags& flags);
+
+// Of a pipeline, are as many micro-batches taken as are predicted to be fastest?
+bool ChoosesMicroBatches(const PlanningFlags& flags);
 
 // Without options; a measured cost model still lacks its calibration.
 absl::StatusOr<PlanRequest> RequestOf(const PlanningFlags& flags);

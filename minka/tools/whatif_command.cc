@@ -314,12 +314,13 @@ bool AnyNeedsLocalDevices(const Question& question) {
 void AddWhatIfCommand(CLI::App& app, CommandLine& line) {
   CLI::App* const command = app.add_subcommand(
       "whatif",
-      fmt::format("Plan a step under several conditions and show the plans side by side, '*' the "
-                  "fastest (per example): minka whatif MODEL with the flags of minka plan, of "
-                  "which {} take "
-                  "several values, joined by commas, and {} may be given several times; every "
-                  "value is tried with every one of the others. --json prints the table as JSON",
-                  fmt::join(kListed, ", "), fmt::join(kRepeated, ", ")));
+      fmt::format(
+          "Plan a step under several conditions and show the plans side by side, '*' the "
+          "fastest (per example): minka whatif MODEL with the flags of minka plan (--method "
+          "is shard unless given), of which {} take "
+          "several values, joined by commas, and {} may be given several times; every "
+          "value is tried with every one of the others. --json prints the table as JSON",
+          fmt::join(kListed, ", "), fmt::join(kRepeated, ", ")));
   command->prefix_command();
   command->callback([command, &line] {
     const absl::StatusOr<Question> question = QuestionOf(command->remaining());

@@ -418,8 +418,8 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
               HasSubstr("--submesh-choices says what meshes are searched; these are given"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 8 --dp 3 --pp 2"),
               HasSubstr("must be the number of devices"));
-  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --memory-limit 1MiB"),
-              HasSubstr("bytes per device, 1048576 are allowed"));
+  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --memory-limit 7MiB"),
+              HasSubstr("bytes per device, 7340032 are allowed"));
   EXPECT_THAT(
       Run(fmt::format("plan {}/small_gpt_adamw.pb --method pipeline --num-devices 2", JAX_MODULES))
           .err,

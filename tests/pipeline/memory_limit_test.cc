@@ -96,7 +96,11 @@ TEST(PipelineMemoryLimit, AGivenChoiceOfWhatToRecomputeStays) {
   const auto limited = PlanUnder(free->plan.peak_memory_bytes * 9 / 10, dots);
   ASSERT_TRUE(limited.ok()) << Message(limited.status());
   EXPECT_EQ(limited->plan.remat, dots);
-  EXPECT_THAT(Message(PlanUnder(kMiB).status()), HasSubstr("1048576 are allowed; raise the limit"));
+  EXPECT_THAT(Message(PlanUnder(15 * kMiB).status()),
+              HasSubstr("15728640 are allowed; raise the limit"));
+  EXPECT_EQ(Message(PlanUnder(kMiB).status()),
+            "the state alone takes 57.6 MiB, the 4 devices may hold 4.00 MiB together; raise the "
+            "limit, or take more devices");
 }
 
 // However often a parting of the devices was planned or passed over, it is shown once.

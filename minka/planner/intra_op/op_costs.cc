@@ -253,7 +253,8 @@ double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan
   }
   const PricedComputation& in = known->priced;
   const std::vector<OpRule>& rules = known->rules;
-  const double cached_part = repeats ? CachedPart(TouchedBytes(in, rules, plan)) : 0;
+  const bool may_cache = repeats && cost_.cache_bytes() > 0;
+  const double cached_part = may_cache ? CachedPart(TouchedBytes(in, rules, plan)) : 0;
   double price = 0;
   for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
     const CalledPlan::Operation& operation = plan.operations[id];
@@ -371,23 +372,36 @@ int64_t OperationPrices::CopiedOperandBytes(const PricedComputation& in, Instruc
 
 int64_t OperationPrices::TouchedBytes(const PricedComputation& in, const std::vector<OpRule>& rules,
                                       const CalledPlan& plan) const {
-  std::set<Value> carried, read;
-  for (const Value result : in.computation.results) carried.insert(Memory(in.computation, result));
+  std::set<Value> read;
   int64_t bytes = 0;
   for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
     const Instruction& instruction = in.computation.instructions[id];
+    if (IsPassedOn(instruction.opcode)) continue;
     const Strategy& strategy = plan.operations[id].strategy;
+    bytes += CopiedOperandBytes(in, id, rules[id], strategy);
     for (int operand = 0; operand < static_cast<int>(instruction.operands.size()); ++operand) {
       const Value value = Memory(in.computation, instruction.operands[operand]);
-      if (!IsGiven(in.computation.instructions[value.instruction].opcode)) continue;
-      const bool is_read = in.NumReads(id, operand) > 0;
-      if (is_read && (IsTable(instruction, operand) || read.insert(value).second))
+      const bool is_given = IsGiven(in.computation.instructions[value.instruction].opcode);
+      if (!is_given || in.NumReads(id, operand) == 0) continue;
+      const bool is_table = IsTable(instruction, operand);
+      if (is_table && UpdateOperand(instruction, operand) >= 0) continue;  // counts as written
+      if (is_table || read.insert(value).second)
         bytes += ReadBytes(in, id, operand, rules[id], strategy);
     }
+  }
+  std::set<Value> in_place;  // of what is given and read
+  const size_t num_carried =
+      std::min(in.computation.results.size(), in.computation.parameters.size());
+  for (size_t i = 0; i < num_carried; ++i) {
+    if (read.contains({in.computation.parameters[i], 0}))
+      in_place.insert(Memory(in.computation, in.computation.results[i]));
+  }
+  for (InstructionId id = 0; id < in.computation.num_instructions(); ++id) {
+    const Instruction& instruction = in.computation.instructions[id];
     for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
       const bool is_part = UpdateOperand(instruction, result) >= 0;
-      if (is_part || !carried.contains({id, result}))
-        bytes += WrittenBytes(in, id, result, rules[id], strategy);
+      if (is_part || !in_place.contains({id, result}))
+        bytes += WrittenBytes(in, id, result, rules[id], plan.operations[id].strategy);
     }
   }
   return bytes;
@@ -396,9 +410,8 @@ int64_t OperationPrices::TouchedBytes(const PricedComputation& in, const std::ve
 // Of what is used in turn nothing stays in a cache that holds hardly less; where devices take turns
 // and caches do not forget in order, some of it does.
 double OperationPrices::CachedPart(int64_t bytes) const {
-  const double cache_bytes = cost_.cache_bytes();
-  if (cache_bytes == 0) return 0;
-  return std::clamp(1 - std::log2(static_cast<double>(bytes) / cache_bytes), 0.0, 1.0);
+  const double caches = static_cast<double>(bytes) / cost_.cache_bytes();
+  return std::clamp(1 - std::log2(caches), 0.0, 1.0);
 }
 
 int64_t OperationPrices::ReadBytes(const PricedComputation& in, InstructionId id, int operand,

@@ -85,9 +85,11 @@ class OperationPrices {
   int64_t CopiedOperandBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
                              const Strategy& strategy) const;
   // What a loop's body or condition reads of what it is given, each array once, and what it writes,
-  // except what takes the place of what is carried.
+  // except what takes the place of what was given and read; of loops and branches inside, what they
+  // are given and make.
   int64_t TouchedBytes(const PricedComputation& in, const std::vector<OpRule>& rules,
                        const CalledPlan& plan) const;
+  // Precondition: the cost model knows the caches.
   double CachedPart(int64_t touched_bytes) const;
   // Of an operand from outside the fusion group, and of a result for it.
   int64_t ReadBytes(const PricedComputation& in, InstructionId id, int operand, const OpRule& rule,

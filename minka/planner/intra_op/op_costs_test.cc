@@ -172,6 +172,17 @@ TEST(OperationPrices, TurnsThatFitInTheCachesFindTheirBytesThere) {
   EXPECT_NEAR(between, kTrips * (kLaunches + kRead / 2 + kLaunch), 1e-3);
 }
 
+// Rows of what is given and written, not all of it.
+TEST(OperationPrices, TurnsTouchRowsOfTables) {
+  constexpr double kRow = 64 * 4, kCount = 4, kTouched = 2 * kRow + kCount;
+  const Module module = ScanOverRows(10);
+  const auto price = [&](double cache_bytes) {
+    return PriceOf(module, LoopOf(module), {}, CountingCosts(cache_bytes));
+  };
+  EXPECT_EQ(price(kTouched), 30 * kLaunch);
+  EXPECT_EQ(price(kTouched / 2), 30 * kLaunch + 10 * (2 * (kRow + kCount) + 2 * kCount));
+}
+
 TEST(OperationPrices, ALoopOfUnknownTripsCostsOneTurnAndANote) {
   const Module unknown = ScanOverRows(std::nullopt);
   const Module once = ScanOverRows(1);
