@@ -179,8 +179,7 @@ absl::Status CheckStateFits(const Step& step, const PlanRequest& request) {
   if (static_cast<double>(state_bytes) <= there) return absl::OkStatus();
   return ResourceExhausted(
       "the state alone takes {}, the {} device{} may hold {} together; raise the limit, or take "
-      "more "
-      "devices",
+      "more devices",
       FormatBytes(state_bytes), num_devices, num_devices == 1 ? "" : "s",
       FormatBytes(static_cast<int64_t>(there)));
 }

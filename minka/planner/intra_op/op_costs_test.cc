@@ -50,6 +50,19 @@ double PriceOf(const Module& module, InstructionId id, AxisUse use = {},
   return OperationPrices(module, mesh, cost).Price(entry, id, rule, {{use}}, called);
 }
 
+// A module of a loop and nothing else, whose result it is.
+Module OnlyLoop(ModuleBuilder& module, const ComputationBuilder& body,
+                const ComputationBuilder& condition, ComputationBuilder& entry,
+                std::vector<Value> carried, int result) {
+  Instruction loop;
+  loop.opcode = Opcode::kWhile;
+  loop.name = "scan";
+  loop.operands = std::move(carried);
+  loop.called = {module.id(body), module.id(condition)};
+  entry.SetResults({{entry.Append(loop).instruction, result}});
+  return *std::move(module).Finish();
+}
+
 // for i in [0, trips): out[i] = 2 table[i]
 Module ScanOverRows(std::optional<int64_t> trips) {
   ModuleBuilder module("scan");
@@ -71,14 +84,10 @@ Module ScanOverRows(std::optional<int64_t> trips) {
   condition.Parameter(table, "out");
   const Value last = condition.Parameter(count, "limit");
   condition.SetResults({condition.Compare(CompareAttributes::Direction::kLt, j, last)});
-  Instruction loop;
-  loop.opcode = Opcode::kWhile;
-  loop.name = "scan";
-  loop.operands = {b.Scalar(kS32, 0), b.Parameter(table, "table"), b.Parameter(table, "out"),
-                   trips ? b.Scalar(kS32, static_cast<double>(*trips)) : b.Parameter(count, "n")};
-  loop.called = {module.id(body), module.id(condition)};
-  b.SetResults({{b.Append(loop).instruction, 2}});
-  return *std::move(module).Finish();
+  std::vector<Value> carried = {
+      b.Scalar(kS32, 0), b.Parameter(table, "table"), b.Parameter(table, "out"),
+      trips ? b.Scalar(kS32, static_cast<double>(*trips)) : b.Parameter(count, "n")};
+  return OnlyLoop(module, body, condition, b, std::move(carried), 2);
 }
 
 InstructionId LoopOf(const Module& module) {
@@ -147,12 +156,9 @@ Module ScanOfProducts() {
   condition.Parameter(square, "sum");
   condition.SetResults(
       {condition.Compare(CompareAttributes::Direction::kLt, j, condition.Scalar(kS32, 10))});
-  Instruction loop;
-  loop.opcode = Opcode::kWhile;
-  loop.operands = {b.Scalar(kS32, 0), b.Parameter(square, "weights"), b.Parameter(square, "sum")};
-  loop.called = {module.id(body), module.id(condition)};
-  b.SetResults({{b.Append(loop).instruction, 2}});
-  return *std::move(module).Finish();
+  std::vector<Value> carried = {b.Scalar(kS32, 0), b.Parameter(square, "weights"),
+                                b.Parameter(square, "sum")};
+  return OnlyLoop(module, body, condition, b, std::move(carried), 2);
 }
 
 // A turn touches the weights, which it reads twice, their product, and the sum, which it reads and
