@@ -14,10 +14,12 @@ StagePlacement::StagePlacement(const Step& step, const StageOptions& options)
       options_(options),
       loop_(FindMicroLoop(step.module)),
       stage_(entry_.instructions.size(), kEverywhere),
+      is_sent_weight_(entry_.instructions.size()),
       num_stages_(options.stage_of_layer.back() + 1),
       tasks_(entry_.instructions.size()),
       earliest_(num_stages_, tasks_) {
   FindStages();
+  FindSentWeights();
   FindTasks();
   DelayUpdates();
 }
@@ -163,11 +165,32 @@ ProgramKind StagePlacement::KindByPlace(InstructionId id) const {
     case Phase::kForward:
       return ProgramKind::kForward;
     case Phase::kBackward:
-      return ProgramKind::kBackward;
+      return is_sent_weight_[id] ? ProgramKind::kForward : ProgramKind::kBackward;
     case Phase::kApply:
       return loop_.exists() ? ProgramKind::kBackward : ProgramKind::kApply;
   }
   MINKA_CHECK(false);
+}
+
+void StagePlacement::FindSentWeights() {
+  if (loop_.exists()) return;
+  std::vector<bool> is_of_weights;
+  for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
+    const std::vector<Value>& operands = entry_.instructions[id].operands;
+    is_of_weights.push_back(
+        IsWeight(id) || (!operands.empty() && std::ranges::all_of(operands, [&](Value operand) {
+          return stage_[operand.instruction] == kEverywhere || is_of_weights[operand.instruction];
+        })));
+  }
+  for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+    for (const Value operand : entry_.instructions[id].operands) {
+      const InstructionId source = operand.instruction;
+      const bool is_made = entry_.instructions[source].opcode != Opcode::kParameter &&
+                           stage_[source] != kEverywhere && is_of_weights[source];
+      const bool is_sent = stage_[source] < stage_[id] || is_sent_weight_[id];
+      if (is_made && is_sent) is_sent_weight_[source] = true;
+    }
+  }
 }
 
 void StagePlacement::FindTasks() {

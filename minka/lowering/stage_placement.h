@@ -60,6 +60,10 @@ class StagePlacement {
 
   ProgramKind KindByPlace(InstructionId id) const;
 
+  // What is made of weights for backward passes of stages behind, where there is no loop to make it
+  // in front of: their backward programs run first.
+  void FindSentWeights();
+
   void FindTasks();
 
   // On a stage, of what `source` gives, by `reader`.
@@ -75,6 +79,7 @@ class StagePlacement {
   const StageOptions& options_;
   const MicroLoop loop_;
   std::vector<int> stage_;  // by instruction
+  std::vector<bool> is_sent_weight_;
   const int num_stages_;
   std::vector<ProgramTask> tasks_;                  // by instruction; of those of a stage
   std::vector<std::vector<ProgramTask>> earliest_;  // by stage and instruction: not before

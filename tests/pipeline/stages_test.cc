@@ -1,6 +1,7 @@
 #include "minka/lowering/stages.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "minka/driver/prepare.h"
 #include "minka/ir/builder.h"
 #include "minka/ir/verifier.h"
+#include "minka/models/registry.h"
 #include "tests/pipeline/small_steps.h"
 
 namespace minka {
@@ -53,6 +55,29 @@ TEST(Stages, OneActivationGoesUpAndOneCotangentComesDown) {
                            "f32[2,8,16] 1 -> 0", "f32[2,8,16] 2 -> 1", "f32[2,8,16] 3 -> 2"));
   // The number of updates.
   EXPECT_THAT(Sent(staged, /*per_micro_batch=*/false), UnorderedElementsAre("s32[] 0 -> 1 2 3"));
+}
+
+// The gradient of a convolution of layer 1 is computed in layer 2, by its kernel turned over: less
+// is sent so, for a later layer sends what skips those between. Layer 1's backward program would
+// make that too late.
+TEST(Stages, WeightsForBackwardPassesOfLaterStagesAreMadeInFrontOfThem) {
+  const TracedStep unet = TraceModel("unet-tiny", {}).value();
+  const Step step = Prepare(unet.step).value();
+  std::vector<int> stage_of_layer(*step.num_layers);
+  std::iota(stage_of_layer.begin(), stage_of_layer.end(), 0);
+  const auto staged = CutIntoStages(step, {.stage_of_layer = stage_of_layer});
+  ASSERT_TRUE(staged.ok()) << Message(staged.status());
+  int num_turned = 0;
+  for (const Border& border : staged->borders) {
+    if (border.from.stage >= border.to.front().stage) continue;
+    const StageStep& from = staged->stages[border.from.stage];
+    const Computation& entry = from.step.module.entry_computation();
+    const InstructionId made = entry.results[border.from.number].instruction;
+    if (entry.instructions[made].opcode != Opcode::kReverse) continue;
+    ++num_turned;
+    EXPECT_EQ(from.tasks[made].kind, ProgramKind::kForward);
+  }
+  EXPECT_GT(num_turned, 0);
 }
 
 TEST(Stages, WhatIsReceivedSaysWhatItsDimensionsCount) {
