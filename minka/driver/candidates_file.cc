@@ -80,7 +80,8 @@ class CandidateRows {
     if (searched_.input.hosts.size() > 1) row["kind"] = where.on.kind;
     row["mesh"] = where.mesh().ToString();
     row["memory_price"] = where.memory_price;
-    row["recomputed"] = stage.num_recomputed > 0 ? "all" : "none";
+    row["recomputed"] =
+        RematPolicyName(RecomputedOf(searched_.ways.ways[stage.way], stage, stage.begin_layer));
     row["forward_us"] = cost.forward_us;
     row["backward_us"] = cost.micro_batch_us - cost.forward_us;
     row["update_us"] = cost.step_us;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -16,6 +17,8 @@
 #include "minka/driver/stage_hash.h"
 #include "minka/ir/micro_loop.h"
 #include "minka/lowering/task_programs.h"
+#include "minka/planner/intra_op/formulation.h"
+#include "minka/planner/intra_op/memory_estimate.h"
 
 namespace minka {
 namespace {
@@ -144,12 +147,10 @@ class HeldBetween {
   HeldBytes bytes_;
 };
 
-// Is what a search proves a time, of any plan, and what memory costs in it what a stage is charged
-// with?
-bool BoundsTime(const PlanRequest& planning, double memory_price) {
+// Is what a search proves a time, of any plan?
+bool BoundsTime(const PlanRequest& planning) {
   return planning.methods.front() == Method::kShard && planning.search.limits == SearchLimits() &&
-         planning.cost_model.kind != CostModelKind::kAlpa &&
-         (memory_price == 0 || planning.micro_batches.num_micro_batches > 1);
+         planning.cost_model.kind != CostModelKind::kAlpa;
 }
 
 LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num_micro_batches,
@@ -172,6 +173,26 @@ LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num
     cost.transient_bytes = std::max(cost.transient_bytes, bytes);
   }
   return cost;
+}
+
+// The same of a layer that runs as a part of one program.
+LayerCost CostInOneProgram(const StageStep& staged, std::span<const int> received,
+                           const SearchedStage& searched, int num_micro_batches,
+                           Platform platform) {
+  PipelineStagePlan stage{.plan = {.stage = searched.result.stage}};
+  SetTaskTimes(staged, num_micro_batches, stage);
+  const LayerMemory memory = EstimateLayerMemory(
+      StepFacts(staged.step, platform), searched.result.stage, received, staged.num_own_results);
+  const int64_t besides = std::max(memory.kept_bytes, memory.updated_bytes);
+  return {
+      .forward_us = stage.forward_us,
+      .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
+      .step_us = stage.apply_us,
+      .static_bytes = memory.static_bytes,
+      .owned_bytes = memory.owned_bytes,
+      .saved_bytes = memory.kept_bytes,
+      .update_bytes = memory.updated_bytes,
+      .transient_bytes = std::max<int64_t>(0, memory.peak_bytes - memory.static_bytes - besides)};
 }
 
 // Says which ways of running layers are done. Thread-safe.
@@ -217,9 +238,14 @@ struct LayerCosts::Job {
     absl::StatusOr<LayerCost> cost;
   };
   const StageStep* layer = nullptr;
-  int number = 0;  // of the layer
+  std::span<const int> received;  // parameters that other layers make
+  int number = 0;                 // of the layer
   std::vector<Price> prices;
 };
+
+double InFlight(StagePrograms programs) {
+  return programs == StagePrograms::kOne ? 1 : kUsualInFlight;
+}
 
 std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
     const std::vector<LayersOn>& asked) {
@@ -239,7 +265,7 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
     const auto find_costs = [&](int number) {
       std::optional<MeshProblem> problem;
       for (Job::Price& price : jobs[number].prices) {
-        price.cost = CostOfLayer(*jobs[number].layer, asked[price.asked], problem);
+        price.cost = CostOfLayer(jobs[number], asked[price.asked], problem);
         progress.Finish(price.asked);
       }
     };
@@ -282,7 +308,8 @@ std::vector<LayerCosts::Job> LayerCosts::JobsOf(
       const StageStep* const step = &(*cut)->staged.stages[layer];
       const MeshOfKind& on = asked[i].on;
       const auto [at, added] = job_of.try_emplace({step, on.kind, on.mesh.ToString()}, jobs.size());
-      if (added) jobs.push_back({.layer = step, .number = layer});
+      if (added)
+        jobs.push_back({.layer = step, .received = (*cut)->received[layer], .number = layer});
       jobs[at->second].prices.emplace_back().asked = i;
     }
   }
@@ -326,13 +353,15 @@ absl::StatusOr<std::vector<BytesBetween>> LayerCosts::BytesInFrontOf(const Remat
   return out;
 }
 
-absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const LayersOn& where,
+absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const Job& job, const LayersOn& where,
                                                   std::optional<MeshProblem>& problem) {
+  const StageStep& layer = *job.layer;
   RETURN_IF_ERROR(CheckNotCancelled(planning_));
   StageRequest request{.meshes = {where.on.mesh},
                        .kind = where.on.kind,
                        .search = planning_.search,
                        .memory_price = where.memory_price,
+                       .in_flight = InFlight(programs_),
                        .tries_unusual = false,
                        .problem = where.memory_price > 0 ? &problem : nullptr};
   request.search.gap = std::max(request.search.gap, kGap);
@@ -345,11 +374,13 @@ absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const StageStep& layer, const 
     const std::lock_guard lock(mutex_);
     if (const auto known = costs_.find(searched); known != costs_.end()) return known->second;
   }
+  const auto num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches);
+  const Platform platform = planning_.cluster.platform();
   LayerCost cost =
-      CostOf(layer, *searched, static_cast<int>(planning_.micro_batches.num_micro_batches),
-             planning_.cluster.platform());
-  if (BoundsTime(planning_, where.memory_price))
-    cost.least_us = searched->result.priced_lower_bound;
+      programs_ == StagePrograms::kByTask
+          ? CostOf(layer, *searched, num_micro_batches, platform)
+          : CostInOneProgram(layer, job.received, *searched, num_micro_batches, platform);
+  if (BoundsTime(planning_)) cost.least_us = searched->result.priced_lower_bound;
   const std::lock_guard lock(mutex_);
   return costs_.emplace(searched, cost).first->second;
 }
@@ -358,11 +389,15 @@ absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const Rem
   const auto known = cut_.find(remat);
   if (known != cut_.end()) return &known->second;
   ASSIGN_OR_RETURN(const Step* prepared, steps_.With(remat, planning_.micro_batches));
-  StageOptions options;
+  StageOptions options{.is_one_program = programs_ == StagePrograms::kOne};
   options.stage_of_layer.resize(steps_.simplified().num_layers.value_or(0));
   std::iota(options.stage_of_layer.begin(), options.stage_of_layer.end(), 0);
   CutStep cut;
   ASSIGN_OR_RETURN(cut.staged, CutIntoStages(*prepared, options));
+  cut.received.resize(cut.staged.stages.size());
+  for (const Border& border : cut.staged.borders) {
+    for (const StagePort& to : border.to) cut.received[to.stage].push_back(to.number);
+  }
   std::map<uint64_t, int> first_of_hash;
   for (int layer = 0; layer < static_cast<int>(cut.staged.stages.size()); ++layer) {
     const uint64_t hash = OrderFreeStageHash(cut.staged.stages[layer].step);

@@ -28,11 +28,20 @@ struct BytesBetween {
   int64_t forward = 0, backward = 0;
 };
 
+enum class StagePrograms {
+  kByTask,  // forward and backward pass are programs of their own
+  kOne,     // for the whole step
+};
+
+// How many micro-batches prices of memory count, see StageRequest.
+double InFlight(StagePrograms programs);
+
 // Not thread-safe. What it is made of must outlive it.
 class LayerCosts {
  public:
-  LayerCosts(const PlanRequest& planning, PreparedSteps& steps, StagePlanner& planner)
-      : planning_(planning), steps_(steps), planner_(planner) {}
+  LayerCosts(const PlanRequest& planning, PreparedSteps& steps, StagePlanner& planner,
+             StagePrograms programs = StagePrograms::kByTask)
+      : planning_(planning), steps_(steps), planner_(planner), programs_(programs) {}
 
   // By what is asked, then by layer; layers are searched in parallel, equal ones once, and beside
   // them the step is cut in other ways. An error where the step cannot be cut behind every layer,
@@ -46,7 +55,8 @@ class LayerCosts {
  private:
   struct CutStep {
     StagedStep staged;
-    std::vector<int> first_equal;  // by layer: the first that is equal to it
+    std::vector<std::vector<int>> received;  // by layer: parameters that other layers make
+    std::vector<int> first_equal;            // by layer: the first that is equal to it
   };
 
   absl::StatusOr<const CutStep*> CutBehindLayers(const RematChoice& remat);
@@ -57,12 +67,13 @@ class LayerCosts {
   void Collect(const std::vector<LayersOn>& asked, const std::vector<Job>& jobs,
                std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs) const;
   // Thread-safe. `problem`: of the layer on the mesh, see StageRequest.
-  absl::StatusOr<LayerCost> CostOfLayer(const StageStep& layer, const LayersOn& where,
+  absl::StatusOr<LayerCost> CostOfLayer(const Job& job, const LayersOn& where,
                                         std::optional<MeshProblem>& problem);
 
   const PlanRequest& planning_;
   PreparedSteps& steps_;
   StagePlanner& planner_;
+  const StagePrograms programs_;
   std::map<RematChoice, CutStep> cut_;
   std::mutex mutex_;
   std::map<const SearchedStage*, LayerCost> costs_;  // guarded by mutex_

@@ -143,6 +143,38 @@ TEST_F(LayerCostsTest, UnusualChoicesSaveHardlyAnyTime) {
   EXPECT_LE(usual.stage.step_time_us, 1.02 * all.stage.step_time_us);
 }
 
+// Of one program, layers add up to what a plan of all of it takes and needs.
+TEST_F(LayerCostsTest, LayersOfOneProgramAddUpToTheWholeStep) {
+  request_.cluster = Cluster::Preset("a100:1x4").value();
+  for (const int64_t num_micro_batches : {1, 4}) {
+    SCOPED_TRACE(num_micro_batches);
+    request_.micro_batches.num_micro_batches = num_micro_batches;
+    PreparedSteps steps(Simplified());
+    for (const RematChoice& remat : {RematChoice(), steps.RematCandidates()}) {
+      StagePlanner planner(request_);
+      const MeshOfKind on = MeshOf("x=4");
+      const auto costs = LayerCosts(request_, steps, planner, StagePrograms::kOne)
+                             .Of({{.on = on, .remat = remat}})
+                             .front();
+      ASSERT_TRUE(costs.ok()) << costs.status();
+      const Step* const whole = steps.With(remat, request_.micro_batches).value();
+      const auto cost = MakeCostModel(request_.cost_model, request_.cluster, on.mesh).value();
+      IntraOpOptions options;
+      LeaveOutUnusual(options);
+      const auto planned = PlanMesh(*whole, on.mesh, *cost, options);
+      ASSERT_TRUE(planned.ok()) << planned.status().why;
+      StageWay way{.num_devices = 4, .kept = *costs};
+      const FoundStage all = StageEstimates({way}).StageOf(0, 0, static_cast<int>(costs->size()),
+                                                           /*num_recomputed=*/0, {.in_flight = 1});
+      const double us =
+          static_cast<double>(num_micro_batches) * all.cost.micro_batch_us + all.cost.step_us;
+      EXPECT_NEAR(us, planned->stage.step_time_us, 0.1 * us);
+      const auto bytes = static_cast<double>(all.bytes);
+      EXPECT_NEAR(bytes, static_cast<double>(planned->stage.peak_memory_bytes), 0.25 * bytes);
+    }
+  }
+}
+
 TEST_F(LayerCostsTest, WhatIsCancelledIsAnError) {
   std::atomic<bool> cancelled = true;
   request_.cancelled = &cancelled;

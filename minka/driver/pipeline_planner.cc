@@ -79,12 +79,13 @@ std::vector<int> DifferentFirst(const Assignment& assignment, const PlannedPipel
 }  // namespace
 
 PipelinePlanner::PipelinePlanner(const PlanRequest& planning, PreparedSteps& steps,
-                                 LayerChoice layers, StagePlanner& stages)
+                                 LayerChoice layers, StagePlanner& stages, StagePrograms programs)
     : planning_(planning),
       steps_(steps),
       layers_(std::move(layers)),
       stages_(stages),
-      layer_costs_(planning, steps_, stages) {}
+      programs_(programs),
+      layer_costs_(planning, steps_, stages, programs) {}
 
 absl::Status PipelinePlanner::CheckStages(int num_stages) const {
   if (num_stages <= num_layers()) return absl::OkStatus();
@@ -198,12 +199,14 @@ std::span<const double> PipelinePlanner::MemoryPrices(const MeshOfKind& on,
 
 LayerWays PipelinePlanner::WaysOn(const std::vector<MeshOfKind>& meshes,
                                   const std::vector<MeshOfKind>& saving) {
-  const RematChoice all =
-      !saving.empty() && !planning_.remat ? steps_.RematCandidates() : RematChoice();
+  RematChoice all, dots;
+  if (!saving.empty() && !planning_.remat) all = steps_.RematCandidates();
+  for (const RematPolicy policy : all)
+    dots.push_back(policy == RematPolicy::kNone ? policy : RematPolicy::kDots);
   struct Asked {
     int mesh = 0;
     size_t kept = 0;
-    std::optional<size_t> recomputed;
+    std::optional<size_t> dots_kept, recomputed;
   };
   std::vector<LayersOn> layers;
   std::vector<Asked> asked;
@@ -214,40 +217,49 @@ LayerWays PipelinePlanner::WaysOn(const std::vector<MeshOfKind>& meshes,
       asked.push_back({.mesh = static_cast<int>(number), .kept = layers.size()});
       layers.push_back({mesh, price, FirstRemat()});
       if (!saves_memory || all.empty()) continue;
+      asked.back().dots_kept = layers.size();
+      layers.push_back({mesh, price, dots});
       asked.back().recomputed = layers.size();
       layers.push_back({mesh, price, all});
     }
   }
   std::vector<absl::StatusOr<std::vector<LayerCost>>> costs = layer_costs_.Of(layers);
   LayerWays out;
-  for (const auto& [number, kept, recomputed] : asked) {
+  const auto costs_of = [&](std::optional<size_t> number) {
+    return number && costs[*number].ok() ? *std::move(costs[*number]) : std::vector<LayerCost>();
+  };
+  for (const auto& [number, kept, dots_kept, recomputed] : asked) {
     const MeshOfWay where = {layers[kept].on, layers[kept].memory_price};
     if (!costs[kept].ok()) {
       out.refused.push_back({where, costs[kept].status()});
       continue;
     }
-    StageWay way{
-        .kind = where.on.kind,
-        .num_devices = static_cast<int>(where.mesh().num_devices()),
-        .mesh = number,
-        .charged = MemoryPriceOf(where.memory_price, planning_.micro_batches.num_micro_batches,
-                                 planning_.HostsOf(where.on.kind)),
-        .kept = *std::move(costs[kept])};
-    if (recomputed && costs[*recomputed].ok()) way.recomputed = *std::move(costs[*recomputed]);
+    StageWay way{.kind = where.on.kind,
+                 .num_devices = static_cast<int>(where.mesh().num_devices()),
+                 .mesh = number,
+                 .charged = MemoryPriceOf(where.memory_price, InFlight(programs_),
+                                          planning_.micro_batches.num_micro_batches,
+                                          planning_.HostsOf(where.on.kind)),
+                 .kept = *std::move(costs[kept])};
+    way.dots_kept = costs_of(dots_kept);
+    way.recomputed = costs_of(recomputed);
+    way.keeps_dots_first = SavesMoreByKeepingDots(way);
     out.ways.push_back(std::move(way));
     out.meshes.push_back(where);
   }
   return out;
 }
 
-StageDemands PipelinePlanner::DemandsOf(const FoundPipeline& found) {
+StageDemands PipelinePlanner::DemandsOf(const FoundPipeline& found,
+                                        const std::vector<StageWay>& ways) {
   StageDemands demands{.remat = FirstRemat()};
   const RematChoice all = steps_.RematCandidates();
   for (const FoundStage& stage : found.stages) {
-    for (int layer = stage.begin_layer; layer < stage.begin_layer + stage.num_recomputed; ++layer) {
-      if (all[layer] == RematPolicy::kNone) continue;
+    for (int layer = stage.begin_layer; layer < stage.end_layer; ++layer) {
+      const RematPolicy policy = RecomputedOf(ways[stage.way], stage, layer);
+      if (policy == RematPolicy::kNone || all[layer] == RematPolicy::kNone) continue;
       demands.remat.resize(num_layers(), RematPolicy::kNone);
-      demands.remat[layer] = all[layer];
+      demands.remat[layer] = policy;
     }
   }
   return demands;

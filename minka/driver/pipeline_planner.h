@@ -55,9 +55,9 @@ enum class Reshaping {
 // Not thread-safe. What it is made of must outlive it.
 class PipelinePlanner {
  public:
-  // `layers`: by which the step was simplified.
+  // `layers`: by which the step was simplified. `programs`: of layers by themselves.
   PipelinePlanner(const PlanRequest& planning, PreparedSteps& steps, LayerChoice layers,
-                  StagePlanner& stages);
+                  StagePlanner& stages, StagePrograms programs = StagePrograms::kByTask);
 
   int num_layers() const { return steps_.simplified().num_layers.value_or(0); }
   const std::string& name() const { return steps_.simplified().module.name; }
@@ -85,8 +85,8 @@ class PipelinePlanner {
   // less memory, too.
   LayerWays WaysOn(const std::vector<MeshOfKind>& meshes, const std::vector<MeshOfKind>& saving);
 
-  // The first layers of each stage recomputed, as many as it says.
-  StageDemands DemandsOf(const FoundPipeline& found);
+  // Of each stage on one of the ways so much recomputed as it says.
+  StageDemands DemandsOf(const FoundPipeline& found, const std::vector<StageWay>& ways);
 
   // That is asked for; where any may be chosen, the first that is looked at.
   absl::StatusOr<std::string> FirstSchedule();
@@ -135,6 +135,7 @@ class PipelinePlanner {
   PreparedSteps& steps_;
   const LayerChoice layers_;
   StagePlanner& stages_;
+  const StagePrograms programs_;
   LayerCosts layer_costs_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::map<int, std::vector<double>> load_;                                          // by kind

@@ -16,14 +16,6 @@
 namespace minka {
 namespace {
 
-constexpr int64_t kNoLimit = int64_t{1} << 60;
-// Prices of memory do not depend on where in its pipeline a stage is, so that equal stages have
-// equal plans: as if so many micro-batches were held at once.
-constexpr double kUsualInFlight = 4;
-// Of an operation, and of a dot or convolution, where no unusual ones are tried: half of what else
-// is.
-constexpr int kUsualChoices = 64, kUsualContractionChoices = 80;
-
 uint64_t KeyOf(const Step& step, const StageRequest& request) {
   const SearchOptions& search = request.search;
   std::string text = fmt::to_string(StageHash(step));
@@ -33,8 +25,8 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   for (const std::string& pin : search.pins) text += " " + pin;
   if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
   for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
-  text += fmt::format(" {} {} {} {} {}", request.kind, request.memory_price, request.tries_unusual,
-                      search.gap, search.num_threads);
+  text += fmt::format(" {} {} {} {} {} {}", request.kind, request.memory_price, request.in_flight,
+                      request.tries_unusual, search.gap, search.num_threads);
   const SearchLimits& limits = search.limits;
   text +=
       fmt::format(" {}{}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,
@@ -55,19 +47,26 @@ bool IsBetter(const SearchedStage& one, const SearchedStage& other, const Search
   return plan.peak_memory_bytes < than.peak_memory_bytes;
 }
 
-void ChargeMemory(const Step& step, double price, const Cluster& cluster, IntraOpOptions& options) {
-  options.memory_price =
-      MemoryPriceOf(price, FindMicroLoop(step.module).num_micro_batches, cluster);
-  // With a limit, be it one that nothing reaches, the search knows how long copies are held.
-  if (!options.search.memory_limit_bytes) options.search.memory_limit_bytes = kNoLimit;
+void ChargeMemory(const Step& step, const StageRequest& request, const Cluster& cluster,
+                  IntraOpOptions& options) {
+  options.memory_price = MemoryPriceOf(request.memory_price, request.in_flight,
+                                       FindMicroLoop(step.module).num_micro_batches, cluster);
+  if (!options.search.memory_limit_bytes) options.search.memory_limit_bytes = kUnreachedLimit;
 }
 
 }  // namespace
 
-MemoryPrice MemoryPriceOf(double price, int64_t num_micro_batches, const Cluster& cluster) {
+MemoryPrice MemoryPriceOf(double price, double in_flight, int64_t num_micro_batches,
+                          const Cluster& cluster) {
   const auto count = static_cast<double>(num_micro_batches);
   return {.us_per_byte = price * count / cluster.device.memory_bytes_per_us,
-          .in_flight = std::min(count, kUsualInFlight)};
+          .in_flight = std::min(count, in_flight)};
+}
+
+void LeaveOutUnusual(IntraOpOptions& options) {
+  // Half of what else is tried.
+  options.max_choices = 64;
+  options.max_contraction_choices = 80;
 }
 
 int NumSearchThreads(const SearchOptions& search) {
@@ -108,13 +107,9 @@ absl::StatusOr<SearchedStage> StagePlanner::SearchAnew(const Step& step,
                            .tries_rules = false,  // half the time
                            .takes_least = true,
                            .cancelled = request_.cancelled};
-    if (!request.tries_unusual) {
-      options.max_choices = kUsualChoices;
-      options.max_contraction_choices = kUsualContractionChoices;
-    }
+    if (!request.tries_unusual) LeaveOutUnusual(options);
     const bool is_charged = request.memory_price > 0;
-    if (is_charged)
-      ChargeMemory(step, request.memory_price, request_.HostsOf(request.kind), options);
+    if (is_charged) ChargeMemory(step, request, request_.HostsOf(request.kind), options);
     if (request.problem != nullptr) {
       if (!request.problem->has_value()) {
         ASSIGN_OR_RETURN(*request.problem, MeshProblem::Create(step, mesh, *costs->model, options));

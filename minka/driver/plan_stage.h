@@ -21,6 +21,13 @@ struct SearchedStage {
   IntraOpResult result;
 };
 
+// Prices of memory do not depend on where in its pipeline a stage is, so that equal stages have
+// equal plans: as if so many micro-batches were held at once.
+inline constexpr double kUsualInFlight = 4;
+
+// Where searches are to know how long copies are held, a limit that nothing reaches.
+inline constexpr int64_t kUnreachedLimit = int64_t{1} << 60;
+
 struct StageRequest {
   std::vector<Mesh> meshes;  // that it may have
   int kind = 0;              // of the hosts that it lies on, see PlanRequest
@@ -30,6 +37,7 @@ struct StageRequest {
   // What its search takes for holding a byte on every device (MemoryPrice), in parts of what it
   // takes to read it once per micro-batch. 0: memory costs nothing below the limit.
   double memory_price = 0;
+  double in_flight = kUsualInFlight;  // at most so many micro-batches count then
   // Choices that split an operation in unusual ways, too: they are most of those on meshes of three
   // axes, and hardly ever taken.
   bool tries_unusual = true;
@@ -39,7 +47,11 @@ struct StageRequest {
 };
 
 // What a search takes for memory at that price (StageRequest::memory_price).
-MemoryPrice MemoryPriceOf(double price, int64_t num_micro_batches, const Cluster& cluster);
+MemoryPrice MemoryPriceOf(double price, double in_flight, int64_t num_micro_batches,
+                          const Cluster& cluster);
+
+// See StageRequest::tries_unusual.
+void LeaveOutUnusual(IntraOpOptions& options);
 
 // How many searches run at a time: one where searches shall have one thread.
 int NumSearchThreads(const SearchOptions& search);

@@ -8,7 +8,9 @@
 #include "minka/analysis/xla_cpu_memory.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/driver/fit_by_layers.h"
 #include "minka/driver/mesh_shapes.h"
+#include "minka/driver/plan_stage.h"
 #include "minka/driver/prepare.h"
 #include "minka/driver/prepared_steps.h"
 #include "minka/lowering/rematerialize.h"
@@ -86,8 +88,10 @@ absl::Status CheckBatchIsKnown(const Step& step, Method method, const SearchLimi
 
 // No plan of the meshes and methods tried costs less than the least of their bounds; where a search
 // ended because nothing there could be better, than the best less the gap. None is known where a
-// candidate chose what to compute again, or has no plan although there may be one.
-void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_gap) {
+// candidate chose what to compute again, or has no plan although there may be one; but `fitted`,
+// plans of method shard, says what bounds all of those.
+void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_gap,
+                          const std::optional<FittedMeshes>& fitted) {
   double least = std::numeric_limits<double>::infinity();
   for (const PlanCandidate& candidate : candidates) {
     if (!absl::IsAborted(candidate.status)) continue;
@@ -95,8 +99,10 @@ void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_
       if (other.fits) least = std::min(least, other.plan.objective * (1 - search_gap));
     }
   }
-  bool is_known = true;
+  bool is_known = !fitted || fitted->lower_bound;
+  if (is_known && fitted) least = std::min(least, *fitted->lower_bound);
   for (const PlanCandidate& candidate : candidates) {
+    if (fitted && candidate.method == Method::kShard) continue;
     const bool is_bounded = candidate.status.ok() && candidate.plan.gap;
     if (is_bounded) least = std::min(least, candidate.plan.lower_bound);
     if (!is_bounded && (candidate.status.ok() || absl::IsResourceExhausted(candidate.status)))
@@ -105,7 +111,9 @@ void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_
   for (PlanCandidate& candidate : candidates) {
     Plan& plan = candidate.plan;
     if (!candidate.status.ok()) continue;
-    if (!is_known) plan.gap.reset();
+    // What does not fit may be faster than what does.
+    const bool is_bounded = is_known && (candidate.fits || !fitted);
+    if (!is_bounded) plan.gap.reset();
     if (plan.gap && plan.objective > 0) plan.gap = (plan.objective - least) / plan.objective;
   }
 }
@@ -162,6 +170,17 @@ Refusal RefusalOf(const PlanCandidate& candidate) {
 // One over the part of the work left that a search under a limit may take, where several choices
 // of what to recompute are tried.
 constexpr int64_t kSearchesOfTarget = 2;
+// The same of searches at a price of memory, without a limit.
+constexpr int64_t kSearchesThatFit = 4;
+// What all of these may spend before none is begun that layers do not ask for.
+constexpr int64_t kWorkToFit = 2'000'000'000;
+
+// What a search under a limit may spend that is one of several: as much again as it takes to make
+// its problem, or as small ones need.
+int64_t WorkUnderLimit(const Step& prepared) {
+  constexpr int64_t kPerOperation = 80'000, kLeast = 100'000'000;
+  return kLeast + kPerOperation * prepared.module.entry_computation().num_instructions();
+}
 
 // Plans meshes by methods, one after the other: all share work and time, and none is searched on
 // once nothing there can be better than the best so far.
@@ -186,6 +205,34 @@ class Planner {
     return CandidateOf(mesh, method, std::move(plan), request_.search);
   }
 
+  // By method shard; see there.
+  absl::StatusOr<std::optional<FittedMeshes>> FitMeshes(const std::vector<Mesh>& meshes) {
+    const int64_t spent_before = budget_.spent();
+    const auto is_over = [&] { return budget_.spent() - spent_before > kWorkToFit || IsOver(); };
+    const auto plan_way = [&](const WayToFit& way) -> SearchResult<Plan> {
+      ASSIGN_OR_RETURN(const Step* prepared, steps_.With(way.remat, request_.micro_batches));
+      const Target target{way.mesh, Method::kShard, {}};
+      int64_t work = budget_.left() / kSearchesThatFit;
+      if (way.limit_bytes) work = std::min(work, WorkUnderLimit(*prepared));
+      WorkBudget budget(std::max<int64_t>(1, work));
+      IntraOpOptions options = OptionsFor(request_.search, target, budget);
+      options.search.memory_limit_bytes = way.limit_bytes.value_or(kUnreachedLimit);
+      options.memory_price = way.memory_price;
+      options.tries_rules = false;
+      LeaveOutUnusual(options);  // as layers do
+      SearchResult<Plan> plan = PlanPrepared(*prepared, request_, target, options);
+      budget_.Take(budget.spent());
+      if (plan.ok()) plan->remat = way.remat;
+      return plan;
+    };
+    ASSIGN_OR_RETURN(
+        std::optional<FittedMeshes> fitted,
+        FitByLayers(request_, steps_,
+                    {.meshes = meshes, .remat = remat_, .plan = plan_way, .is_over = is_over}));
+    if (fitted) number_ += static_cast<int>(meshes.size());
+    return fitted;
+  }
+
  private:
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   // What is left then is too little for a mesh of a large step, and small ones never come so far.
@@ -208,9 +255,9 @@ class Planner {
     }
     options.cancelled = request_.cancelled;
     if (request_.on_progress) {
-      const std::string what =
-          fmt::format("{} on {}{}", MethodName(target.method), target.searched_mesh().ToString(),
-                      num_targets_ > 1 ? fmt::format(" ({} of {})", number_, num_targets_) : "");
+      const std::string what = fmt::format(
+          "{} on {}{}", MethodName(target.method), target.searched_mesh().ToString(),
+          num_targets_ > 1 && number_ > 0 ? fmt::format(" ({} of {})", number_, num_targets_) : "");
       request_.on_progress(what, Seconds(), 1);
       options.on_progress = [this, what](double, double gap) {
         request_.on_progress(what, Seconds(), gap);
@@ -357,6 +404,19 @@ Refusal WithCulprits(const Refusal& refusal, PreparedSteps& steps, const RematCh
   return NameCulprits(refusal, request.search, search);
 }
 
+bool MayFitByLayers(const Step& simplified, const std::vector<Mesh>& meshes,
+                    const PlanRequest& request) {
+  const bool is_asked = request.search.memory_limit_bytes &&
+                        std::ranges::find(request.methods, Method::kShard) != request.methods.end();
+  const bool has_times = request.cost_model.kind != CostModelKind::kAlpa;
+  return is_asked && has_times && simplified.num_layers.value_or(0) > 0 &&
+         CheckBatchIsKnown(simplified, Method::kShard, request.search.limits).ok() &&
+         std::ranges::all_of(meshes, [&](const Mesh& mesh) {
+           return NumAxesThatSplit(mesh) <= kMaxAxesApart &&
+                  mesh.num_devices() == meshes.front().num_devices();
+         });
+}
+
 // Meshes and clusters of a size that is planned for.
 absl::Status CheckSizes(const std::vector<Mesh>& meshes, const Cluster& cluster) {
   for (const Mesh& mesh : meshes) {
@@ -438,8 +498,17 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
   }
   PlanResult out;
   Planner planner(request, steps, remat, static_cast<int>(meshes.size() * request.methods.size()));
-  for (const Mesh& mesh : meshes) {
+  std::optional<FittedMeshes> fitted;
+  if (MayFitByLayers(steps.simplified(), meshes, request)) {
+    ASSIGN_OR_RETURN(fitted, planner.FitMeshes(meshes));
+  }
+  for (size_t number = 0; number < meshes.size(); ++number) {
+    const Mesh& mesh = meshes[number];
     for (Method method : request.methods) {
+      if (fitted && method == Method::kShard) {
+        out.candidates.push_back(std::move(fitted->candidates[number]));
+        continue;
+      }
       const absl::Status batch = CheckBatchIsKnown(step, method, request.search.limits);
       out.candidates.push_back(batch.ok() ? planner.PlanOn(mesh, method)
                                           : CandidateOf(mesh, method, batch, request.search));
@@ -447,7 +516,7 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
     }
   }
   out.best = Fastest(out.candidates);
-  SetGapsOfWholeSearch(out.candidates, request.search.gap);
+  SetGapsOfWholeSearch(out.candidates, request.search.gap, fitted);
   if (out.best >= 0) {
     ASSIGN_OR_RETURN(const Step* prepared,
                      steps.With(out.candidates[out.best].plan.remat, request.micro_batches));

@@ -204,7 +204,7 @@ class SubmeshSearch {
     schedule.planned.insert(StagesOf(found));
     ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(found, schedule));
     absl::StatusOr<FittedPipeline> planned =
-        planner_.PlanWithin(assignment, planner_.DemandsOf(found), reshaping);
+        planner_.PlanWithin(assignment, planner_.DemandsOf(found, found_.ways), reshaping);
     if (!planned.ok()) {
       NoteNotTried(found, Message(planned.status()));
       return planned.status();

@@ -317,6 +317,7 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
   }
   for (int stage = 0; stage < num_stages; ++stage) {
     if (options.splits_backward) staged.stages[stage].tasks = SplitBackward(staged.stages[stage]);
+    if (options.is_one_program) continue;
     staged.stages[stage] =
         SaveLess(std::move(staged.stages[stage]), ReceivedParameters(staged, stage));
     NumberPrograms(staged.stages[stage]);

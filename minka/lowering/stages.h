@@ -51,6 +51,9 @@ struct StageOptions {
   std::vector<int> stage_of_layer;  // never falling, from 0 on, without gaps
   // Cuts what no other stage waits for out of the backward programs.
   bool splits_backward = false;
+  // Forward and backward pass are to run as one program: nothing is computed again in it
+  // (saved_values.h).
+  bool is_one_program = false;
 };
 
 // By instruction, the programs of the stage where its backward program is split: what is neither

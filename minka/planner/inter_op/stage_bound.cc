@@ -77,8 +77,9 @@ class StageBound {
 
   // Nothing is known there of recomputed layers that are a choice at other prices.
   bool Covers(const StageWay& way) const {
-    return !way.recomputed.empty() || std::ranges::all_of(ways_, [&](const StageWay& other) {
-      return other.mesh != way.mesh || other.recomputed.empty();
+    return std::ranges::all_of(ways_, [&](const StageWay& other) {
+      return other.mesh != way.mesh || ((other.recomputed.empty() || !way.recomputed.empty()) &&
+                                        (other.dots_kept.empty() || !way.dots_kept.empty()));
     });
   }
 
@@ -86,6 +87,7 @@ class StageBound {
     Row sums = {0};
     for (int layer = 0; layer < num_layers_; ++layer) {
       double least = way.kept[layer].least_us;
+      if (!way.dots_kept.empty()) least = std::min(least, way.dots_kept[layer].least_us);
       if (!way.recomputed.empty()) least = std::min(least, way.recomputed[layer].least_us);
       sums.push_back(sums.back() + least);
     }
@@ -102,8 +104,9 @@ class StageBound {
       if (one == ways_.end()) continue;
       for (int layer = 0; layer < num_layers_; ++layer) {
         double forward_us = one->kept[layer].forward_us;
-        if (!one->recomputed.empty())
-          forward_us = std::min(forward_us, one->recomputed[layer].forward_us);
+        for (const std::vector<LayerCost>* layers : {&one->dots_kept, &one->recomputed}) {
+          if (!layers->empty()) forward_us = std::min(forward_us, (*layers)[layer].forward_us);
+        }
         forward_sums[layer + 1] = forward_sums[layer] + forward_us;
         owned_bytes_[layer + 1] =  // the same on every kind
             owned_bytes_[layer] + static_cast<double>(one->kept[layer].owned_bytes);

@@ -73,6 +73,13 @@ TEST(LeastStepUs, TakesLayersKeptOrRecomputed) {
   ways.push_back(ways[0]);
   ways[1].recomputed.clear();
   EXPECT_DOUBLE_EQ(*LeastStepUs(ways, input), 1 + 8 * 4 + 8 - 4);
+  // Layers that keep their dots are a choice, too.
+  ways[0].dots_kept = ways[0].recomputed;
+  for (LayerCost& layer : ways[0].dots_kept) layer.least_us -= 3;
+  EXPECT_DOUBLE_EQ(*LeastStepUs(ways, input), 1 + 8 * 4 + 5 - 4);
+  ways[1] = ways[0];
+  ways[1].dots_kept.clear();
+  EXPECT_DOUBLE_EQ(*LeastStepUs(ways, input), 1 + 8 * 4 + 5 - 4);
 }
 
 TEST(LeastStepUs, AddsUpWhatSharesCores) {

@@ -41,9 +41,11 @@ class CandidateLister {
       return run;
     }
     for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
+      const int num_layers = layers.end - layers.begin;
+      const int most = ways_[way].MostRecomputed(num_layers);
       run.candidates.push_back(Candidate(way, layers, 0));
-      if (estimates_.MayRecompute(way))
-        run.candidates.push_back(Candidate(way, layers, layers.end - layers.begin));
+      if (most > num_layers) run.candidates.push_back(Candidate(way, layers, num_layers));
+      if (most > 0) run.candidates.push_back(Candidate(way, layers, most));
     }
     FindFastest(run.candidates);
     return run;

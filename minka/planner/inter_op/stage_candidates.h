@@ -34,7 +34,7 @@ struct CandidateRun {
   // An earlier run of layers that are equal one by one on every way: its candidates are those of
   // this one.
   std::optional<LayerRun> equal_to;
-  std::vector<StageCandidate> candidates;  // by way, without and with everything recomputed
+  std::vector<StageCandidate> candidates;  // by way: nothing, all but dots, everything recomputed
 };
 
 // Runs that may be stages of at least two, by their first layer, then by length. Precondition: as

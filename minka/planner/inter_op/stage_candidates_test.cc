@@ -63,6 +63,19 @@ TEST(ListCandidates, SayWhyTheyAreDropped) {
                                            CandidateState::kSlower, CandidateState::kFastest));
 }
 
+TEST(ListCandidates, KeepDotsWhereThatComesFirst) {
+  std::vector<StageWay> ways = Ways();
+  ways[0].dots_kept = ways[0].recomputed;
+  ways[0].keeps_dots_first = true;
+  const CandidateRun two = ListCandidates(ways, Input())[1];
+  ASSERT_EQ(two.candidates.size(), 5U);
+  std::vector<RematPolicy> policies;
+  for (const StageCandidate& candidate : two.candidates)
+    policies.push_back(RecomputedOf(ways[candidate.stage.way], candidate.stage, 0));
+  EXPECT_THAT(policies, ElementsAre(RematPolicy::kNone, RematPolicy::kDots, RematPolicy::kAll,
+                                    RematPolicy::kNone, RematPolicy::kNone));
+}
+
 // Each micro-batch in flight takes so many bytes of 20.
 TEST(ListCandidates, SayHowManyStagesMayBeBehind) {
   const std::vector<CandidateRun> runs = ListCandidates(Ways(), Input());

@@ -1,6 +1,7 @@
 #include "minka/planner/inter_op/stage_estimate.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace minka {
 namespace {
@@ -20,10 +21,35 @@ LayerCost Together(const LayerCost& one, const LayerCost& other) {
 
 }  // namespace
 
+bool SavesMoreByKeepingDots(const StageWay& way) {
+  if (way.dots_kept.empty() || way.recomputed.empty()) return false;
+  const auto saved = [&](const std::vector<LayerCost>& layers) {
+    double bytes = 0, us = 0;
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      bytes += static_cast<double>(way.kept[layer].saved_bytes - layers[layer].saved_bytes);
+      us += layers[layer].micro_batch_us - way.kept[layer].micro_batch_us;
+    }
+    return std::pair(bytes, std::max(us, 0.0));
+  };
+  const auto [bytes, us] = saved(way.dots_kept);
+  const auto [bytes_of_all, us_of_all] = saved(way.recomputed);
+  return bytes > 0 && bytes * us_of_all > bytes_of_all * us;
+}
+
+RematPolicy RecomputedOf(const StageWay& way, const FoundStage& stage, int layer) {
+  const int behind_first = layer - stage.begin_layer;
+  if (!way.keeps_dots_first)
+    return behind_first < stage.num_recomputed ? RematPolicy::kAll : RematPolicy::kNone;
+  const int num_layers = stage.end_layer - stage.begin_layer;
+  if (behind_first < stage.num_recomputed - num_layers) return RematPolicy::kAll;
+  return behind_first < stage.num_recomputed ? RematPolicy::kDots : RematPolicy::kNone;
+}
+
 std::vector<int> FirstEqualLayers(const std::vector<StageWay>& ways) {
   const auto are_equal = [&](size_t one, size_t other) {
     return std::ranges::all_of(ways, [&](const StageWay& way) {
       return way.kept[one] == way.kept[other] &&
+             (way.dots_kept.empty() || way.dots_kept[one] == way.dots_kept[other]) &&
              (way.recomputed.empty() || way.recomputed[one] == way.recomputed[other]);
     });
   };
@@ -65,15 +91,23 @@ LayerCost StageEstimates::Prefixes::Sum(int begin, int end) const {
 StageEstimates::StageEstimates(const std::vector<StageWay>& ways) {
   for (const StageWay& way : ways) {
     kept_.emplace_back(way.kept);
+    dots_kept_.emplace_back(way.dots_kept);
     recomputed_.emplace_back(way.recomputed);
+    keeps_dots_first_.push_back(way.keeps_dots_first);
   }
 }
 
 FoundStage StageEstimates::StageOf(int way, int begin, int end, int num_recomputed,
                                    MicroBatchesHeld held) const {
-  const int middle = begin + num_recomputed;
-  LayerCost cost = kept_[way].Sum(middle, end);
-  if (num_recomputed > 0) cost = Together(cost, recomputed_[way].Sum(begin, middle));
+  int end_of_all = begin + num_recomputed, end_of_others = end_of_all;
+  if (keeps_dots_first_[way]) {
+    end_of_all = std::max(begin, end_of_all - (end - begin));
+    end_of_others = std::min(end, end_of_others);
+  }
+  LayerCost cost = kept_[way].Sum(end_of_others, end);
+  if (end_of_all < end_of_others)
+    cost = Together(cost, dots_kept_[way].Sum(end_of_all, end_of_others));
+  if (begin < end_of_all) cost = Together(cost, recomputed_[way].Sum(begin, end_of_all));
   int64_t of_micro_batches =
       (held.in_flight - held.put_off) * cost.saved_bytes + held.put_off * cost.put_off_bytes;
   // The backward pass of the next one that is put off ends.

@@ -43,18 +43,33 @@ struct StageWay {
   int mesh = 0;                       // equal for ways on the same mesh
   MemoryPrice charged;                // for what a layer holds
   std::vector<LayerCost> kept;        // by layer
+  std::vector<LayerCost> dots_kept;   // by layer, all else recomputed; empty: that is no choice
   std::vector<LayerCost> recomputed;  // by layer, everything recomputed; empty: that is no choice
+  // Do all layers of a stage keep no more than their dots before any is recomputed whole?
+  bool keeps_dots_first = false;
 
   Submesh submesh() const { return {kind, num_devices}; }
+  // FoundStage::num_recomputed of a stage of so many layers that recomputes all there is.
+  int MostRecomputed(int num_layers) const {
+    return recomputed.empty() ? 0 : num_layers * (keeps_dots_first ? 2 : 1);
+  }
 };
+
+// Does a byte less take less time where dots are kept than where nothing is?
+bool SavesMoreByKeepingDots(const StageWay& way);
 
 struct FoundStage {
   int begin_layer = 0, end_layer = 0;
   int way = 0;
-  int num_recomputed = 0;  // of its layers, the first ones
-  LayerCost cost;          // of its layers
-  int64_t bytes = 0;       // per device, with all micro-batches that it holds
+  // Of its layers, the first ones. Where dots are kept first, that is what is kept of so many; what
+  // is beyond the number of layers counts those that are recomputed whole.
+  int num_recomputed = 0;
+  LayerCost cost;     // of its layers
+  int64_t bytes = 0;  // per device, with all micro-batches that it holds
 };
+
+// What is recomputed of a layer of a stage on that way.
+RematPolicy RecomputedOf(const StageWay& way, const FoundStage& stage, int layer);
 
 // By layer: the first one that is equal to it on every way. Precondition: ways of equal numbers of
 // layers.
@@ -64,23 +79,23 @@ class StageEstimates {
  public:
   explicit StageEstimates(const std::vector<StageWay>& ways);
 
-  // Of layers begin to end, the first of them recomputed, that hold so many micro-batches at once.
+  // Of layers begin to end, of which the first are recomputed (FoundStage::num_recomputed), that
+  // hold so many micro-batches at once.
   FoundStage StageOf(int way, int begin, int end, int num_recomputed, MicroBatchesHeld held) const;
-  bool MayRecompute(int way) const { return !recomputed_[way].empty(); }
 
  private:
   // Sums over the first layers of one way, and the largest transients of runs.
   class Prefixes {
    public:
     explicit Prefixes(const std::vector<LayerCost>& layers);
-    bool empty() const { return most_transient_.empty(); }
     LayerCost Sum(int begin, int end) const;
 
    private:
     std::vector<LayerCost> sums_;
     std::vector<std::vector<int64_t>> most_transient_;  // by first layer and number of others
   };
-  std::vector<Prefixes> kept_, recomputed_;  // by way
+  std::vector<Prefixes> kept_, dots_kept_, recomputed_;  // by way
+  std::vector<bool> keeps_dots_first_;
 };
 
 }  // namespace minka

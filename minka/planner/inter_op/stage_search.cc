@@ -264,10 +264,8 @@ class StageSearch {
                                             MicroBatchesHeld held) const {
     const FoundStage plain = StageOf(way, begin, end, 0, held);
     if (Fits(plain)) return plain;
-    int too_few = 0, enough = end - begin;
-    if (!estimates_.MayRecompute(way) || !Fits(StageOf(way, begin, end, enough, held))) {
-      return std::nullopt;
-    }
+    int too_few = 0, enough = ways_[way].MostRecomputed(end - begin);
+    if (enough == 0 || !Fits(StageOf(way, begin, end, enough, held))) return std::nullopt;
     while (enough - too_few > 1) {
       const int middle = (too_few + enough) / 2;
       (Fits(StageOf(way, begin, end, middle, held)) ? enough : too_few) = middle;

@@ -195,7 +195,8 @@ class Formulator {
   // reads the kept value where its first reader stands.
   TimeInterval TimeOfKept(Value value, const std::vector<User>& users,
                           const ViewGroups& groups) const {
-    if (IsParameter(value)) return {0, facts_.entry.num_instructions() + 1};
+    if (IsParameter(value) && !IsReceivedOnce(value))
+      return {0, facts_.entry.num_instructions() + 1};
     TimeInterval time = {facts_.FirstTime(value), facts_.LastUse(value) + 1};
     const bool has_fresh_views = options_.search.memory_limit_bytes.has_value();
     if (!has_fresh_views || facts_.uses.is_result(value) || facts_.loop.exists()) return time;
@@ -207,6 +208,14 @@ class Formulator {
     }
     time.end = last + 1;
     return time;
+  }
+
+  // What another stage makes is there from its first reader to its last where there are no
+  // micro-batches.
+  bool IsReceivedOnce(Value value) const {
+    const auto number = static_cast<size_t>(
+        facts_.entry.instructions[value.instruction].As<ParameterAttributes>().number);
+    return !facts_.loop.exists() && facts_.step.parameters[number].received;
   }
 
   void AddViews(Value value, const ViewGroups& groups, TimeInterval kept_time, PortId kept_port,
@@ -438,6 +447,14 @@ std::vector<Phase> PhasesOf(const Step& step) {
   return phases;
 }
 
+InstructionId FirstBackward(const Computation& entry, const std::vector<Phase>& phases) {
+  InstructionId first = 0;
+  while (first < entry.num_instructions() &&
+         (phases[first] != Phase::kBackward || entry.instructions[first].operands.empty()))
+    ++first;
+  return first;
+}
+
 }  // namespace
 
 StepFacts::StepFacts(const Step& step_in, Platform platform)
@@ -446,6 +463,7 @@ StepFacts::StepFacts(const Step& step_in, Platform platform)
       entry(step_in.module.entry_computation()),
       uses(entry),
       phases(PhasesOf(step_in)),
+      turning_point(FirstBackward(entry, phases)),
       fusions(PartitionIntoFusions(entry, {.platform = platform, .keeps_programs = true})),
       last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),

@@ -34,6 +34,9 @@ struct StepFacts {
   const Computation& entry;
   UseTable uses;
   std::vector<Phase> phases;
+  // The first instruction of the backward pass that works on something; without one, behind all.
+  // What all layers keep for the backward pass is there then, and what the update reads.
+  const InstructionId turning_point;
   // For memory, as if the step was one program: what one program keeps for another is counted by
   // who holds it in between. (Prices: PricedComputation.)
   FusionPartition fusions;

@@ -89,8 +89,9 @@ std::vector<ReshardTimes> TimesOfReshards(const StepFacts& facts, const StagePla
   return times;
 }
 
+// Of the step's results the first `num_results`.
 AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<const int> programs,
-                   std::span<const ReshardTimes> times) {
+                   std::span<const ReshardTimes> times, size_t num_results) {
   const Computation& entry = facts.entry;
   const MicroLoop& loop = facts.loop;
   AllReads reads;
@@ -120,7 +121,7 @@ AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<cons
     const Reshard& reshard = plan.reshards[i];
     read(reshard.value, reshard.from_version, reshard.before, times[i].read);
   }
-  for (size_t i = 0; i < entry.results.size(); ++i) {
+  for (size_t i = 0; i < num_results; ++i) {
     read(entry.results[i], plan.result_versions[i], entry.num_instructions(),
          entry.num_instructions());
   }
@@ -130,16 +131,18 @@ AllReads FindReads(const StepFacts& facts, const StagePlan& plan, std::span<cons
 struct Version {
   InstructionId begin = 0, end = 0;
   int64_t bytes = 0;
-  int program = 0;  // that makes and reads it; Reads::kSeveral: it is more than one
+  int program = 0;      // that makes and reads it; Reads::kSeveral: it is more than one
+  bool is_sum = false;  // over micro-batches, as it is stored
 };
 
-// All that are made, but for new state, which goes where the old was.
+// All that are made, but for new state, which goes where the old was. Results behind the first
+// `num_results` are read by nobody.
 std::vector<Version> MadeVersions(const StepFacts& facts, const StagePlan& plan,
-                                  std::span<const int> programs) {
+                                  std::span<const int> programs, size_t num_results) {
   const Computation& entry = facts.entry;
   const int end = entry.num_instructions() + 1;
   const std::vector<ReshardTimes> times = TimesOfReshards(facts, plan);
-  const AllReads reads = FindReads(facts, plan, programs, times);
+  const AllReads reads = FindReads(facts, plan, programs, times, num_results);
   std::vector<Version> versions;
   const auto add = [&](InstructionId begin, InstructionId made_at, const Reads& read, int maker,
                        int64_t bytes) {
@@ -157,6 +160,7 @@ std::vector<Version> MadeVersions(const StepFacts& facts, const StagePlan& plan,
       const Sharding sharding = VersionSharding(facts.step.module, plan, value, 0);
       add(facts.FirstTime(value), id, reads.of_produced[id][result], programs[id],
           LocalBytes(entry.shape(value), sharding, plan.mesh));
+      versions.back().is_sum = facts.loop.IsSum(id);
     }
   }
   std::map<int, InstructionId> last_read;  // of packed sums, by group
@@ -203,7 +207,7 @@ MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan) {
     profile.Add(0, end, bytes);
   }
   const std::vector<int> one_program(entry.instructions.size());
-  for (const Version& version : MadeVersions(facts, plan, one_program)) {
+  for (const Version& version : MadeVersions(facts, plan, one_program, entry.results.size())) {
     profile.Add(version.begin, version.end, version.bytes);
   }
   MemoryEstimate estimate = profile.Peak();
@@ -213,11 +217,64 @@ MemoryEstimate EstimateMemory(const StepFacts& facts, const StagePlan& plan) {
   return estimate;
 }
 
+LayerMemory EstimateLayerMemory(const StepFacts& facts, const StagePlan& plan,
+                                std::span<const int> received, int num_own_results) {
+  const Computation& entry = facts.entry;
+  const int end = entry.num_instructions() + 1;
+  const std::vector<int> one_program(entry.instructions.size());
+  const auto behind_backward =
+      std::ranges::find(facts.phases.rbegin(), facts.phases.rend(), Phase::kBackward).base();
+  const auto update_begins = static_cast<InstructionId>(behind_backward - facts.phases.begin());
+  LayerMemory layer;
+  LivenessProfile profile(end);
+  const auto add = [&](const Version& version) {
+    profile.Add(version.begin, version.end, version.bytes);
+    // What is made or first read then is not there yet.
+    const auto is_there = [&](InstructionId time) {
+      return version.begin < time && time < version.end;
+    };
+    const MicroLoop& loop = facts.loop;
+    if (loop.exists() && version.begin <= loop.begin && version.end >= loop.end) {
+      layer.static_bytes += version.bytes;
+      if (version.is_sum) layer.owned_bytes += version.bytes;
+      return;
+    }
+    if (is_there(facts.turning_point)) layer.kept_bytes += version.bytes;
+    if (is_there(update_begins)) layer.updated_bytes += version.bytes;
+  };
+  for (const InstructionId parameter : entry.parameters) {
+    const Sharding sharding = VersionSharding(facts.step.module, plan, {parameter, 0}, 0);
+    const int64_t bytes = LocalBytes(entry.instructions[parameter].shape(), sharding, plan.mesh);
+    const auto number = entry.instructions[parameter].As<ParameterAttributes>().number;
+    if (std::ranges::find(received, number) == received.end()) {
+      layer.static_bytes += bytes;
+      const bool is_state =
+          facts.step.parameters[static_cast<size_t>(number)].role == ParameterRole::kState;
+      if (is_state) layer.owned_bytes += bytes;
+      profile.Add(0, end, bytes);
+      continue;
+    }
+    Version read{.begin = end, .end = end, .bytes = bytes};
+    for (const Use& use : facts.uses.uses({parameter, 0})) {
+      read.begin = std::min(read.begin, use.user);
+      read.end = std::max(read.end == end ? 0 : read.end, facts.last_runs[use.user] + 1);
+    }
+    add(read);
+  }
+  for (const Version& version : MadeVersions(facts, plan, one_program, num_own_results))
+    add(version);
+  layer.kept_bytes += UncertainBytes(facts, layer.kept_bytes);
+  layer.updated_bytes += UncertainBytes(facts, layer.updated_bytes);
+  const int64_t peak_bytes = profile.Peak().peak_bytes;
+  layer.peak_bytes = peak_bytes + UncertainBytes(facts, peak_bytes - layer.static_bytes);
+  return layer;
+}
+
 std::vector<int64_t> EstimateTemporaries(const StepFacts& facts, const StagePlan& plan,
                                          std::span<const int> programs, int num_programs) {
   std::vector<LivenessProfile> profiles(num_programs,
                                         LivenessProfile(facts.entry.num_instructions() + 1));
-  for (const Version& version : MadeVersions(facts, plan, programs)) {
+  for (const Version& version : MadeVersions(facts, plan, programs, facts.entry.results.size())) {
     if (version.program < 0) continue;
     profiles[version.program].Add(version.begin, version.end, version.bytes);
   }

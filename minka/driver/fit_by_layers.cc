@@ -1,0 +1,369 @@
+#include "minka/driver/fit_by_layers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "fmt/format.h"
+#include "minka/base/status.h"
+#include "minka/driver/layers_on_meshes.h"
+#include "minka/driver/pipeline_planner.h"
+#include "minka/planner/inter_op/remat_search.h"
+#include "minka/planner/inter_op/stage_bound.h"
+#include "minka/planner/inter_op/stage_corrections.h"
+#include "minka/report/format.h"
+
+namespace minka {
+namespace {
+
+// What is estimated to need no more of the limit fits; what needs that little on one mesh, on all.
+constexpr double kSurelyFits = 0.9, kFitsOnAll = 0.5;
+// What is estimated to need so many times the limit does not fit.
+constexpr double kHopeless = 1.5;
+// Plans that take more of the bound are searched on.
+constexpr double kNearBound = 1.01;
+// What memory may cost plans of the whole step, see StageRequest::memory_price.
+constexpr double kPricesOfWholeStep[] = {8, 32, 128};
+// So many plans correct what the next is found by.
+constexpr int kMostPlanned = 6;
+// Sums of so many doubles may differ by so much of themselves.
+constexpr double kRounding = 1e-9;
+
+PlanRequest OfOneStage(PlanRequest request, const RematChoice& remat) {
+  request.methods = {Method::kShard};
+  request.pipeline = PipelineOptions{.num_stages = 1};
+  if (request.remat) request.remat = remat;
+  return request;
+}
+
+class FitSearch {
+ public:
+  FitSearch(const PlanRequest& request, PreparedSteps& steps, const FitByLayersOptions& options)
+      : request_(OfOneStage(request, options.remat)),
+        stages_(request_),
+        planner_(request_, steps, MarkedLayers{}, stages_, StagePrograms::kOne),
+        options_(options) {}
+
+  absl::StatusOr<std::optional<FittedMeshes>> Run() && {
+    const absl::Status found = FindLayers();
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
+    if (!found.ok() || fits_anyway_) return std::nullopt;
+    PlanThoseThatFit();
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
+    if (BestUs() > kNearFastest * fastest_us_) {
+      SaveMemory();
+      PlanThoseThatFit();
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+    }
+    if (BestUs() == kNever) return std::nullopt;
+    if (!options_.is_over() && BestUs() > kNearBound * LeastUs().value_or(0)) {
+      SearchChoices();
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+    }
+    return Fitted();
+  }
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  // A mesh, the price of memory there, how many layers are recomputed.
+  using WayKey = std::tuple<std::string, double, int>;
+
+  // On the first mesh alone; where that leaves little room, on all.
+  absl::Status FindLayers() {
+    ASSIGN_OR_RETURN(LayersOnMeshes layers, FindOn({options_.meshes.front()}));
+    fits_anyway_ = LargestPart(layers) <= kFitsOnAll;
+    if (fits_anyway_) return absl::OkStatus();
+    ASSIGN_OR_RETURN(layers, FindOn(options_.meshes));
+    fits_anyway_ = LargestPart(layers) <= kSurelyFits;
+    if (fits_anyway_) return absl::OkStatus();
+    fastest_us_ = layers.free.front().step_time_us;
+    input_ = WithLimits(std::move(layers.input), request_);
+    all_ = std::move(layers.meshes);
+    SetWays(std::move(layers.ways));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<LayersOnMeshes> FindOn(std::vector<Mesh> meshes) {
+    ASSIGN_OR_RETURN(LayersOnMeshes layers,
+                     FindLayersOn({.shapes = {std::move(meshes)}, .kinds = {0}}, planner_, request_,
+                                  /*num_stages=*/1));
+    if (layers.free.empty() || layers.ways.meshes.empty())
+      return absl::NotFoundError("layers have no plans");
+    return layers;
+  }
+
+  // What nothing recomputed is estimated to need of the limit, on the mesh where that is most.
+  double LargestPart(const LayersOnMeshes& layers) const {
+    const StageSearchInput input = WithLimits(layers.input, request_);
+    double part = 0;
+    for (const StageWay& way : layers.ways.ways) {
+      const std::vector<StageWay> alone = {way};
+      for (const FoundPipeline& found : FindStages(alone, layers.input))
+        part = std::max(part, PartOfLimits(found, alone, input));
+    }
+    return part;
+  }
+
+  void SetWays(LayerWays ways) {
+    ways_ = std::move(ways);
+    estimates_.emplace(ways_.ways);
+    std::vector<double> memory_prices;
+    for (const MeshOfWay& way : ways_.meshes) memory_prices.push_back(way.memory_price);
+    corrector_.emplace(ways_.ways, std::move(memory_prices));
+    corrected_.clear();
+  }
+
+  // Has the ways that save memory, too; where there are none, what there was.
+  void SaveMemory() {
+    LayerWays ways = planner_.WaysOn(all_, FastestMeshes(ways_, input_));
+    if (!ways.ways.empty()) SetWays(std::move(ways));
+  }
+
+  // The fastest that fits by what layers take and plans say; nullopt: none does, or is faster than
+  // a plan.
+  std::optional<FoundStage> Next() const {
+    StageSearchInput input = input_;
+    input.corrections = Corrections();
+    const std::vector<FoundPipeline> found = FindStages(ways_.ways, input);
+    if (found.empty()) return BestUs() == kNever ? Smallest() : std::nullopt;
+    if (found.front().step_time_us >= BestUs()) return std::nullopt;
+    return found.front().stages.front();
+  }
+
+  // A way of which all plans need less than estimated needs that much less, too.
+  StageCorrections Corrections() const {
+    StageCorrections out = corrector_->corrections();
+    std::map<int, int64_t> more_bytes;  // by way
+    for (const auto& [way, num_recomputed] : corrected_) {
+      const int64_t more =
+          figures_.at(KeyOf(way, num_recomputed)).bytes - Estimated(way, num_recomputed).bytes;
+      const auto [known, added] = more_bytes.try_emplace(way, more);
+      if (!added) known->second = std::max(known->second, more);
+    }
+    for (const auto& [way, more] : more_bytes) out.more_bytes[way] = more;
+    return out;
+  }
+
+  // What is estimated to need least, all recomputed that may be, where that is not hopeless.
+  std::optional<FoundStage> Smallest() const {
+    const std::vector<int64_t> more_bytes = Corrections().more_bytes;
+    std::optional<FoundStage> smallest;
+    for (int way = 0; way < static_cast<int>(ways_.ways.size()); ++way) {
+      FoundStage stage = Estimated(way, MostRecomputed(way));
+      if (!more_bytes.empty()) stage.bytes += more_bytes[way];
+      if (!smallest || stage.bytes < smallest->bytes) smallest = stage;
+    }
+    const auto limit_bytes = static_cast<double>(*request_.search.memory_limit_bytes);
+    if (static_cast<double>(smallest->bytes) > kHopeless * limit_bytes) return std::nullopt;
+    return smallest;
+  }
+
+  FoundStage Estimated(int way, int num_recomputed) const {
+    return estimates_->StageOf(way, 0, planner_.num_layers(), num_recomputed,
+                               input_.Held(/*from_end=*/1));
+  }
+  int MostRecomputed(int way) const {
+    return ways_.ways[way].MostRecomputed(planner_.num_layers());
+  }
+
+  // On the mesh of the best plan, by plans of the whole step: what memory costs them is found by
+  // trying, too.
+  void SearchChoices() {
+    const Mesh mesh = Best()->stage.mesh;
+    const PlanWithRemat plan = [&](const RematChoice& remat,
+                                   std::optional<int64_t> limit) -> SearchResult<Plan> {
+      const auto plan_at = [&](MemoryPrice price, std::optional<int64_t> limit_bytes) {
+        SearchResult<Plan> found = options_.plan({mesh, remat, price, limit_bytes});
+        if (!found.ok()) return found;
+        Take(*found);
+        // SearchRemat asks whether memory has a price.
+        found->memory_price = std::max(found->memory_price, price.us_per_byte);
+        return found;
+      };
+      if (!limit) return plan_at({}, std::nullopt);
+      SearchResult<Plan> found = absl::UnknownError("not planned");
+      for (const double price : kPricesOfWholeStep) {
+        found = plan_at(MemoryPriceOf(price, InFlight(StagePrograms::kOne),
+                                      input_.num_micro_batches, request_.cluster),
+                        std::nullopt);
+        if (!found.ok() || Fits(*found) || options_.is_over()) return found;
+      }
+      SearchResult<Plan> under_limit = plan_at({}, limit);
+      return under_limit.ok() ? std::move(under_limit) : std::move(found);
+    };
+    const std::optional<int64_t>& limit = request_.search.memory_limit_bytes;
+    // All that is planned is taken above.
+    if (request_.remat) {
+      static_cast<void>(plan(options_.remat, limit));
+      return;
+    }
+    static_cast<void>(SearchRemat(plan, {.candidates = options_.remat,
+                                         .memory_limit_bytes = limit,
+                                         .gap = request_.search.gap,
+                                         .is_over = options_.is_over}));
+  }
+
+  void PlanThoseThatFit() {
+    for (int count = 0; count < kMostPlanned && CheckNotCancelled(request_).ok(); ++count) {
+      const std::optional<FoundStage> next = Next();
+      if (!next) return;
+      const WayKey key = KeyOf(next->way, next->num_recomputed);
+      auto figures = figures_.find(key);
+      if (figures == figures_.end()) {
+        SearchResult<Plan> plan = options_.plan(WayOf(*next));
+        if (!plan.ok()) return;
+        const FoundStage estimated = Estimated(next->way, next->num_recomputed);
+        counted_more_ = std::max(counted_more_, input_.BusyUs(estimated) / plan->objective);
+        figures = figures_.emplace(key, FiguresOf(*plan, *next)).first;
+        Take(*std::move(plan));
+      }
+      if (!corrected_.emplace(next->way, next->num_recomputed).second) return;
+      Correct(*next, figures->second);
+    }
+  }
+
+  void Correct(FoundStage found, const StageFigures& figures) {
+    // As the corrector knows it.
+    found.bytes = Estimated(found.way, found.num_recomputed).bytes;
+    const std::vector<int64_t>& more_bytes = corrector_->corrections().more_bytes;
+    if (!more_bytes.empty()) found.bytes += more_bytes[found.way];
+    corrector_->Correct(std::span(&found, 1), std::span(&figures, 1));
+  }
+
+  WayKey KeyOf(int number, int num_recomputed) const {
+    const MeshOfWay& way = ways_.meshes[number];
+    return {way.mesh().ToString(), way.memory_price, num_recomputed};
+  }
+
+  WayToFit WayOf(const FoundStage& found) {
+    FoundPipeline pipeline{.stages = {found}};
+    return {.mesh = ways_.meshes[found.way].mesh(),
+            .remat = planner_.DemandsOf(pipeline, ways_.ways).remat,
+            .memory_price = ways_.ways[found.way].charged};
+  }
+
+  StageFigures FiguresOf(const Plan& plan, const FoundStage& found) const {
+    const double update_us = found.cost.step_us;
+    const double micro_batch_us = (plan.step_time_us - update_us) / input_.num_micro_batches;
+    return {.times = {micro_batch_us, update_us}, .bytes = plan.peak_memory_bytes};
+  }
+
+  // The best of each mesh: the fastest that fits, or what needs least.
+  void Take(Plan plan) {
+    const std::string mesh = plan.stage.mesh.ToString();
+    const auto known = planned_.find(mesh);
+    if (known == planned_.end()) {
+      planned_.emplace(mesh, std::move(plan));
+    } else if (Rank(plan) < Rank(known->second)) {
+      known->second = std::move(plan);
+    }
+  }
+
+  bool Fits(const Plan& plan) const {
+    return plan.peak_memory_bytes <= *request_.search.memory_limit_bytes;
+  }
+  std::tuple<bool, double> Rank(const Plan& plan) const {
+    const bool fits = Fits(plan);
+    return {!fits, fits ? plan.step_time_us : static_cast<double>(plan.peak_memory_bytes)};
+  }
+
+  // Of a plan that fits.
+  const Plan* Best() const {
+    const Plan* best = nullptr;
+    for (const auto& [mesh, plan] : planned_) {
+      if (best == nullptr || Rank(plan) < Rank(*best)) best = &plan;
+    }
+    return best != nullptr && Fits(*best) ? best : nullptr;
+  }
+  double BestUs() const { return Best() != nullptr ? Best()->step_time_us : kNever; }
+
+  std::optional<double> LeastUs() const {
+    const std::optional<double> least_us = LeastStepUs(ways_.ways, input_);
+    if (!least_us) return std::nullopt;
+    return *least_us / counted_more_;
+  }
+
+  FittedMeshes Fitted() const {
+    FittedMeshes out{.lower_bound = LowerBound()};
+    for (const Mesh& mesh : options_.meshes) {
+      PlanCandidate& candidate =
+          out.candidates.emplace_back(PlanCandidate{.mesh = mesh, .method = Method::kShard});
+      const auto planned = planned_.find(mesh.ToString());
+      if (planned == planned_.end()) {
+        candidate.status = WhyNotPlanned(mesh);
+        continue;
+      }
+      candidate.plan = planned->second;
+      candidate.plan.search_seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+      candidate.fits = Fits(candidate.plan);
+      if (!candidate.fits || !out.lower_bound) continue;
+      candidate.plan.lower_bound = *out.lower_bound;
+      candidate.plan.notes.emplace_back(
+          "lower bound and gap are of what layers take by themselves on these meshes, less what "
+          "they "
+          "count more than plans of the whole step: choices that were not tried, and computing "
+          "again "
+          "where nothing asks for it, are left out");
+    }
+    return out;
+  }
+
+  // nullopt: unknown, or above the best plan.
+  std::optional<double> LowerBound() const {
+    const std::optional<double> least_us = LeastUs();
+    const double objective = Best()->objective;
+    if (!least_us || *least_us > objective * (1 + kRounding)) return std::nullopt;
+    return std::min(*least_us, objective);
+  }
+
+  absl::Status WhyNotPlanned(const Mesh& mesh) const {
+    std::vector<StageWay> ways;
+    for (size_t way = 0; way < ways_.ways.size(); ++way) {
+      if (ways_.meshes[way].mesh() == mesh) ways.push_back(ways_.ways[way]);
+    }
+    for (const RefusedWay& refused : ways_.refused) {
+      if (ways.empty() && refused.where.mesh() == mesh) return refused.why;
+    }
+    const std::vector<FoundPipeline> found =
+        ways.empty() ? std::vector<FoundPipeline>() : FindStages(ways, input_);
+    if (found.empty()) return ResourceExhausted("not planned: estimated to need too much memory");
+    return MakeError(
+        absl::StatusCode::kAborted,
+        fmt::format("not planned: estimated to take {}", FormatTime(found.front().step_time_us)));
+  }
+
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const PlanRequest request_;
+  StagePlanner stages_;
+  PipelinePlanner planner_;
+  const FitByLayersOptions& options_;
+  bool fits_anyway_ = false;
+  double fastest_us_ = 0;  // a step without a limit, by what layers take
+  StageSearchInput input_;
+  std::vector<MeshOfKind> all_;
+  LayerWays ways_;
+  std::optional<StageEstimates> estimates_;
+  std::optional<StageCorrector> corrector_;
+  std::map<WayKey, StageFigures> figures_;  // of what was planned
+  double counted_more_ = 1;  // what layers were estimated to take, of what plans of them take
+  // By which of these: ways at hand and how many layers they recompute.
+  std::set<std::pair<int, int>> corrected_;  // by these, with the ways at hand
+  std::map<std::string, Plan> planned_;      // by mesh
+};
+
+}  // namespace
+
+absl::StatusOr<std::optional<FittedMeshes>> FitByLayers(const PlanRequest& request,
+                                                        PreparedSteps& steps,
+                                                        const FitByLayersOptions& options) {
+  return FitSearch(request, steps, options).Run();
+}
+
+}  // namespace minka

@@ -1,0 +1,53 @@
+// Plans a step on one mesh under a memory limit as a pipeline of one stage is planned: what its
+// layers take by themselves says on which mesh it is fastest, what is computed again there and what
+// its search is to take for holding memory. So a few searches without a limit do for many under
+// one, and what layers take at least bounds every mesh and choice of what to compute again. Where
+// the plan is far from that, some short searches under the limit follow.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "minka/driver/plan_step.h"
+#include "minka/driver/prepared_steps.h"
+#include "minka/planner/intra_op/search_result.h"
+
+namespace minka {
+
+// How to plan a mesh.
+struct WayToFit {
+  Mesh mesh;
+  RematChoice remat;
+  MemoryPrice memory_price;
+  std::optional<int64_t> limit_bytes;  // for a search of little work; nullopt: whatever it needs
+};
+
+struct FittedMeshes {
+  std::vector<PlanCandidate> candidates;  // by mesh, by method shard; one fits at least
+  // The objective of no plan on these meshes that fits is less, as far as layers by themselves say
+  // (stage_bound.h), less what they are seen to count more than the plans; nullopt: unknown. At
+  // most that of the best candidate.
+  std::optional<double> lower_bound;
+};
+
+struct FitByLayersOptions {
+  std::vector<Mesh> meshes;  // of equal numbers of devices
+  RematChoice remat;         // that is asked for; where the request leaves it open, that may be
+  std::function<SearchResult<Plan>(const WayToFit& way)> plan;
+  // Asked before plans beyond those that layers ask for.
+  std::function<bool()> is_over = [] { return false; };
+};
+
+// nullopt: by their layers, nothing can be said of the step on these meshes (pipelines.md), all of
+// it fits anyway, or nothing that was found fits; searches under the limit have to say. Cancelled
+// where the request is.
+//
+// Precondition: the request limits memory, and what it says of methods holds for shard.
+absl::StatusOr<std::optional<FittedMeshes>> FitByLayers(const PlanRequest& request,
+                                                        PreparedSteps& steps,
+                                                        const FitByLayersOptions& options);
+
+}  // namespace minka

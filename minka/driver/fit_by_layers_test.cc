@@ -1,0 +1,115 @@
+#include "minka/driver/fit_by_layers.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/driver/plan_step.h"
+#include "minka/driver/prepare.h"
+#include "minka/models/registry.h"
+#include "minka/report/format.h"
+
+namespace minka {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kNote[] = "lower bound and gap are of what layers take by themselves";
+
+Step GptOfLayers(int num_layers) {
+  const absl::StatusOr<TracedStep> traced =
+      TraceModel("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = num_layers});
+  MINKA_CHECK(traced.ok(), "{}", Message(traced.status()));
+  return traced->step;
+}
+
+PlanRequest OnTwo(int64_t limit_mib) {
+  PlanRequest request{.cluster = Cluster::Preset("a100:1x2").value()};
+  request.search.memory_limit_bytes = limit_mib << 20;
+  return request;
+}
+
+// The objective of the best plan under the limit with that recomputed, by a search of the whole
+// step; infinite: none was found.
+double ObjectiveUnderLimit(PreparedSteps& steps, const RematChoice& remat,
+                           const PlanRequest& request) {
+  const Mesh mesh = *Mesh::Parse("x=2");
+  const auto cost = MakeCostModel(request.cost_model, request.cluster, mesh).value();
+  const Step* const prepared = steps.With(remat, {}).value();
+  IntraOpOptions options{.search = request.search};
+  options.search.gap = 0.02;
+  WorkBudget budget(200'000'000);
+  options.budget = &budget;
+  const auto planned = PlanMesh(*prepared, mesh, *cost, options);
+  return planned.ok() ? planned->objective : std::numeric_limits<double>::infinity();
+}
+
+// Whatever two layers compute again, no plan of the whole step that fits takes less than the bound,
+// and hardly any less than what is found.
+TEST(FitByLayers, FindsAndBoundsTheBestOfAllChoices) {
+  const Step step = GptOfLayers(2);
+  PreparedSteps steps(Simplify(step).value());
+  const std::vector<RematPolicy> policies = {RematPolicy::kNone, RematPolicy::kDots,
+                                             RematPolicy::kAll};
+  for (const int64_t limit_mib : {36, 40}) {
+    SCOPED_TRACE(limit_mib);
+    const PlanRequest request = OnTwo(limit_mib);
+    const SearchResult<PlanResult> found = PlanStep(step, request);
+    ASSERT_TRUE(found.ok()) << found.status().why;
+    const Plan& best = found->candidates[found->best].plan;
+    EXPECT_LE(best.peak_memory_bytes, limit_mib << 20);
+    EXPECT_THAT(best.notes, Contains(HasSubstr(kNote)));
+    ASSERT_TRUE(best.gap);
+    EXPECT_NEAR(best.lower_bound, best.objective * (1 - *best.gap), 1e-6 * best.objective);
+    double least = std::numeric_limits<double>::infinity();
+    int num_planned = 0;
+    for (const RematPolicy first : policies) {
+      for (const RematPolicy second : policies) {
+        const RematChoice remat = {first, first, second, RematPolicy::kNone};
+        const double objective = ObjectiveUnderLimit(steps, remat, request);
+        EXPECT_GE(objective, best.lower_bound) << FormatRemat(remat);
+        num_planned += objective < std::numeric_limits<double>::infinity();
+        least = std::min(least, objective);
+      }
+    }
+    EXPECT_GE(num_planned, 2);
+    EXPECT_LE(best.objective, 1.06 * least);
+  }
+}
+
+TEST(FitByLayers, LeavesWhatFitsAnywayToSearchesOfEachMesh) {
+  const SearchResult<PlanResult> found = PlanStep(GptOfLayers(2), OnTwo(/*limit_mib=*/500));
+  ASSERT_TRUE(found.ok()) << found.status().why;
+  const Plan& best = found->candidates[found->best].plan;
+  EXPECT_THAT(best.notes, Not(Contains(HasSubstr(kNote))));
+  ASSERT_TRUE(best.gap);
+  EXPECT_LE(*best.gap, 0.01);
+}
+
+TEST(FitByLayers, SaysWhyOtherMeshesAreNotPlanned) {
+  PlanRequest request = OnTwo(/*limit_mib=*/32);
+  request.cluster = Cluster::Preset("a100:1x4").value();
+  const SearchResult<PlanResult> found = PlanStep(GptOfLayers(4), request);
+  ASSERT_TRUE(found.ok()) << found.status().why;
+  ASSERT_EQ(found->candidates.size(), 2U);
+  const PlanCandidate& other = found->candidates[1 - found->best];
+  EXPECT_THAT(Message(other.status), HasSubstr("not planned: estimated to need too much memory"));
+}
+
+TEST(FitByLayers, WhatIsCancelledIsAnError) {
+  const std::atomic<bool> cancelled = true;
+  PlanRequest request = OnTwo(/*limit_mib=*/40);
+  request.cancelled = &cancelled;
+  EXPECT_TRUE(absl::IsCancelled(PlanStep(GptOfLayers(2), request).status().why));
+}
+
+}  // namespace
+}  // namespace minka
