@@ -62,10 +62,9 @@ class FitSearch {
       RETURN_IF_ERROR(CheckNotCancelled(request_));
     }
     if (BestUs() == kNever) return std::nullopt;
-    if (!options_.is_over() && BestUs() > kNearBound * LeastUs().value_or(0)) {
-      SearchChoices();
-      RETURN_IF_ERROR(CheckNotCancelled(request_));
-    }
+    if (MayBeFaster()) PlanUnderLimit();
+    if (MayBeFaster()) SearchChoices();
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
     return Fitted();
   }
 
@@ -172,6 +171,25 @@ class FitSearch {
     return ways_.ways[way].MostRecomputed(planner_.num_layers());
   }
 
+  bool MayBeFaster() const {
+    return !options_.is_over() && BestUs() > kNearBound * LeastUs().value_or(0);
+  }
+
+  // The best of those that layers asked for, and what recomputes one layer more: by searches under
+  // the limit, for which memory need not cost the same everywhere.
+  void PlanUnderLimit() {
+    const auto& [mesh, price, num_recomputed] = best_key_;
+    int number = 0;
+    while (KeyOf(number, num_recomputed) != best_key_) ++number;
+    for (const int more : {1, 0}) {
+      if (num_recomputed + more > MostRecomputed(number) || options_.is_over()) continue;
+      WayToFit way = WayOf(Estimated(number, num_recomputed + more));
+      way.memory_price = {};
+      way.limit_bytes = request_.search.memory_limit_bytes;
+      if (SearchResult<Plan> plan = options_.plan(way); plan.ok()) Take(*std::move(plan));
+    }
+  }
+
   // On the mesh of the best plan, by plans of the whole step: what memory costs them is found by
   // trying, too.
   void SearchChoices() {
@@ -192,10 +210,13 @@ class FitSearch {
         found = plan_at(MemoryPriceOf(price, InFlight(StagePrograms::kOne),
                                       input_.num_micro_batches, request_.cluster),
                         std::nullopt);
-        if (!found.ok() || Fits(*found) || options_.is_over()) return found;
+        if (options_.is_over()) return found;
+        if (!found.ok() || Fits(*found)) break;
       }
       SearchResult<Plan> under_limit = plan_at({}, limit);
-      return under_limit.ok() ? std::move(under_limit) : std::move(found);
+      if (!under_limit.ok()) return found;
+      const bool is_better = !found.ok() || Rank(*under_limit) < Rank(*found);
+      return is_better ? std::move(under_limit) : std::move(found);
     };
     const std::optional<int64_t>& limit = request_.search.memory_limit_bytes;
     // All that is planned is taken above.
@@ -221,6 +242,7 @@ class FitSearch {
         const FoundStage estimated = Estimated(next->way, next->num_recomputed);
         counted_more_ = std::max(counted_more_, input_.BusyUs(estimated) / plan->objective);
         figures = figures_.emplace(key, FiguresOf(*plan, *next)).first;
+        if (Fits(*plan) && plan->step_time_us < BestUs()) best_key_ = key;
         Take(*std::move(plan));
       }
       if (!corrected_.emplace(next->way, next->num_recomputed).second) return;
@@ -356,6 +378,7 @@ class FitSearch {
   // By which of these: ways at hand and how many layers they recompute.
   std::set<std::pair<int, int>> corrected_;  // by these, with the ways at hand
   std::map<std::string, Plan> planned_;      // by mesh
+  WayKey best_key_;                          // that layers asked for: of the best
 };
 
 }  // namespace

@@ -173,7 +173,7 @@ constexpr int64_t kSearchesOfTarget = 2;
 // The same of searches at a price of memory, without a limit.
 constexpr int64_t kSearchesThatFit = 4;
 // What all of these may spend before none is begun that layers do not ask for.
-constexpr int64_t kWorkToFit = 2'000'000'000;
+constexpr int64_t kWorkToFit = 3'000'000'000;
 
 // What a search under a limit may spend that is one of several: as much again as it takes to make
 // its problem, or as small ones need.
