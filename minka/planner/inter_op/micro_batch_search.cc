@@ -11,6 +11,9 @@ namespace {
 
 // What is faster by no more than this part is not looked for.
 constexpr double kNearlyEqual = 0.01;
+// See MayBeFaster. By this moe-10b on 16 V100s has 32 micro-batches and takes 8.77 s instead of
+// 8.99, gpt-6.7b 64 and 47.3 instead of 48.2.
+constexpr double kAsFast = 1.005;
 // Of what a chord says, see RaiseToChord, a step takes so much at least: in all of a thousand
 // random workloads, while 0.92 is too much for three.
 constexpr double kOfChord = 0.9;
@@ -30,7 +33,7 @@ class CountSearcher {
       RaiseToChord();
       if (TriedCount* const next = UnknownBelow(to_beat)) {
         Estimate(*next);
-      } else if (best && best->at_least_us < (1 - kNearlyEqual) * best_us_) {
+      } else if (best && MayBeFaster(*best)) {
         best->state == CountState::kEstimated ? EstimateFitting(*best) : Plan(*best);
       } else if (TriedCount* const largest = LargestTooLarge(); largest && std::isinf(best_us_)) {
         Plan(*largest);
@@ -77,6 +80,16 @@ class CountSearcher {
       known_[i].free_us = std::max(known_[i].free_us, kOfChord * (chord_us - saved_us));
       Raise(tried_[i]);
     }
+  }
+
+  // By estimates, of which plans take about the same part; of those about as fast as the best plan
+  // one more is planned, since estimates miss by more.
+  bool MayBeFaster(const TriedCount& tried) {
+    const double us = part_taken_ * tried.at_least_us;
+    if (us < (1 - kNearlyEqual) * best_us_) return true;
+    if (us > kAsFast * best_us_ || num_as_fast_ == 1) return false;
+    if (tried.state == CountState::kEstimatedToFit) ++num_as_fast_;
+    return true;
   }
 
   TriedCount* BestEstimated() {
@@ -160,6 +173,7 @@ class CountSearcher {
     tried.plan = *plan;
     if (plan->fits) {
       best_us_ = std::min(best_us_, plan->step_time_us);
+      part_taken_ = std::min(part_taken_, plan->step_time_us / tried.at_least_us);
       return;
     }
     for (TriedCount& other : tried_) {
@@ -179,6 +193,8 @@ class CountSearcher {
   std::vector<TriedCount> tried_;
   std::vector<Known> known_;                                  // parallel to tried_
   double best_us_ = std::numeric_limits<double>::infinity();  // of plans that fit
+  double part_taken_ = 1;  // the least that a plan took of what was estimated
+  int num_as_fast_ = 0;    // numbers planned that were not estimated to be faster
 };
 
 }  // namespace

@@ -64,6 +64,28 @@ const TriedCount& Fastest(const std::vector<TriedCount>& tried) {
   return *std::ranges::min_element(tried, {}, time);
 }
 
+// Estimates of three numbers are nearly equal: plans tell them apart, but of those that are not
+// estimated to be faster only one is planned.
+TEST(SearchCounts, PlansOneMoreOfThoseEstimatedAsFast) {
+  const std::map<int64_t, double> estimates = {{1, 100}, {2, 100.2}, {3, 100.3}, {6, 102}};
+  const std::map<int64_t, double> plans = {{1, 95}, {2, 93}, {3, 80}, {6, 70}};
+  const std::vector<TriedCount> tried = SearchCounts(
+      {.counts = {1, 2, 3, 6},
+       .estimate = [&](int64_t count) -> absl::StatusOr<CountEstimate> {
+         return CountEstimate{.step_time_us = estimates.at(count), .work_us = 50};
+       },
+       .estimate_fitting = [&](int64_t count) -> absl::StatusOr<std::optional<double>> {
+         return estimates.at(count);
+       },
+       .plan = [&](int64_t count) -> absl::StatusOr<CountPlan> {
+         return CountPlan{.step_time_us = plans.at(count)};
+       }});
+  EXPECT_EQ(tried[0].state, CountState::kPlanned);
+  EXPECT_EQ(tried[1].state, CountState::kPlanned);
+  EXPECT_NE(tried[2].state, CountState::kPlanned);
+  EXPECT_NE(tried[3].state, CountState::kPlanned);
+}
+
 TEST(SearchCounts, FindsTheFastestWithoutPlanningAll) {
   std::mt19937 random(1);
   const auto draw = [&](double least, double most) {
