@@ -172,6 +172,11 @@ Refusal RefusalOf(const PlanCandidate& candidate) {
 constexpr int64_t kSearchesOfTarget = 2;
 // The same of searches at a price of memory, without a limit.
 constexpr int64_t kSearchesThatFit = 4;
+// See SearchOnBest. bert-base on four V100s at 0.6 and 0.8 of the memory that it would take: 319 ms
+// a step instead of 337, 289 instead of 301.
+constexpr double kNearEnough = 0.02;
+constexpr int kMostSearchedAgain = 14'000;          // operations
+constexpr int64_t kWorkSearchingAgain = 1'400'000;  // for each
 // What all of these may spend before none is begun that layers do not ask for.
 constexpr int64_t kWorkToFit = 3'000'000'000;
 
@@ -230,10 +235,34 @@ class Planner {
         FitByLayers(request_, steps_,
                     {.meshes = meshes, .remat = remat_, .plan = plan_way, .is_over = is_over}));
     if (fitted) number_ += static_cast<int>(meshes.size());
+    if (fitted) SearchOnBest(*fitted);
     return fitted;
   }
 
  private:
+  // Where the best plan is far from its bound, a search by plans of the whole step alone follows on
+  // its mesh, if that is quick: layers estimate small steps badly, and know no plans by rules.
+  void SearchOnBest(FittedMeshes& fitted) {
+    const int fastest = Fastest(fitted.candidates);
+    PlanCandidate& best = fitted.candidates[fastest];
+    const bool is_near =
+        fitted.lower_bound && *fitted.lower_bound >= (1 - kNearEnough) * best.plan.objective;
+    const int num_instructions = steps_.simplified().module.entry_computation().num_instructions();
+    const bool is_quick = num_instructions <= kMostSearchedAgain;
+    if (is_near || !is_quick || IsOver()) return;
+    SearchResult<Plan> plan = PlanTarget(request_.search, {best.mesh, Method::kShard, {}},
+                                         kWorkSearchingAgain * num_instructions);
+    const bool is_better =
+        plan.ok() && Fits(*plan, request_.search) && plan->step_time_us < best.plan.step_time_us;
+    if (!is_better) return;
+    if (fitted.lower_bound && plan->objective < *fitted.lower_bound) fitted.lower_bound.reset();
+    if (fitted.lower_bound) {
+      plan->lower_bound = *fitted.lower_bound;
+      plan->notes.push_back(best.plan.notes.back());  // what the bound leaves out
+    }
+    best.plan = *std::move(plan);
+  }
+
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   // What is left then is too little for a mesh of a large step, and small ones never come so far.
   bool WorkIsSpent() const { return budget_.left() <= request_.search.work_limit / 32; }
