@@ -179,8 +179,10 @@ class FitSearch {
   // the limit, for which memory need not cost the same everywhere.
   void PlanUnderLimit() {
     const auto& [mesh, price, num_recomputed] = best_key_;
+    const auto num_ways = static_cast<int>(ways_.ways.size());
     int number = 0;
-    while (KeyOf(number, num_recomputed) != best_key_) ++number;
+    while (number < num_ways && KeyOf(number, num_recomputed) != best_key_) ++number;
+    if (number == num_ways) return;  // a way that there was before memory was saved
     for (const int more : {1, 0}) {
       if (num_recomputed + more > MostRecomputed(number) || options_.is_over()) continue;
       WayToFit way = WayOf(Estimated(number, num_recomputed + more));
@@ -329,10 +331,8 @@ class FitSearch {
       candidate.plan.lower_bound = *out.lower_bound;
       candidate.plan.notes.emplace_back(
           "lower bound and gap are of what layers take by themselves on these meshes, less what "
-          "they "
-          "count more than plans of the whole step: choices that were not tried, and computing "
-          "again "
-          "where nothing asks for it, are left out");
+          "they count more than plans of the whole step: choices that were not tried, and "
+          "computing again where nothing asks for it, are left out");
     }
     return out;
   }
@@ -375,10 +375,10 @@ class FitSearch {
   std::optional<StageCorrector> corrector_;
   std::map<WayKey, StageFigures> figures_;  // of what was planned
   double counted_more_ = 1;  // what layers were estimated to take, of what plans of them take
-  // By which of these: ways at hand and how many layers they recompute.
-  std::set<std::pair<int, int>> corrected_;  // by these, with the ways at hand
-  std::map<std::string, Plan> planned_;      // by mesh
-  WayKey best_key_;                          // that layers asked for: of the best
+  // By which of these estimates are corrected: ways at hand, and how many layers they recompute.
+  std::set<std::pair<int, int>> corrected_;
+  std::map<std::string, Plan> planned_;  // by mesh
+  WayKey best_key_;                      // that layers asked for: of the best
 };
 
 }  // namespace

@@ -41,8 +41,8 @@ struct FitByLayersOptions {
   std::function<bool()> is_over = [] { return false; };
 };
 
-// nullopt: by their layers, nothing can be said of the step on these meshes (pipelines.md), all of
-// it fits anyway, or nothing that was found fits; searches under the limit have to say. Cancelled
+// nullopt: layers cannot be planned by themselves on these meshes (layer_costs.h), the step fits
+// anyway, or nothing that was found fits; searches under the limit have to say. Cancelled
 // where the request is.
 //
 // Precondition: the request limits memory, and what it says of methods holds for shard.

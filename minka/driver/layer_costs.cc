@@ -153,22 +153,27 @@ bool BoundsTime(const PlanRequest& planning) {
          planning.cost_model.kind != CostModelKind::kAlpa;
 }
 
-LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num_micro_batches,
-                 Platform platform) {
+// The times alone.
+LayerCost TimesOf(const StageStep& staged, const SearchedStage& searched, int num_micro_batches) {
   PipelineStagePlan stage{.plan = {.stage = searched.result.stage}};
   SetTaskTimes(staged, num_micro_batches, stage);
+  return {.forward_us = stage.forward_us,
+          .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
+          .step_us = stage.apply_us};
+}
+
+LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num_micro_batches,
+                 Platform platform) {
   const std::vector<TaskSignature> programs =
       SignaturesOfTasks(staged, SplitBackward(staged), searched.result.stage, platform);
   const HeldBytes held = HeldBetween(staged, programs).bytes();
-  LayerCost cost{.forward_us = stage.forward_us,
-                 .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
-                 .step_us = stage.apply_us,
-                 .static_bytes = held.all_the_time,
-                 .owned_bytes = held.owned,
-                 .saved_bytes = held.of_micro_batch,
-                 .put_off_bytes = held.put_off,
-                 .handed_on_bytes = held.handed_on,
-                 .update_bytes = held.of_update};
+  LayerCost cost = TimesOf(staged, searched, num_micro_batches);
+  cost.static_bytes = held.all_the_time;
+  cost.owned_bytes = held.owned;
+  cost.saved_bytes = held.of_micro_batch;
+  cost.put_off_bytes = held.put_off;
+  cost.handed_on_bytes = held.handed_on;
+  cost.update_bytes = held.of_update;
   for (const auto& [task, bytes] : TemporariesOf(staged, searched.result.stage, platform)) {
     cost.transient_bytes = std::max(cost.transient_bytes, bytes);
   }
@@ -179,20 +184,16 @@ LayerCost CostOf(const StageStep& staged, const SearchedStage& searched, int num
 LayerCost CostInOneProgram(const StageStep& staged, std::span<const int> received,
                            const SearchedStage& searched, int num_micro_batches,
                            Platform platform) {
-  PipelineStagePlan stage{.plan = {.stage = searched.result.stage}};
-  SetTaskTimes(staged, num_micro_batches, stage);
   const LayerMemory memory = EstimateLayerMemory(
       StepFacts(staged.step, platform), searched.result.stage, received, staged.num_own_results);
   const int64_t besides = std::max(memory.kept_bytes, memory.updated_bytes);
-  return {
-      .forward_us = stage.forward_us,
-      .micro_batch_us = stage.forward_us + stage.backward_us + stage.weight_gradient_us,
-      .step_us = stage.apply_us,
-      .static_bytes = memory.static_bytes,
-      .owned_bytes = memory.owned_bytes,
-      .saved_bytes = memory.kept_bytes,
-      .update_bytes = memory.updated_bytes,
-      .transient_bytes = std::max<int64_t>(0, memory.peak_bytes - memory.static_bytes - besides)};
+  LayerCost cost = TimesOf(staged, searched, num_micro_batches);
+  cost.static_bytes = memory.static_bytes;
+  cost.owned_bytes = memory.owned_bytes;
+  cost.saved_bytes = memory.kept_bytes;
+  cost.update_bytes = memory.updated_bytes;
+  cost.transient_bytes = std::max<int64_t>(0, memory.peak_bytes - memory.static_bytes - besides);
+  return cost;
 }
 
 // Says which ways of running layers are done. Thread-safe.

@@ -172,13 +172,13 @@ Refusal RefusalOf(const PlanCandidate& candidate) {
 constexpr int64_t kSearchesOfTarget = 2;
 // The same of searches at a price of memory, without a limit.
 constexpr int64_t kSearchesThatFit = 4;
+// What all of these may spend before none is begun that layers do not ask for.
+constexpr int64_t kWorkToFit = 3'000'000'000;
 // See SearchOnBest. bert-base on four V100s at 0.6 and 0.8 of the memory that it would take: 319 ms
 // a step instead of 337, 289 instead of 301.
 constexpr double kNearEnough = 0.02;
 constexpr int kMostSearchedAgain = 14'000;          // operations
 constexpr int64_t kWorkSearchingAgain = 1'400'000;  // for each
-// What all of these may spend before none is begun that layers do not ask for.
-constexpr int64_t kWorkToFit = 3'000'000'000;
 
 // What a search under a limit may spend that is one of several: as much again as it takes to make
 // its problem, or as small ones need.
@@ -258,6 +258,7 @@ class Planner {
     if (fitted.lower_bound && plan->objective < *fitted.lower_bound) fitted.lower_bound.reset();
     if (fitted.lower_bound) {
       plan->lower_bound = *fitted.lower_bound;
+      plan->gap = plan->sharding_gap;                 // there is one, see SetGapsOfWholeSearch
       plan->notes.push_back(best.plan.notes.back());  // what the bound leaves out
     }
     best.plan = *std::move(plan);
@@ -433,6 +434,7 @@ Refusal WithCulprits(const Refusal& refusal, PreparedSteps& steps, const RematCh
   return NameCulprits(refusal, request.search, search);
 }
 
+// Precondition of FitByLayers; where the step has no layers it can say nothing.
 bool MayFitByLayers(const Step& simplified, const std::vector<Mesh>& meshes,
                     const PlanRequest& request) {
   const bool is_asked = request.search.memory_limit_bytes &&
