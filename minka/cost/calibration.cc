@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 // 10: exponentials as loops have them, one after the other; transpositions. 12: waits. 13: medians.
 // 14: the outer caches.
-constexpr int kSchemaVersion = 14;
+constexpr int kSchemaVersion = 15;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -374,6 +374,7 @@ std::string Calibration::ToJson() const {
                {"elementwise_per_us", elementwise_per_us},
                {"half_elementwise_per_us", half_elementwise_per_us},
                {"bytes_per_us", bytes_per_us},
+               {"copied_bytes_per_us", copied_bytes_per_us},
                {"cached_bytes_per_us", cached_bytes_per_us},
                {"transposed_bytes_per_us", transposed_bytes_per_us},
                {"swapped_bytes_per_us", swapped_bytes_per_us},
@@ -429,6 +430,7 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .elementwise_per_us = read.Positive("elementwise_per_us"),
                     .half_elementwise_per_us = read.Positive("half_elementwise_per_us"),
                     .bytes_per_us = read.Positive("bytes_per_us"),
+                    .copied_bytes_per_us = read.Positive("copied_bytes_per_us"),
                     .cached_bytes_per_us = read.Positive("cached_bytes_per_us"),
                     .transposed_bytes_per_us = read.Positive("transposed_bytes_per_us"),
                     .swapped_bytes_per_us = read.Positive("swapped_bytes_per_us"),

@@ -83,7 +83,8 @@ struct Calibration {
   double half_arithmetic_per_us = 1;   // the same on bf16
   double elementwise_per_us = 1;       // exponentials and what is like them
   double half_elementwise_per_us = 1;  // the same on bf16
-  double bytes_per_us = 1;             // streamed through memory per device
+  double bytes_per_us = 1;             // read and written in place, in memory, per device
+  double copied_bytes_per_us = 0;      // read in one place and written in another; 0: as in place
   double cached_bytes_per_us = 1;      // through half of what a core has of the caches
   // Read and written by transpositions of leading dimensions, and by those that put another
   // dimension last; 0: not known, as others.

@@ -101,7 +101,7 @@ class RooflineCostModel final : public CostModel {
   double Operation(const LocalWork& work) const override {
     const auto us = [&](bool is_cached) {
       const double memory =
-          static_cast<double>(work.bytes) / BytesPerUs(is_cached) + TranspositionUs(work);
+          MemoryUs(work.bytes, is_cached ? 0 : work.fresh_bytes, is_cached) + TranspositionUs(work);
       double compute = work.elementwise / ElementwisePerUs(work);
       if (!work.dot_sizes.empty()) {
         compute += DotUs(work, is_cached);
@@ -135,14 +135,24 @@ class RooflineCostModel final : public CostModel {
                                       : calibration_->bytes_per_us;
     return rate / sharing_;
   }
-  // Beyond what streaming takes: loops that read in one order and write in another are not
+  double MemoryUs(int64_t bytes, int64_t fresh_bytes, bool is_cached) const {
+    const double us = static_cast<double>(bytes) / BytesPerUs(is_cached);
+    if (!calibration_ || calibration_->copied_bytes_per_us == 0) return us;
+    // Half of what is copied is fresh.
+    const double more_us_per_byte =
+        std::max(0.0, 1 / calibration_->copied_bytes_per_us - 1 / calibration_->bytes_per_us);
+    return us + 2 * static_cast<double>(fresh_bytes) * more_us_per_byte * sharing_;
+  }
+  // Beyond what copying takes: loops that read in one order and write in another are not
   // vectorised.
   double TranspositionUs(const LocalWork& work) const {
     if (!calibration_) return 0;
     const double rate = work.puts_other_dim_last ? calibration_->swapped_bytes_per_us
                                                  : calibration_->transposed_bytes_per_us;
     if (rate == 0) return 0;
-    const double us_per_byte = std::max(0.0, 1 / rate - 1 / calibration_->bytes_per_us) * sharing_;
+    const double copied = calibration_->copied_bytes_per_us > 0 ? calibration_->copied_bytes_per_us
+                                                                : calibration_->bytes_per_us;
+    const double us_per_byte = std::max(0.0, 1 / rate - 1 / copied) * sharing_;
     return 2 * static_cast<double>(work.transposed_bytes) * us_per_byte;
   }
   // Elementwise units do one operation where matrix units do many: a sixteenth of the peak without

@@ -24,6 +24,8 @@ struct LocalWork {
   double flops = 0;        // dots, convolutions: multiply-adds count two
   double elementwise = 0;  // weighted elementwise operations
   int64_t bytes = 0;       // read and written outside the fusion group
+  // Of them, written where nothing lies that is read: processors read such lines first.
+  int64_t fresh_bytes = 0;
   bool launches = false;   // first operation of its fusion group
   double cached_part = 0;  // of what it reads and writes, in the caches
   // What is written in another order of dimensions than it is read in: by transpositions, and of

@@ -72,6 +72,7 @@ Calibration SomeCalibration() {
           .elementwise_per_us = 10,
           .half_elementwise_per_us = 5,
           .bytes_per_us = 20,
+          .copied_bytes_per_us = 18,
           .cached_bytes_per_us = 80,
           .transposed_bytes_per_us = 16,
           .swapped_bytes_per_us = 10,
@@ -160,19 +161,31 @@ TEST(Measured, WhatIsInTheCachesAndDepthwiseConvolutionsHaveTheirOwnRates) {
   EXPECT_NEAR(convolution({1, 64, 64, 64}, false), 20, 1);
 }
 
+TEST(Measured, WhatIsWrittenElsewhereThanItIsReadTakesLonger) {
+  const Calibration calibration = SomeCalibration();
+  const auto price = [&](int64_t fresh_bytes, double cached_part = 0) {
+    return MakeRooflineCostModel(Cluster::Local(8), MeshOf("x=8"), &calibration)
+        ->Operation({.bytes = 800, .fresh_bytes = fresh_bytes, .cached_part = cached_part});
+  };
+  EXPECT_DOUBLE_EQ(price(0), 800 / 20.0);
+  EXPECT_DOUBLE_EQ(price(400), 800 / 18.0);
+  EXPECT_DOUBLE_EQ(price(400, 1), 800 / 80.0) << "lines that are there need not be read";
+}
+
 TEST(Measured, TranspositionsTakeLongerThanStreams) {
   Calibration calibration = SomeCalibration();
   const auto transpose = [&](bool puts_other_dim_last) {
     return MakeRooflineCostModel(Cluster::Local(8), MeshOf("x=8"), &calibration)
         ->Operation({.opcode = Opcode::kTranspose,
                      .bytes = 800,
+                     .fresh_bytes = 400,
                      .transposed_bytes = 400,
                      .puts_other_dim_last = puts_other_dim_last});
   };
   EXPECT_DOUBLE_EQ(transpose(false), 800 / 16.0);
   EXPECT_DOUBLE_EQ(transpose(true), 800 / 10.0);
   calibration.transposed_bytes_per_us = 0;  // not measured
-  EXPECT_DOUBLE_EQ(transpose(false), 800 / 20.0);
+  EXPECT_DOUBLE_EQ(transpose(false), 800 / 18.0);
 }
 
 TEST(Measured, GathersOfRowsAreCheaperThanThoseOfColumns) {
@@ -482,7 +495,7 @@ TEST(Calibration, SaysThatTheMachineWasDisturbed) {
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 14; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 15; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

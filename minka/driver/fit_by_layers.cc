@@ -329,10 +329,7 @@ class FitSearch {
       candidate.fits = Fits(candidate.plan);
       if (!candidate.fits || !out.lower_bound) continue;
       candidate.plan.lower_bound = *out.lower_bound;
-      candidate.plan.notes.emplace_back(
-          "lower bound and gap are of what layers take by themselves on these meshes, less what "
-          "they count more than plans of the whole step: choices that were not tried, and "
-          "computing again where nothing asks for it, are left out");
+      candidate.plan.notes.emplace_back(kLeftOutByLayers);
     }
     return out;
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +25,12 @@ struct WayToFit {
   MemoryPrice memory_price;
   std::optional<int64_t> limit_bytes;  // for a search of little work; nullopt: whatever it needs
 };
+
+// What the lower bound of FittedMeshes leaves out, a note of plans.
+inline constexpr std::string_view kLeftOutByLayers =
+    "lower bound and gap are of what layers take by themselves on these meshes, less what they "
+    "count more than plans of the whole step: choices that were not tried, and computing again "
+    "where nothing asks for it, are left out";
 
 struct FittedMeshes {
   std::vector<PlanCandidate> candidates;  // by mesh, by method shard; one fits at least

@@ -243,25 +243,35 @@ class Planner {
   // Where the best plan is far from its bound, a search by plans of the whole step alone follows on
   // its mesh, if that is quick: layers estimate small steps badly, and know no plans by rules.
   void SearchOnBest(FittedMeshes& fitted) {
-    const int fastest = Fastest(fitted.candidates);
-    PlanCandidate& best = fitted.candidates[fastest];
-    const bool is_near =
-        fitted.lower_bound && *fitted.lower_bound >= (1 - kNearEnough) * best.plan.objective;
+    PlanCandidate& best = fitted.candidates[Fastest(fitted.candidates)];
     const int num_instructions = steps_.simplified().module.entry_computation().num_instructions();
-    const bool is_quick = num_instructions <= kMostSearchedAgain;
-    if (is_near || !is_quick || IsOver()) return;
-    SearchResult<Plan> plan = PlanTarget(request_.search, {best.mesh, Method::kShard, {}},
-                                         kWorkSearchingAgain * num_instructions);
-    const bool is_better =
-        plan.ok() && Fits(*plan, request_.search) && plan->step_time_us < best.plan.step_time_us;
-    if (!is_better) return;
-    if (fitted.lower_bound && plan->objective < *fitted.lower_bound) fitted.lower_bound.reset();
-    if (fitted.lower_bound) {
-      plan->lower_bound = *fitted.lower_bound;
-      plan->gap = plan->sharding_gap;                 // there is one, see SetGapsOfWholeSearch
-      plan->notes.push_back(best.plan.notes.back());  // what the bound leaves out
+    if (num_instructions > kMostSearchedAgain) return;
+    for (const Method method : {Method::kShard, Method::kData, Method::kZero2, Method::kZero3}) {
+      const bool is_near =
+          fitted.lower_bound && *fitted.lower_bound >= (1 - kNearEnough) * best.plan.objective;
+      if (is_near || IsOver()) return;
+      if (!CheckBatchIsKnown(steps_.simplified(), method, request_.search.limits).ok()) continue;
+      SearchResult<Plan> plan = PlanTarget(request_.search, {best.mesh, method, {}},
+                                           kWorkSearchingAgain * num_instructions);
+      if (!plan.ok()) continue;
+      const bool is_better =
+          Fits(*plan, request_.search) && plan->step_time_us < best.plan.step_time_us;
+      if (!is_better) continue;
+      if (method != Method::kShard) plan->notes.push_back(NoteOnPlanByRules(method));
+      TakeInstead(*std::move(plan), fitted, best);
     }
-    best.plan = *std::move(plan);
+  }
+
+  // As an answer of method shard.
+  static void TakeInstead(Plan plan, FittedMeshes& fitted, PlanCandidate& best) {
+    if (fitted.lower_bound && plan.objective < *fitted.lower_bound) fitted.lower_bound.reset();
+    if (fitted.lower_bound) {
+      plan.lower_bound = *fitted.lower_bound;
+      plan.gap = plan.sharding_gap;  // there is one, see SetGapsOfWholeSearch
+      plan.notes.emplace_back(kLeftOutByLayers);
+    }
+    plan.method = MethodName(Method::kShard);
+    best.plan = std::move(plan);
   }
 
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }

@@ -141,14 +141,14 @@ absl::StatusOr<Module> CachedDotProgram(DotForm form, int64_t batch, int64_t m, 
   return std::move(module).Finish();
 }
 
-absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count) {
+absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count, bool is_in_place) {
   ModuleBuilder module("stream");
   ComputationBuilder b = module.Entry();
   std::vector<Value> results;
   for (int i = 0; i < count; ++i) {
     const Value x = b.Parameter({ElementType::kF32, {num_elements}}, fmt::format("x{}", i));
     results.push_back(b.Binary(Opcode::kAdd, x, b.FullLike(x, 1)));
-    module.AddAlias({.result = i, .parameter = i});
+    if (is_in_place) module.AddAlias({.result = i, .parameter = i});
   }
   b.SetResults(results);
   return std::move(module).Finish();

@@ -22,8 +22,9 @@ absl::StatusOr<Module> DotProgram(DotForm form, ElementType type, int64_t batch,
 absl::StatusOr<Module> CachedDotProgram(DotForm form, int64_t batch, int64_t m, int64_t n,
                                         int64_t k, int count);
 
-// `count` arrays of `num_elements` floats, each read, changed and written in place.
-absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count);
+// `count` arrays of `num_elements` floats, each read, changed and written in its place, or else
+// into an array of its own.
+absl::StatusOr<Module> StreamProgram(int64_t num_elements, int count, bool is_in_place);
 
 // One array, `count` times read, changed and written.
 absl::StatusOr<Module> CachedStreamProgram(int64_t num_elements, int count);

@@ -123,6 +123,7 @@ double RereadRate(int64_t bytes, int cores) {
 constexpr double Calibration::* kRates[] = {&Calibration::step_us,
                                             &Calibration::launch_us,
                                             &Calibration::bytes_per_us,
+                                            &Calibration::copied_bytes_per_us,
                                             &Calibration::cached_bytes_per_us,
                                             &Calibration::transposed_bytes_per_us,
                                             &Calibration::swapped_bytes_per_us,
@@ -388,10 +389,14 @@ class Profiler {
 
   absl::Status MeasureElementwise(Calibration& out) {
     const auto streamed = static_cast<double>(grid_.streamed_elements);
-    ASSIGN_OR_RETURN(const double stream, LaunchUs("memory", StreamProgram(grid_.streamed_elements,
-                                                                           grid_.num_streamed)));
-    out.bytes_per_us =
-        Rate(2.0 * 4 * streamed, PerOperation(stream, grid_.num_streamed), out.launch_us);
+    for (const bool is_in_place : {true, false}) {
+      ASSIGN_OR_RETURN(
+          const double stream,
+          LaunchUs(is_in_place ? "memory, in place" : "memory",
+                   StreamProgram(grid_.streamed_elements, grid_.num_streamed, is_in_place)));
+      (is_in_place ? out.bytes_per_us : out.copied_bytes_per_us) =
+          Rate(2.0 * 4 * streamed, PerOperation(stream, grid_.num_streamed), out.launch_us);
+    }
     const int64_t elements = grid_.looped_elements;
     const int count = grid_.num_operations, num_loops = grid_.num_loops;
     const auto num_elements = static_cast<double>(elements);

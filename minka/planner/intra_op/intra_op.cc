@@ -159,6 +159,11 @@ absl::StatusOr<Method> ParseMethod(std::string_view name) {
   return InvalidArgument("unknown method \"{}\"; known: data, zero2, zero3, shard", name);
 }
 
+std::string NoteOnPlanByRules(Method method) {
+  return fmt::format("the plan is that of method {}, which is predicted to be faster",
+                     MethodName(method));
+}
+
 namespace {
 
 absl::StatusOr<int64_t> PeakMemory(const StepFacts& facts, const StagePlan& stage,
@@ -400,8 +405,7 @@ void TakePlanByRules(const Step& step, const Mesh& mesh, const CostModel& cost,
     if (!is_faster) continue;
     result.stage = std::move(other->stage);
     result.objective = other->objective;
-    result.notes.push_back(fmt::format(
-        "the plan is that of method {}, which is predicted to be faster", MethodName(method)));
+    result.notes.push_back(NoteOnPlanByRules(method));
   }
   result.gap =
       result.objective > 0 ? (result.objective - result.lower_bound) / result.objective : 0;

@@ -174,6 +174,9 @@ class MeshProblem {
 SearchResult<IntraOpResult> PlanMesh(const Step& step, const Mesh& mesh, const CostModel& cost,
                                      const IntraOpOptions& options);
 
+// "the plan is that of method zero2, which is predicted to be faster": of a plan by method shard.
+std::string NoteOnPlanByRules(Method method);
+
 // "no plan fits into LIMIT bytes per device; WHAT SMALLEST bytes (... MiB)", or, where that is not
 // proved, "no plan was found that fits into ...", which names that limit.
 Refusal NoPlanFits(int64_t limit, std::string_view what, int64_t smallest, bool is_proved = true);

@@ -160,6 +160,7 @@ PricedComputation::PricedComputation(const Module& module, const Computation& co
     if (fusions.IsMaterialised(uses, {id, 0})) is_written_[viewed_[id]] = true;
   }
   CountReads(cost.platform());
+  FindFresh(module);
   if (cost.platform() != Platform::kCpu) HideArithmetic(module, cost);
 }
 
@@ -190,6 +191,61 @@ void PricedComputation::HideArithmetic(const Module& module, const CostModel& co
     constexpr double kSteps = 32;
     const double visible = arithmetic > memory_us ? 1 - memory_us / arithmetic : 0;
     visible_.push_back(std::round(kSteps * visible) / kSteps);
+  }
+}
+
+// An array is read last where no reader comes behind; it is free then unless it was given, and what
+// is given is free where the result takes its place anyway.
+void PricedComputation::FindFresh(const Module& module) {
+  const int num_instructions = computation.num_instructions();
+  std::vector<InstructionId> last_reader(num_instructions, -1);
+  for (InstructionId id = 0; id < num_instructions; ++id) {
+    if (IsView(computation.instructions[id].opcode)) continue;
+    for (const Value& operand : computation.instructions[id].operands) {
+      const InstructionId memory = Memory(computation, operand).instruction;
+      last_reader[memory] = fusions.repeated[id] ? num_instructions : id;
+    }
+  }
+  std::set<std::pair<InstructionId, InstructionId>> takes_place;  // result, parameter
+  const auto takes = [&](size_t result, size_t parameter) {
+    takes_place.emplace(Memory(computation, computation.results[result]).instruction,
+                        computation.parameters[parameter]);
+  };
+  if (&computation == &module.entry_computation()) {
+    for (const Alias& alias : module.aliases) takes(alias.result, alias.parameter);
+  } else {
+    for (size_t i = 0; i < std::min(computation.results.size(), computation.parameters.size()); ++i)
+      takes(i, i);
+  }
+  const auto is_free_for = [&](InstructionId id, Value operand) {
+    const Value memory = Memory(computation, operand);
+    const Instruction& made_by = computation.instructions[memory.instruction];
+    if (last_reader[memory.instruction] > id) return false;
+    if (IsGiven(made_by.opcode)) return takes_place.contains({id, memory.instruction});
+    return RunAsOne(made_by.part, computation.instructions[id].part);
+  };
+  is_fresh_.assign(num_instructions, true);
+  std::vector<std::vector<InstructionId>> members(fusions.num_groups);
+  for (InstructionId id = 0; id < num_instructions; ++id) members[fusions.group[id]].push_back(id);
+  for (const std::vector<InstructionId>& group : members) {
+    std::set<Value> taken;
+    for (const InstructionId id : group) {
+      const Instruction& result = computation.instructions[id];
+      if (!IsElementwise(result.opcode) || !IsWritten({id, 0})) continue;
+      if (result.part.loop == LoopRole::kSum) is_fresh_[id] = false;
+      for (const InstructionId reader : group) {
+        const Instruction& reading = computation.instructions[reader];
+        if (reader > id || !IsElementwise(reading.opcode)) continue;
+        for (size_t operand = 0; operand < reading.operands.size() && is_fresh_[id]; ++operand) {
+          const Value value = reading.operands[operand];
+          const bool is_as_large =
+              computation.shape(value).num_bytes() == result.shape().num_bytes();
+          if (!is_as_large || NumReads(reader, static_cast<int>(operand)) == 0) continue;
+          if (is_free_for(id, value))
+            is_fresh_[id] = !taken.insert(Memory(computation, value)).second;
+        }
+      }
+    }
   }
 }
 
@@ -282,6 +338,7 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
       .flops = work.flops,
       .elementwise = work.elementwise * in.VisibleArithmetic(id),
       .bytes = OutsideBytes(in, id, rule, strategy),
+      .fresh_bytes = FreshBytes(in, id, rule, strategy),
       .launches = in.leads_group[id]};
   const auto local_operand = [&](int operand) {
     return LocalShape(in.computation.shape(instruction.operands[operand]),
@@ -457,6 +514,18 @@ int64_t OperationPrices::OutsideBytes(const PricedComputation& in, InstructionId
   return bytes;
 }
 
+int64_t OperationPrices::FreshBytes(const PricedComputation& in, InstructionId id,
+                                    const OpRule& rule, const Strategy& strategy) const {
+  const Instruction& instruction = in.computation.instructions[id];
+  if (IsPassedOn(instruction.opcode)) return 0;
+  int64_t bytes = CopiedOperandBytes(in, id, rule, strategy);
+  for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
+    const bool is_part = UpdateOperand(instruction, result) >= 0;
+    if (!is_part && in.IsFresh({id, result})) bytes += WrittenBytes(in, id, result, rule, strategy);
+  }
+  return bytes;
+}
+
 std::vector<std::string> NotesOnTrips(const Module& module) {
   std::vector<std::string> notes;
   for (const Computation& computation : module.computations) {
@@ -490,7 +559,7 @@ const std::vector<double>& OpCosts::Costs(InstructionId id) {
     key += fmt::format(" {}", entry_.NumReads(id, operand));
   }
   for (int result = 0; result < static_cast<int>(instruction.results.size()); ++result) {
-    key += entry_.IsWritten({id, result}) ? 'w' : 'f';
+    key += !entry_.IsWritten({id, result}) ? 'f' : entry_.IsFresh({id, result}) ? 'n' : 'w';
   }
   const auto [found, added] = costs_.try_emplace(key);
   if (added) {

@@ -41,15 +41,20 @@ struct PricedComputation {
   bool IsWritten(Value value) const {
     return value.result == 0 ? is_written_[value.instruction] : fusions.IsMaterialised(uses, value);
   }
+  // Is what it writes written where nothing lies that it reads? Arithmetic may take the place of an
+  // operand that nobody reads afterwards.
+  bool IsFresh(Value value) const { return value.result != 0 || is_fresh_[value.instruction]; }
 
  private:
   bool IsInside(Value value, int group) const {
     return fusions.repeated[value.instruction] || fusions.group[value.instruction] == group;
   }
   void CountReads(Platform platform);
+  void FindFresh(const Module& module);
   void HideArithmetic(const Module& module, const CostModel& cost);
 
   std::vector<bool> is_written_;             // by instruction, result 0
+  std::vector<bool> is_fresh_;               // by instruction, result 0
   std::vector<InstructionId> viewed_;        // by instruction: itself, or what it is a view of
   std::vector<std::vector<int>> num_reads_;  // by instruction and operand
   std::vector<double> visible_;              // by group; empty: 1
@@ -96,6 +101,9 @@ class OperationPrices {
                     const Strategy& strategy) const;
   int64_t WrittenBytes(const PricedComputation& in, InstructionId id, int result,
                        const OpRule& rule, const Strategy& strategy) const;
+  // Of OutsideBytes, those of results and copies that take nothing's place.
+  int64_t FreshBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
+                     const Strategy& strategy) const;
   int64_t OutsideBytes(const PricedComputation& in, InstructionId id, const OpRule& rule,
                        const Strategy& strategy) const;
 

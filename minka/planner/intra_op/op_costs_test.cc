@@ -315,6 +315,36 @@ TEST(OperationPrices, ASumOverMicroBatchesIsReadAndWritten) {
   EXPECT_EQ(PriceOf(built, sum.instruction), kLaunch + 3 * 256);
 }
 
+// Arithmetic takes the place of an operand that nobody reads behind it, or of the parameter that it
+// is returned for; what a program is given, and what is read again, stays.
+TEST(OperationPrices, ResultsTakeThePlaceOfWhatIsReadForTheLastTime) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value given = b.Parameter({kF32, {64}}, "given");
+  const Value state = b.Parameter({kF32, {64}}, "state");
+  const Value dot = b.Dot(b.Reshape(given, {8, 8}), b.Reshape(given, {8, 8}), {{1}, {0}});
+  const Value first = b.Unary(Opcode::kTanh, dot);
+  const Value product = b.Dot(first, first, {{1}, {0}});
+  const Value second = b.Unary(Opcode::kTanh, dot);
+  const Value third = b.Unary(Opcode::kTanh, product);
+  const Value of_given = b.Unary(Opcode::kTanh, given);
+  const Value new_state = b.Unary(Opcode::kTanh, state);
+  b.SetResults({second, third, of_given, new_state});
+  module.AddAlias({.result = 3, .parameter = 1});
+  const Module built = *std::move(module).Finish();
+  const auto fresh_bytes = [&](Value value) {
+    const RememberingCosts cost;
+    PriceOf(built, value.instruction, {}, cost);
+    return cost.last.fresh_bytes;
+  };
+  EXPECT_EQ(fresh_bytes(dot), 256);
+  EXPECT_EQ(fresh_bytes(first), 256) << "the second one reads it again";
+  EXPECT_EQ(fresh_bytes(second), 0);
+  EXPECT_EQ(fresh_bytes(third), 0);
+  EXPECT_EQ(fresh_bytes(of_given), 256);
+  EXPECT_EQ(fresh_bytes(new_state), 0);
+}
+
 TEST(OperationPrices, OnlyConvolutionsThatRunDepthwiseArePricedSo) {
   const LocalWork depthwise = WorkOfConvolution(16);
   EXPECT_TRUE(depthwise.is_depthwise);
