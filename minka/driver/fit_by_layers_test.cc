@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -83,6 +84,25 @@ TEST(FitByLayers, FindsAndBoundsTheBestOfAllChoices) {
     EXPECT_GE(num_planned, 2);
     EXPECT_LE(best.objective, 1.06 * least);
   }
+}
+
+TEST(FitByLayers, ThePlanIsNoSlowerThanThoseByRules) {
+  PlanRequest request = OnTwo(/*limit_mib=*/40);
+  request.methods = {Method::kShard, Method::kZero2, Method::kZero3};
+  const SearchResult<PlanResult> found = PlanStep(GptOfLayers(2), request);
+  ASSERT_TRUE(found.ok()) << found.status().why;
+  const PlanCandidate& by_search = found->candidates.front();
+  ASSERT_TRUE(by_search.fits);
+  EXPECT_THAT(by_search.plan.notes, Contains(HasSubstr(kNote)));
+  int num_others = 0;
+  for (const PlanCandidate& other : std::span(found->candidates).subspan(1)) {
+    if (!other.fits) continue;
+    ++num_others;
+    // Within 2 % of the bound none is tried.
+    EXPECT_LE(by_search.plan.step_time_us, 1.02 * other.plan.step_time_us)
+        << MethodName(other.method);
+  }
+  EXPECT_GE(num_others, 1);
 }
 
 TEST(FitByLayers, LeavesWhatFitsAnywayToSearchesOfEachMesh) {

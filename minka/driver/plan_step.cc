@@ -179,6 +179,8 @@ constexpr int64_t kWorkToFit = 3'000'000'000;
 constexpr double kNearEnough = 0.02;
 constexpr int kMostSearchedAgain = 14'000;          // operations
 constexpr int64_t kWorkSearchingAgain = 1'400'000;  // for each
+// One over the part of that which plans by a rule may take.
+constexpr int64_t kSearchesPerRule = 2;
 
 // What a search under a limit may spend that is one of several: as much again as it takes to make
 // its problem, or as small ones need.
@@ -246,13 +248,12 @@ class Planner {
     PlanCandidate& best = fitted.candidates[Fastest(fitted.candidates)];
     const int num_instructions = steps_.simplified().module.entry_computation().num_instructions();
     if (num_instructions > kMostSearchedAgain) return;
-    for (const Method method : {Method::kShard, Method::kData, Method::kZero2, Method::kZero3}) {
+    for (const Method method : {Method::kData, Method::kZero2, Method::kZero3, Method::kShard}) {
       const bool is_near =
           fitted.lower_bound && *fitted.lower_bound >= (1 - kNearEnough) * best.plan.objective;
       if (is_near || IsOver()) return;
       if (!CheckBatchIsKnown(steps_.simplified(), method, request_.search.limits).ok()) continue;
-      SearchResult<Plan> plan = PlanTarget(request_.search, {best.mesh, method, {}},
-                                           kWorkSearchingAgain * num_instructions);
+      SearchResult<Plan> plan = SearchAgain({best.mesh, method, {}}, best.plan.objective);
       if (!plan.ok()) continue;
       const bool is_better =
           Fits(*plan, request_.search) && plan->step_time_us < best.plan.step_time_us;
@@ -260,6 +261,15 @@ class Planner {
       if (method != Method::kShard) plan->notes.push_back(NoteOnPlanByRules(method));
       TakeInstead(*std::move(plan), fitted, best);
     }
+  }
+
+  SearchResult<Plan> SearchAgain(const Target& target, double best_objective) {
+    const int64_t work =
+        kWorkSearchingAgain * steps_.simplified().module.entry_computation().num_instructions();
+    if (!IsDataParallel(target.method)) return PlanTarget(request_.search, target, work);
+    // Beside the work that is left, which the search may need.
+    WorkBudget budget(work / kSearchesPerRule);
+    return PlanWithRematFor(request_.search, target, budget, best_objective);
   }
 
   // As an answer of method shard.
@@ -316,8 +326,10 @@ class Planner {
     return plan;
   }
 
+  // By rules nothing is computed again where that is slower than `slower_than` without.
   SearchResult<Plan> PlanWithRematFor(const SearchOptions& search, const Target& target,
-                                      WorkBudget& budget) {
+                                      WorkBudget& budget,
+                                      std::optional<double> slower_than = std::nullopt) {
     std::map<RematChoice, SearchResult<Plan>> without_limit;
     const auto plan_once = [&](const RematChoice& remat, std::optional<int64_t> limit,
                                WorkBudget& of_search) -> SearchResult<Plan> {
@@ -328,11 +340,17 @@ class Planner {
       plan.remat = remat;
       return plan;
     };
+    bool is_slower = false;
     // A plan that fits by itself needs no limit, and is found sooner without; but of a plan by
     // rules the limit says how micro-batches are summed.
     const PlanWithRemat plan_with = [&](const RematChoice& remat,
                                         std::optional<int64_t> limit) -> SearchResult<Plan> {
-      if (IsDataParallel(target.method)) return plan_once(remat, limit, budget);
+      if (IsDataParallel(target.method)) {
+        SearchResult<Plan> plan = plan_once(remat, limit, budget);
+        is_slower = is_slower ||
+                    (remat.empty() && plan.ok() && slower_than && plan->objective >= *slower_than);
+        return plan;
+      }
       auto found = without_limit.find(remat);
       if (found == without_limit.end()) {
         found = without_limit.emplace(remat, plan_once(remat, std::nullopt, budget)).first;
@@ -346,10 +364,11 @@ class Planner {
       return plan;
     };
     if (request_.remat) return plan_with(remat_, search.memory_limit_bytes);
-    return SearchRemat(plan_with, {.candidates = remat_,
-                                   .memory_limit_bytes = search.memory_limit_bytes,
-                                   .gap = search.gap,
-                                   .is_over = [&] { return budget.left() == 0 || IsOver(); }});
+    return SearchRemat(plan_with,
+                       {.candidates = remat_,
+                        .memory_limit_bytes = search.memory_limit_bytes,
+                        .gap = search.gap,
+                        .is_over = [&] { return is_slower || budget.left() == 0 || IsOver(); }});
   }
 
   SearchResult<Plan> PlanWithJoinedAxes(const Mesh& mesh, Method method) {
