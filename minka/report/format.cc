@@ -118,14 +118,14 @@ std::string FormatRemat(const RematChoice& remat) {
     size_t end = first + 1;
     while (end < remat.size() && remat[end] == remat[first]) ++end;
     if (remat[first] != RematPolicy::kNone) {
-      text += fmt::format(
-          "{}{} {}{}", text.empty() ? "" : ", ", end == first + 1 ? "layer" : "layers",
-          end == first + 1 ? fmt::to_string(first) : fmt::format("{}-{}", first, end - 1),
-          fmt::format(" {}", RematPolicyName(remat[first])));
+      const bool is_one = end == first + 1;
+      text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", is_one ? "layer" : "layers",
+                          is_one ? fmt::to_string(first) : fmt::format("{}-{}", first, end - 1),
+                          RematPolicyName(remat[first]));
     }
     first = end;
   }
-  return fmt::format("{}, of {}", text, remat.size());
+  return text.empty() ? "nothing" : fmt::format("{}, of {}", text, remat.size());
 }
 
 std::string NameOfLayers(std::string_view pattern, std::span<const std::string> numbers,

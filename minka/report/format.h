@@ -27,7 +27,7 @@ struct FoldedName {
 FoldedName FoldLayers(std::string_view name);
 
 // "layers 0-3 all, layer 4 dots, of 6": runs of layers with equal policies, without those of which
-// nothing is computed again.
+// nothing is computed again; "nothing" where that is all.
 std::string FormatRemat(const RematChoice& remat);
 
 // The name of several: each '*' of their pattern becomes the number that all of them have there, or

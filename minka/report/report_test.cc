@@ -57,6 +57,12 @@ TEST(Format, LayerNumbersAreTakenOutOfNames) {
   EXPECT_EQ(FoldLayers("").pattern, "");
 }
 
+TEST(Format, RunsOfRecomputedLayers) {
+  using enum RematPolicy;
+  EXPECT_EQ(FormatRemat({kAll, kAll, kNone, kDots}), "layers 0-1 all, layer 3 dots, of 4");
+  EXPECT_EQ(FormatRemat({kNone, kNone}), "nothing");
+}
+
 TEST(Format, NamesOfSeveralLayers) {
   const std::vector<std::string> all = {"0,0", "0,1", "0,2", "0,3", "0,10", "1,0", "1,1"};
   const std::vector<std::string> some = {"0,10", "0,2", "0,3", "0,0"};
