@@ -403,6 +403,8 @@ absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const Rem
   for (int layer = 0; layer < static_cast<int>(cut.staged.stages.size()); ++layer) {
     const uint64_t hash = OrderFreeStageHash(cut.staged.stages[layer].step);
     cut.first_equal.push_back(first_of_hash.emplace(hash, layer).first->second);
+    // It is not asked for again, and many numbers of micro-batches are cut.
+    if (cut.first_equal.back() != layer) cut.staged.stages[layer] = {};
   }
   return &cut_.emplace(remat, std::move(cut)).first->second;
 }

@@ -210,7 +210,8 @@ std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchIn
 }
 
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
-                                                     const PlanRequest& request, int num_stages) {
+                                                     const PlanRequest& request, int num_stages,
+                                                     std::span<const MeshOfKind> likely) {
   const int num_devices = request.num_devices();
   if (num_stages > 0 && num_stages < request.num_kinds()) {
     return InvalidArgument(
@@ -221,6 +222,11 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
   RETURN_IF_ERROR(
       planner.CheckStages(num_stages > 0 ? num_stages : std::max(2, request.num_kinds())));
   ASSIGN_OR_RETURN(std::vector<MeshOfKind> meshes, Submeshes(request, num_stages));
+  if (!likely.empty()) {
+    std::erase_if(meshes, [&](const MeshOfKind& mesh) {
+      return std::ranges::find(likely, mesh) == likely.end();
+    });
+  }
   ASSIGN_OR_RETURN(LayersOnMeshes out, FindLayers(std::move(meshes), HostsByKind(request), planner,
                                                   request, num_stages));
   if (!out.free.empty()) return out;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,11 @@ struct LayersOnMeshes {
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };
 
-// On whatever submeshes stages may have. num_stages 0 or less: of every number, two at least.
-// InvalidArgument: layers or devices do not give so many.
+// On whatever submeshes stages may have, or those of `likely` among them, if given. num_stages 0 or
+// less: of every number, two at least. InvalidArgument: layers or devices do not give so many.
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
-                                                     const PlanRequest& request, int num_stages);
+                                                     const PlanRequest& request, int num_stages,
+                                                     std::span<const MeshOfKind> likely = {});
 // Where the shapes of each mesh are given, as if every stage could have any of them; finds nothing
 // of stages that share one.
 absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePlanner& planner,

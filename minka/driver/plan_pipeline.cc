@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <ranges>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -108,14 +109,24 @@ class PipelineSearch {
                  StagePlanner& stages)
       : request_(std::move(request)), planner_(request_, steps, layers, stages) {}
 
-  // Of what layers take by themselves.
-  absl::StatusOr<CountEstimate> Estimate() {
+  // Of what layers take by themselves, on the likely meshes alone where such are known.
+  absl::StatusOr<CountEstimate> Estimate(std::span<const MeshOfKind> likely) {
+    ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request_));
+    if (!likely.empty() && given.shapes.empty()) {
+      const absl::StatusOr<LayersOnMeshes> layers =
+          FindLayersOnSubmeshes(planner_, request_, NumStages(), likely);
+      if (layers.ok()) return minka::EstimateOf(*layers);
+    }
     RETURN_IF_ERROR(FindLayers());
     return minka::EstimateOf(*layers_);
   }
-  // Behind Estimate.
-  std::optional<double> EstimateFitting() {
+  absl::StatusOr<std::optional<double>> EstimateFitting() {
+    RETURN_IF_ERROR(FindLayers());
     return minka::EstimateFitting(*layers_, planner_, request_);
+  }
+  // Meshes on which layers are fast; none where they were not found on all.
+  std::vector<MeshOfKind> FastMeshes() const {
+    return layers_ ? FastestMeshes(layers_->ways, layers_->input) : std::vector<MeshOfKind>();
   }
 
   absl::StatusOr<PlannedPipeline> Plan() && {
@@ -201,6 +212,9 @@ std::vector<int64_t> MicroBatchCounts(const Step& step) {
 }
 
 class MicroBatchSearch {
+ private:
+  static constexpr int kEstimatedOnAllMeshes = 2;
+
  public:
   MicroBatchSearch(const PlanRequest& request, PreparedSteps& steps, const LayerChoice& layers,
                    StagePlanner& stages)
@@ -209,7 +223,7 @@ class MicroBatchSearch {
   absl::StatusOr<PlannedPipeline> Run() && {
     const std::vector<TriedCount> tried = SearchCounts(
         {.counts = MicroBatchCounts(steps_.simplified()),
-         .estimate = [&](int64_t count) { return SearchOf(count).Estimate(); },
+         .estimate = [&](int64_t count) { return Estimate(count); },
          .estimate_fitting = [&](int64_t count) { return SearchOf(count).EstimateFitting(); },
          .plan = [&](int64_t count) { return Plan(count); },
          .is_over = [&] { return !CheckNotCancelled(request_).ok(); }});
@@ -233,6 +247,21 @@ class MicroBatchSearch {
     }
     search = std::make_unique<PipelineSearch>(std::move(request), steps_, layers_, stages_);
     return *search;
+  }
+
+  // What is fast in the first numbers, of which one is the smallest, is likely to be in all.
+  absl::StatusOr<CountEstimate> Estimate(int64_t count) {
+    const bool is_first = num_estimated_++ < kEstimatedOnAllMeshes;
+    PipelineSearch& search = SearchOf(count);
+    ASSIGN_OR_RETURN(const CountEstimate estimate,
+                     search.Estimate(is_first ? std::span<const MeshOfKind>() : likely_meshes_));
+    if (is_first) {
+      for (const MeshOfKind& mesh : search.FastMeshes()) {
+        if (std::ranges::find(likely_meshes_, mesh) == likely_meshes_.end())
+          likely_meshes_.push_back(mesh);
+      }
+    }
+    return estimate;
   }
 
   absl::StatusOr<CountPlan> Plan(int64_t count) {
@@ -308,6 +337,8 @@ class MicroBatchSearch {
   const LayerChoice& layers_;
   StagePlanner& stages_;
   std::map<int64_t, std::unique_ptr<PipelineSearch>> searches_;  // by number of micro-batches
+  int num_estimated_ = 0;
+  std::vector<MeshOfKind> likely_meshes_;
   std::map<int64_t, PipelineFigures> figures_;
   std::optional<PlannedPipeline> best_;
 };
