@@ -17,6 +17,8 @@ constexpr double kAsFast = 1.005;
 // Of what a chord says, see RaiseToChord, a step takes so much at least: in all of a thousand
 // random workloads, while 0.92 is too much for three.
 constexpr double kOfChord = 0.9;
+// See RaiseBeyondSlower.
+constexpr double kSlower = 1.03;
 
 class CountSearcher {
  public:
@@ -31,6 +33,7 @@ class CountSearcher {
       const double to_beat =
           (1 - kNearlyEqual) * (best ? std::min(best->at_least_us, best_us_) : best_us_);
       RaiseToChord();
+      RaiseBeyondSlower();
       if (TriedCount* const next = UnknownBelow(to_beat)) {
         Estimate(*next);
       } else if (best && MayBeFaster(*best)) {
@@ -82,6 +85,24 @@ class CountSearcher {
     }
   }
 
+  // Fewer micro-batches than the best number wait longer the fewer they are, more of them take more
+  // work the more they are: beyond one that takes kSlower of what a nearer one takes, steps hardly
+  // take less.
+  void RaiseBeyondSlower() {
+    for (size_t near = 0; near < tried_.size(); ++near) {
+      if (!known_[near].work_us) continue;
+      for (size_t far = 0; far < tried_.size(); ++far) {
+        if (!known_[far].work_us || known_[far].free_us < kSlower * known_[near].free_us) continue;
+        const size_t begin = far < near ? 0 : far + 1, end = far < near ? far : tried_.size();
+        for (size_t i = begin; i < end; ++i) {
+          if (tried_[i].state != CountState::kUnknown) continue;
+          known_[i].free_us = std::max(known_[i].free_us, known_[far].free_us);
+          Raise(tried_[i]);
+        }
+      }
+    }
+  }
+
   // By estimates, of which plans take about the same part; of those about as fast as the best plan
   // one more is planned, since estimates miss by more.
   bool MayBeFaster(const TriedCount& tried) {
@@ -102,14 +123,23 @@ class CountSearcher {
     return best;
   }
 
-  // The smallest number first, since it divides all others, then the middle of those that may do.
+  // The smallest number first, since it divides all others, then the middle of those that may do,
+  // then, of these, what is nearest to the best.
   TriedCount* UnknownBelow(double us) {
     std::vector<TriedCount*> below;
+    const TriedCount* best = nullptr;
+    int num_estimated = 0;
     for (TriedCount& tried : tried_) {
       if (tried.state == CountState::kUnknown && tried.at_least_us < us) below.push_back(&tried);
+      if (!KnownOf(tried).work_us) continue;
+      ++num_estimated;
+      if (best == nullptr || KnownOf(tried).free_us < KnownOf(*best).free_us) best = &tried;
     }
     if (below.empty()) return nullptr;
-    return below.size() == tried_.size() ? below.front() : below[below.size() / 2];
+    if (num_estimated == 0) return below.front();
+    if (num_estimated == 1) return below[below.size() / 2];
+    return *std::ranges::min_element(
+        below, {}, [&](const TriedCount* tried) { return std::abs(tried - best); });
   }
 
   TriedCount* LargestTooLarge() {
