@@ -1,6 +1,7 @@
 #include "minka/driver/layers_on_meshes.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -211,7 +212,7 @@ std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchIn
 
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
                                                      const PlanRequest& request, int num_stages,
-                                                     std::span<const MeshOfKind> likely) {
+                                                     const IsTried& is_tried) {
   const int num_devices = request.num_devices();
   if (num_stages > 0 && num_stages < request.num_kinds()) {
     return InvalidArgument(
@@ -222,11 +223,7 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
   RETURN_IF_ERROR(
       planner.CheckStages(num_stages > 0 ? num_stages : std::max(2, request.num_kinds())));
   ASSIGN_OR_RETURN(std::vector<MeshOfKind> meshes, Submeshes(request, num_stages));
-  if (!likely.empty()) {
-    std::erase_if(meshes, [&](const MeshOfKind& mesh) {
-      return std::ranges::find(likely, mesh) == likely.end();
-    });
-  }
+  if (is_tried) std::erase_if(meshes, std::not_fn(is_tried));
   ASSIGN_OR_RETURN(LayersOnMeshes out, FindLayers(std::move(meshes), HostsByKind(request), planner,
                                                   request, num_stages));
   if (!out.free.empty()) return out;

@@ -2,8 +2,8 @@
 // says of their pipelines before any is planned.
 #pragma once
 
+#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -26,11 +26,13 @@ struct LayersOnMeshes {
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };
 
-// On whatever submeshes stages may have, or those of `likely` among them, if given. num_stages 0 or
-// less: of every number, two at least. InvalidArgument: layers or devices do not give so many.
+// On whatever submeshes stages may have, or those of them that are tried, if that is given.
+// num_stages 0 or less: of every number, two at least. InvalidArgument: layers or devices do not
+// give so many.
+using IsTried = std::function<bool(const MeshOfKind& mesh)>;
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
                                                      const PlanRequest& request, int num_stages,
-                                                     std::span<const MeshOfKind> likely = {});
+                                                     const IsTried& is_tried = nullptr);
 // Where the shapes of each mesh are given, as if every stage could have any of them; finds nothing
 // of stages that share one.
 absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePlanner& planner,

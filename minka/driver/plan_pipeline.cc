@@ -6,7 +6,6 @@
 #include <memory>
 #include <numeric>
 #include <ranges>
-#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -109,24 +108,29 @@ class PipelineSearch {
                  StagePlanner& stages)
       : request_(std::move(request)), planner_(request_, steps, layers, stages) {}
 
-  // Of what layers take by themselves, on the likely meshes alone where such are known.
-  absl::StatusOr<CountEstimate> Estimate(std::span<const MeshOfKind> likely) {
+  // Of what layers take by themselves, of submeshes on those that are tried, if that is given.
+  absl::StatusOr<CountEstimate> Estimate(const IsTried& is_tried) {
     ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request_));
-    if (!likely.empty() && given.shapes.empty()) {
-      const absl::StatusOr<LayersOnMeshes> layers =
-          FindLayersOnSubmeshes(planner_, request_, NumStages(), likely);
-      if (layers.ok()) return minka::EstimateOf(*layers);
+    if (is_tried && given.shapes.empty()) {
+      absl::StatusOr<LayersOnMeshes> layers =
+          FindLayersOnSubmeshes(planner_, request_, NumStages(), is_tried);
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      has_all_meshes_ = !layers.ok();
+      if (layers.ok()) layers_ = *std::move(layers);
     }
-    RETURN_IF_ERROR(FindLayers());
+    if (has_all_meshes_) RETURN_IF_ERROR(FindLayers());
     return minka::EstimateOf(*layers_);
   }
+  // Behind Estimate, on the same meshes; on all where none of them does.
   absl::StatusOr<std::optional<double>> EstimateFitting() {
+    const std::optional<double> step_time_us = minka::EstimateFitting(*layers_, planner_, request_);
+    if (step_time_us || has_all_meshes_) return step_time_us;
     RETURN_IF_ERROR(FindLayers());
     return minka::EstimateFitting(*layers_, planner_, request_);
   }
-  // Meshes on which layers are fast; none where they were not found on all.
+  // Of those of Estimate, where layers are fast.
   std::vector<MeshOfKind> FastMeshes() const {
-    return layers_ ? FastestMeshes(layers_->ways, layers_->input) : std::vector<MeshOfKind>();
+    return FastestMeshes(layers_->ways, WithLimits(layers_->input, request_));
   }
 
   absl::StatusOr<PlannedPipeline> Plan() && {
@@ -157,18 +161,21 @@ class PipelineSearch {
     return NumStages() > 0 ? NumStages() : static_cast<int>(given.shapes.size());
   }
 
+  // On all meshes.
   absl::Status FindLayers() {
-    if (layers_) return absl::OkStatus();
+    if (layers_ && has_all_meshes_) return absl::OkStatus();
     ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request_));
     ASSIGN_OR_RETURN(layers_, given.shapes.empty()
                                   ? FindLayersOnSubmeshes(planner_, request_, NumStages())
                                   : FindLayersOn(given, planner_, request_, NumStagesOn(given)));
+    has_all_meshes_ = true;
     return absl::OkStatus();
   }
 
   const PlanRequest request_;
   PipelinePlanner planner_;
   std::optional<LayersOnMeshes> layers_;
+  bool has_all_meshes_ = true;  // of layers_
 };
 
 // ResourceExhausted: not even the state fits, however it is split.
@@ -212,9 +219,6 @@ std::vector<int64_t> MicroBatchCounts(const Step& step) {
 }
 
 class MicroBatchSearch {
- private:
-  static constexpr int kEstimatedOnAllMeshes = 2;
-
  public:
   MicroBatchSearch(const PlanRequest& request, PreparedSteps& steps, const LayerChoice& layers,
                    StagePlanner& stages)
@@ -249,18 +253,21 @@ class MicroBatchSearch {
     return *search;
   }
 
-  // What is fast in the first numbers, of which one is the smallest, is likely to be in all.
+  // The first is the smallest number, which says what others take at least; the second is in the
+  // middle: on meshes that are fast there the others are likely to be.
   absl::StatusOr<CountEstimate> Estimate(int64_t count) {
-    const bool is_first = num_estimated_++ < kEstimatedOnAllMeshes;
-    PipelineSearch& search = SearchOf(count);
-    ASSIGN_OR_RETURN(const CountEstimate estimate,
-                     search.Estimate(is_first ? std::span<const MeshOfKind>() : likely_meshes_));
-    if (is_first) {
-      for (const MeshOfKind& mesh : search.FastMeshes()) {
-        if (std::ranges::find(likely_meshes_, mesh) == likely_meshes_.end())
-          likely_meshes_.push_back(mesh);
-      }
+    ++num_estimated_;
+    IsTried is_tried;
+    if (num_estimated_ == 1) {
+      is_tried = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 1; };
+    } else if (!likely_meshes_.empty()) {
+      is_tried = [&](const MeshOfKind& on) {
+        return std::ranges::find(likely_meshes_, on) != likely_meshes_.end();
+      };
     }
+    PipelineSearch& search = SearchOf(count);
+    ASSIGN_OR_RETURN(const CountEstimate estimate, search.Estimate(is_tried));
+    if (num_estimated_ == 2) likely_meshes_ = search.FastMeshes();
     return estimate;
   }
 
