@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // 10: exponentials as loops have them, one after the other; transpositions. 12: waits. 13: medians.
-// 14: the outer caches.
+// 14: the outer caches. 15: copies.
 constexpr int kSchemaVersion = 15;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,

@@ -137,11 +137,13 @@ class RooflineCostModel final : public CostModel {
   }
   double MemoryUs(int64_t bytes, int64_t fresh_bytes, bool is_cached) const {
     const double us = static_cast<double>(bytes) / BytesPerUs(is_cached);
-    if (!calibration_ || calibration_->copied_bytes_per_us == 0) return us;
     // Half of what is copied is fresh.
-    const double more_us_per_byte =
-        std::max(0.0, 1 / calibration_->copied_bytes_per_us - 1 / calibration_->bytes_per_us);
-    return us + 2 * static_cast<double>(fresh_bytes) * more_us_per_byte * sharing_;
+    const double more_us_per_byte = std::max(0.0, 1 / CopiedBytesPerUs() - 1 / BytesPerUs());
+    return us + 2 * static_cast<double>(fresh_bytes) * more_us_per_byte;
+  }
+  double CopiedBytesPerUs() const {
+    const bool is_known = calibration_ && calibration_->copied_bytes_per_us > 0;
+    return is_known ? calibration_->copied_bytes_per_us / sharing_ : BytesPerUs();
   }
   // Beyond what copying takes: loops that read in one order and write in another are not
   // vectorised.
@@ -150,9 +152,7 @@ class RooflineCostModel final : public CostModel {
     const double rate = work.puts_other_dim_last ? calibration_->swapped_bytes_per_us
                                                  : calibration_->transposed_bytes_per_us;
     if (rate == 0) return 0;
-    const double copied = calibration_->copied_bytes_per_us > 0 ? calibration_->copied_bytes_per_us
-                                                                : calibration_->bytes_per_us;
-    const double us_per_byte = std::max(0.0, 1 / rate - 1 / copied) * sharing_;
+    const double us_per_byte = std::max(0.0, sharing_ / rate - 1 / CopiedBytesPerUs());
     return 2 * static_cast<double>(work.transposed_bytes) * us_per_byte;
   }
   // Elementwise units do one operation where matrix units do many: a sixteenth of the peak without

@@ -103,6 +103,8 @@ TEST(FitByLayers, ThePlanIsNoSlowerThanThoseByRules) {
         << MethodName(other.method);
   }
   EXPECT_GE(num_others, 1);
+  EXPECT_EQ(by_search.plan.method, "shard");
+  EXPECT_THAT(by_search.plan.notes, Contains(HasSubstr("the plan is that of method zero2")));
 }
 
 TEST(FitByLayers, LeavesWhatFitsAnywayToSearchesOfEachMesh) {

@@ -26,10 +26,11 @@ struct LayersOnMeshes {
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };
 
-// On whatever submeshes stages may have, or those of them that are tried, if that is given.
-// num_stages 0 or less: of every number, two at least. InvalidArgument: layers or devices do not
-// give so many.
+// Which meshes are searched; empty: all.
 using IsTried = std::function<bool(const MeshOfKind& mesh)>;
+
+// On whatever submeshes stages may have, of those that are tried. num_stages 0 or less: of every
+// number, two at least. InvalidArgument: layers or devices do not give so many.
 absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
                                                      const PlanRequest& request, int num_stages,
                                                      const IsTried& is_tried = nullptr);

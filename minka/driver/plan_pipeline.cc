@@ -115,16 +115,16 @@ class PipelineSearch {
       absl::StatusOr<LayersOnMeshes> layers =
           FindLayersOnSubmeshes(planner_, request_, NumStages(), is_tried);
       RETURN_IF_ERROR(CheckNotCancelled(request_));
-      has_all_meshes_ = !layers.ok();
+      is_on_some_meshes_ = layers.ok();
       if (layers.ok()) layers_ = *std::move(layers);
     }
-    if (has_all_meshes_) RETURN_IF_ERROR(FindLayers());
+    if (!is_on_some_meshes_) RETURN_IF_ERROR(FindLayers());
     return minka::EstimateOf(*layers_);
   }
   // Behind Estimate, on the same meshes; on all where none of them does.
   absl::StatusOr<std::optional<double>> EstimateFitting() {
     const std::optional<double> step_time_us = minka::EstimateFitting(*layers_, planner_, request_);
-    if (step_time_us || has_all_meshes_) return step_time_us;
+    if (step_time_us || !is_on_some_meshes_) return step_time_us;
     RETURN_IF_ERROR(FindLayers());
     return minka::EstimateFitting(*layers_, planner_, request_);
   }
@@ -163,19 +163,19 @@ class PipelineSearch {
 
   // On all meshes.
   absl::Status FindLayers() {
-    if (layers_ && has_all_meshes_) return absl::OkStatus();
+    if (layers_ && !is_on_some_meshes_) return absl::OkStatus();
     ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request_));
     ASSIGN_OR_RETURN(layers_, given.shapes.empty()
                                   ? FindLayersOnSubmeshes(planner_, request_, NumStages())
                                   : FindLayersOn(given, planner_, request_, NumStagesOn(given)));
-    has_all_meshes_ = true;
+    is_on_some_meshes_ = false;
     return absl::OkStatus();
   }
 
   const PlanRequest request_;
   PipelinePlanner planner_;
   std::optional<LayersOnMeshes> layers_;
-  bool has_all_meshes_ = true;  // of layers_
+  bool is_on_some_meshes_ = false;  // layers_
 };
 
 // ResourceExhausted: not even the state fits, however it is split.
@@ -253,13 +253,13 @@ class MicroBatchSearch {
     return *search;
   }
 
-  // The first is the smallest number, which says what others take at least; the second is in the
-  // middle: on meshes that are fast there the others are likely to be.
+  // The first that can be is the smallest number, which says what others take at least: meshes of
+  // three axes, which take as long as all others together, hardly matter to that. The second is in
+  // the middle: on meshes that are fast there the others are likely to be.
   absl::StatusOr<CountEstimate> Estimate(int64_t count) {
-    ++num_estimated_;
     IsTried is_tried;
-    if (num_estimated_ == 1) {
-      is_tried = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 1; };
+    if (num_estimated_ == 0) {
+      is_tried = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 2; };
     } else if (!likely_meshes_.empty()) {
       is_tried = [&](const MeshOfKind& on) {
         return std::ranges::find(likely_meshes_, on) != likely_meshes_.end();
@@ -267,7 +267,7 @@ class MicroBatchSearch {
     }
     PipelineSearch& search = SearchOf(count);
     ASSIGN_OR_RETURN(const CountEstimate estimate, search.Estimate(is_tried));
-    if (num_estimated_ == 2) likely_meshes_ = search.FastMeshes();
+    if (++num_estimated_ == 2) likely_meshes_ = search.FastMeshes();
     return estimate;
   }
 

@@ -199,6 +199,7 @@ class Planner {
         steps_(steps),
         remat_(remat),
         budget_(request.search.work_limit),
+        rules_budget_(request.search.work_limit / 2),
         num_targets_(num_targets) {}
 
   PlanCandidate PlanOn(const Mesh& mesh, Method method) {
@@ -238,6 +239,7 @@ class Planner {
                     {.meshes = meshes, .remat = remat_, .plan = plan_way, .is_over = is_over}));
     if (fitted) number_ += static_cast<int>(meshes.size());
     if (fitted) SearchOnBest(*fitted);
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
     return fitted;
   }
 
@@ -253,7 +255,7 @@ class Planner {
           fitted.lower_bound && *fitted.lower_bound >= (1 - kNearEnough) * best.plan.objective;
       if (is_near || IsOver()) return;
       if (!CheckBatchIsKnown(steps_.simplified(), method, request_.search.limits).ok()) continue;
-      SearchResult<Plan> plan = SearchAgain({best.mesh, method, {}}, best.plan.objective);
+      SearchResult<Plan> plan = SearchAgain({best.mesh, method, {}}, best.plan.step_time_us);
       if (!plan.ok()) continue;
       const bool is_better =
           Fits(*plan, request_.search) && plan->step_time_us < best.plan.step_time_us;
@@ -263,13 +265,16 @@ class Planner {
     }
   }
 
-  SearchResult<Plan> SearchAgain(const Target& target, double best_objective) {
+  SearchResult<Plan> SearchAgain(const Target& target, double best_us) {
     const int64_t work =
         kWorkSearchingAgain * steps_.simplified().module.entry_computation().num_instructions();
     if (!IsDataParallel(target.method)) return PlanTarget(request_.search, target, work);
     // Beside the work that is left, which the search may need.
-    WorkBudget budget(work / kSearchesPerRule);
-    return PlanWithRematFor(request_.search, target, budget, best_objective);
+    WorkBudget budget(
+        std::max<int64_t>(1, std::min(work / kSearchesPerRule, rules_budget_.left())));
+    SearchResult<Plan> plan = PlanWithRematFor(request_.search, target, budget, best_us);
+    rules_budget_.Take(budget.spent());
+    return plan;
   }
 
   // As an answer of method shard.
@@ -278,7 +283,13 @@ class Planner {
     if (fitted.lower_bound) {
       plan.lower_bound = *fitted.lower_bound;
       plan.gap = plan.sharding_gap;  // there is one, see SetGapsOfWholeSearch
+      std::erase_if(plan.notes, [](const std::string& note) {
+        return note.find(kBoundOfOneChoice) != std::string::npos;
+      });
       plan.notes.emplace_back(kLeftOutByLayers);
+    } else if (plan.objective > 0) {
+      plan.lower_bound = std::min(plan.lower_bound, best.plan.lower_bound);
+      plan.sharding_gap = (plan.objective - plan.lower_bound) / plan.objective;
     }
     plan.method = MethodName(Method::kShard);
     best.plan = std::move(plan);
@@ -326,10 +337,10 @@ class Planner {
     return plan;
   }
 
-  // By rules nothing is computed again where that is slower than `slower_than` without.
+  // By rules nothing is computed again where a step without takes `most_us`.
   SearchResult<Plan> PlanWithRematFor(const SearchOptions& search, const Target& target,
                                       WorkBudget& budget,
-                                      std::optional<double> slower_than = std::nullopt) {
+                                      std::optional<double> most_us = std::nullopt) {
     std::map<RematChoice, SearchResult<Plan>> without_limit;
     const auto plan_once = [&](const RematChoice& remat, std::optional<int64_t> limit,
                                WorkBudget& of_search) -> SearchResult<Plan> {
@@ -347,8 +358,10 @@ class Planner {
                                         std::optional<int64_t> limit) -> SearchResult<Plan> {
       if (IsDataParallel(target.method)) {
         SearchResult<Plan> plan = plan_once(remat, limit, budget);
-        is_slower = is_slower ||
-                    (remat.empty() && plan.ok() && slower_than && plan->objective >= *slower_than);
+        // In micro-batches the limit says how they are summed, which may be slower.
+        const bool is_free = remat.empty() && request_.micro_batches.num_micro_batches == 1;
+        is_slower =
+            is_slower || (is_free && plan.ok() && most_us && plan->step_time_us >= *most_us);
         return plan;
       }
       auto found = without_limit.find(remat);
@@ -436,7 +449,7 @@ class Planner {
   const PlanRequest& request_;
   PreparedSteps& steps_;
   const RematChoice& remat_;
-  WorkBudget budget_;
+  WorkBudget budget_, rules_budget_;
   const Clock::time_point start_ = Clock::now();
   const int num_targets_;
   int number_ = 0;  // of the target that is searched

@@ -218,7 +218,7 @@ class Profiler {
   }
 
  private:
-  static constexpr int kReferences = 2, kProgramsOfRates = 10, kProgramsOfPhases = 2;
+  static constexpr int kReferences = 2, kProgramsOfRates = 11, kProgramsOfPhases = 2;
 
   // One device has none to wait for.
   bool HasCollectives() const { return options_.num_devices > 1; }

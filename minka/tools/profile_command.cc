@@ -38,7 +38,7 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       "launch of a fusion group  {}\n"
       "arithmetic                {:.0f} operations per us and device, {:.0f} in bf16\n"
       "exponentials              {:.0f}, {:.0f} in bf16\n"
-      "memory                    {}/s per device, {}/s in caches of {}\n"
+      "memory                    {}/s per device in place, {}/s copied, {}/s in caches of {}\n"
       "waiting at a collective   {}\n\n",
       calibration.cores > 1 ? fmt::format("{} ({} cores)", calibration.processor, calibration.cores)
                             : calibration.processor,
@@ -47,6 +47,7 @@ std::string Describe(const Calibration& calibration, const std::string& path) {
       calibration.half_arithmetic_per_us, calibration.elementwise_per_us,
       calibration.half_elementwise_per_us,
       FormatBytes(static_cast<int64_t>(calibration.bytes_per_us * 1e6)),
+      FormatBytes(static_cast<int64_t>(calibration.copied_bytes_per_us * 1e6)),
       FormatBytes(static_cast<int64_t>(calibration.cached_bytes_per_us * 1e6)),
       FormatBytes(calibration.cache_bytes), DescribeWaits(calibration.waits));
   Table dots(

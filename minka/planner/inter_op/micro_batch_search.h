@@ -3,8 +3,9 @@
 //
 // Estimates and plans cost time, so a number is estimated only while what is known of others lets
 // it be the fastest, and planned only while its estimate does. Known of others is: a step in fewer
-// micro-batches has no more work in all, needs no less memory, and saving that takes no less; and
-// between two numbers steps hardly take less than in even parts of both.
+// micro-batches has no more work in all, needs no less memory, and saving that takes no less;
+// between two numbers steps hardly take less than in even parts of both, and beyond a number that
+// is slower than another one they hardly take less than by it.
 #pragma once
 
 #include <cstdint>

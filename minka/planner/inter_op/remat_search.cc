@@ -174,10 +174,8 @@ class Search {
     plan.search_seconds = seconds;
     if (choices.size() > 1) {
       plan.gap.reset();
-      plan.notes.push_back(
-          fmt::format("{} choices of what to recompute were planned; bound and gap are those of "
-                      "the one taken",
-                      choices.size()));
+      plan.notes.push_back(fmt::format("{} choices of what to recompute were planned; {}",
+                                       choices.size(), kBoundOfOneChoice));
     }
     return plan;
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "minka/ir/step.h"
 #include "minka/plan/plan.h"
@@ -24,6 +25,9 @@ struct RematSearchOptions {
   double gap = 0.002;  // no further choice is tried for a smaller part of the objective
   std::function<bool()> is_over = [] { return false; };  // asked before each further choice
 };
+
+// What a note of plans says where several choices were tried.
+inline constexpr std::string_view kBoundOfOneChoice = "bound and gap are those of the one taken";
 
 // Tries choices by planning them. Nothing is recomputed where that fits and memory costs no time.
 // Else ever more layers are, from the first one on: the first layers' values are kept longest, and

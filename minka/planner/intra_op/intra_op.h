@@ -62,8 +62,9 @@ struct SearchOptions {
                                               // operations
   SearchLimits limits;
   double gap = 0.002;  // stop the solver there, penalties included
-  // Of all searches of a call together, in units of the solver's work (about a nanosecond); see
-  // WorkBudget.
+  // Of all searches of a call together, in units of the solver's work (about a nanosecond), see
+  // WorkBudget; plans by rules that are tried beside a search under a memory limit, and layers by
+  // themselves, may take half as much again.
   int64_t work_limit = 12'000'000'000;
   // A clock is an outer guard: what it stops may differ from run to run. Searches end by work.
   double time_limit_seconds = 600;

@@ -136,7 +136,7 @@ int UpdateOperand(const Instruction& instruction, int result) {
 }  // namespace
 
 PricedComputation::PricedComputation(const Module& module, const Computation& computation_in,
-                                     const CostModel& cost)
+                                     const CostModel& cost, bool is_loop)
     : computation(computation_in),
       uses(computation),
       fusions(PartitionIntoFusions(computation,
@@ -160,7 +160,7 @@ PricedComputation::PricedComputation(const Module& module, const Computation& co
     if (fusions.IsMaterialised(uses, {id, 0})) is_written_[viewed_[id]] = true;
   }
   CountReads(cost.platform());
-  FindFresh(module);
+  FindFresh(module, is_loop);
   if (cost.platform() != Platform::kCpu) HideArithmetic(module, cost);
 }
 
@@ -194,59 +194,80 @@ void PricedComputation::HideArithmetic(const Module& module, const CostModel& co
   }
 }
 
-// An array is read last where no reader comes behind; it is free then unless it was given, and what
-// is given is free where the result takes its place anyway.
-void PricedComputation::FindFresh(const Module& module) {
+// What a value is free for is known by when groups run, at their last operation: nobody reads it
+// then or behind, it is no result, and it was made where the group runs. What was given is free for
+// the result that takes its place anyway.
+void PricedComputation::FindFresh(const Module& module, bool is_loop) {
   const int num_instructions = computation.num_instructions();
-  std::vector<InstructionId> last_reader(num_instructions, -1);
+  std::vector<InstructionId> runs_at(fusions.num_groups, -1);
+  std::vector<std::vector<InstructionId>> members(fusions.num_groups);
+  for (InstructionId id = 0; id < num_instructions; ++id) {
+    members[fusions.group[id]].push_back(id);
+    if (!IsView(computation.instructions[id].opcode)) runs_at[fusions.group[id]] = id;
+  }
+  std::vector<InstructionId> last_read(num_instructions, -1);
   for (InstructionId id = 0; id < num_instructions; ++id) {
     if (IsView(computation.instructions[id].opcode)) continue;
     for (const Value& operand : computation.instructions[id].operands) {
-      const InstructionId memory = Memory(computation, operand).instruction;
-      last_reader[memory] = fusions.repeated[id] ? num_instructions : id;
+      InstructionId& last = last_read[Memory(computation, operand).instruction];
+      last = std::max(last, fusions.repeated[id] ? num_instructions : runs_at[fusions.group[id]]);
     }
   }
+  for (const Value& result : computation.results)
+    last_read[Memory(computation, result).instruction] = num_instructions;
   std::set<std::pair<InstructionId, InstructionId>> takes_place;  // result, parameter
   const auto takes = [&](size_t result, size_t parameter) {
     takes_place.emplace(Memory(computation, computation.results[result]).instruction,
                         computation.parameters[parameter]);
   };
-  if (&computation == &module.entry_computation()) {
-    for (const Alias& alias : module.aliases) takes(alias.result, alias.parameter);
-  } else {
+  if (is_loop) {
     for (size_t i = 0; i < std::min(computation.results.size(), computation.parameters.size()); ++i)
       takes(i, i);
+  } else if (&computation == &module.entry_computation()) {
+    for (const Alias& alias : module.aliases) takes(alias.result, alias.parameter);
   }
-  const auto is_free_for = [&](InstructionId id, Value operand) {
-    const Value memory = Memory(computation, operand);
+  const auto is_free_for = [&](InstructionId id, Value memory) {
     const Instruction& made_by = computation.instructions[memory.instruction];
-    if (last_reader[memory.instruction] > id) return false;
+    if (last_read[memory.instruction] > runs_at[fusions.group[id]]) return false;
     if (IsGiven(made_by.opcode)) return takes_place.contains({id, memory.instruction});
     return RunAsOne(made_by.part, computation.instructions[id].part);
   };
   is_fresh_.assign(num_instructions, true);
-  std::vector<std::vector<InstructionId>> members(fusions.num_groups);
-  for (InstructionId id = 0; id < num_instructions; ++id) members[fusions.group[id]].push_back(id);
   for (const std::vector<InstructionId>& group : members) {
     std::set<Value> taken;
     for (const InstructionId id : group) {
       const Instruction& result = computation.instructions[id];
       if (!IsElementwise(result.opcode) || !IsWritten({id, 0})) continue;
       if (result.part.loop == LoopRole::kSum) is_fresh_[id] = false;
-      for (const InstructionId reader : group) {
-        const Instruction& reading = computation.instructions[reader];
-        if (reader > id || !IsElementwise(reading.opcode)) continue;
-        for (size_t operand = 0; operand < reading.operands.size() && is_fresh_[id]; ++operand) {
-          const Value value = reading.operands[operand];
-          const bool is_as_large =
-              computation.shape(value).num_bytes() == result.shape().num_bytes();
-          if (!is_as_large || NumReads(reader, static_cast<int>(operand)) == 0) continue;
-          if (is_free_for(id, value))
-            is_fresh_[id] = !taken.insert(Memory(computation, value)).second;
-        }
+      for (const Value value : ReadElementByElement(id)) {
+        if (!is_fresh_[id]) break;
+        const bool is_as_large = computation.shape(value).num_bytes() == result.shape().num_bytes();
+        const Value memory = Memory(computation, value);
+        if (is_as_large && is_free_for(id, memory)) is_fresh_[id] = !taken.insert(memory).second;
       }
     }
   }
+}
+
+std::vector<Value> PricedComputation::ReadElementByElement(InstructionId result) const {
+  std::vector<Value> read;
+  std::vector<InstructionId> left = {result};
+  std::set<InstructionId> seen = {result};
+  while (!left.empty()) {
+    const InstructionId id = left.back();
+    left.pop_back();
+    const std::vector<Value>& operands = computation.instructions[id].operands;
+    for (size_t operand = 0; operand < operands.size(); ++operand) {
+      const InstructionId maker = operands[operand].instruction;
+      if (NumReads(id, static_cast<int>(operand)) > 0) {
+        read.push_back(operands[operand]);
+      } else if (IsElementwise(computation.instructions[maker].opcode) &&
+                 seen.insert(maker).second) {
+        left.push_back(maker);
+      }
+    }
+  }
+  return read;
 }
 
 void PricedComputation::CountReads(Platform platform) {
@@ -304,7 +325,7 @@ double OperationPrices::CalledPrice(ComputationId called, const CalledPlan& plan
   std::unique_ptr<Called>& known = called_[called];
   if (known == nullptr) {
     const Computation& computation = module_.computations[called];
-    known = std::make_unique<Called>(PricedComputation(module_, computation, cost_),
+    known = std::make_unique<Called>(PricedComputation(module_, computation, cost_, repeats),
                                      RulesOf(module_, computation));
   }
   const PricedComputation& in = known->priced;

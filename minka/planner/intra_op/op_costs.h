@@ -19,8 +19,9 @@ struct StepFacts;
 
 // A computation as it is priced: the entry, a loop's body and condition, a branch.
 struct PricedComputation {
-  // `computation` is of the module.
-  PricedComputation(const Module& module, const Computation& computation, const CostModel& cost);
+  // `computation` is of the module. `is_loop`: its results take the place of its parameters.
+  PricedComputation(const Module& module, const Computation& computation, const CostModel& cost,
+                    bool is_loop = false);
 
   const Computation& computation;
   UseTable uses;
@@ -50,7 +51,10 @@ struct PricedComputation {
     return fusions.repeated[value.instruction] || fusions.group[value.instruction] == group;
   }
   void CountReads(Platform platform);
-  void FindFresh(const Module& module);
+  void FindFresh(const Module& module, bool is_loop);
+  // What a result's group reads from memory of which an element decides about that of the result
+  // alone.
+  std::vector<Value> ReadElementByElement(InstructionId result) const;
   void HideArithmetic(const Module& module, const CostModel& cost);
 
   std::vector<bool> is_written_;             // by instruction, result 0

@@ -329,7 +329,10 @@ TEST(OperationPrices, ResultsTakeThePlaceOfWhatIsReadForTheLastTime) {
   const Value third = b.Unary(Opcode::kTanh, product);
   const Value of_given = b.Unary(Opcode::kTanh, given);
   const Value new_state = b.Unary(Opcode::kTanh, state);
-  b.SetResults({second, third, of_given, new_state});
+  const Value of_result = b.Unary(Opcode::kExponential, third);
+  const Value turned = b.Transpose(b.Dot(first, first, {{1}, {0}}), std::vector<int64_t>{1, 0});
+  const Value of_turned = b.Unary(Opcode::kTanh, turned);
+  b.SetResults({second, third, of_given, new_state, of_result, of_turned});
   module.AddAlias({.result = 3, .parameter = 1});
   const Module built = *std::move(module).Finish();
   const auto fresh_bytes = [&](Value value) {
@@ -343,6 +346,8 @@ TEST(OperationPrices, ResultsTakeThePlaceOfWhatIsReadForTheLastTime) {
   EXPECT_EQ(fresh_bytes(third), 0);
   EXPECT_EQ(fresh_bytes(of_given), 256);
   EXPECT_EQ(fresh_bytes(new_state), 0);
+  EXPECT_EQ(fresh_bytes(of_result), 256) << "what it reads is returned, too";
+  EXPECT_EQ(fresh_bytes(of_turned), 256) << "elements are read where others are written";
 }
 
 TEST(OperationPrices, OnlyConvolutionsThatRunDepthwiseArePricedSo) {
