@@ -1,6 +1,7 @@
 #include "minka/planner/inter_op/micro_batch_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -14,6 +15,10 @@
 
 namespace minka {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::Le;
 
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> out;
@@ -185,6 +190,28 @@ TEST(SearchCounts, TheChordSaysWhatFewMicroBatchesTake) {
 }
 
 // Two micro-batches take 3 more to fit, so that one does, too.
+TEST(SearchCounts, NumbersAreEstimatedFromTheBestOutwards) {
+  const auto step_time = [](int64_t count) {
+    return 100 + 10 * std::abs(std::log2(static_cast<double>(count)) - 7);
+  };
+  std::vector<int64_t> estimated;
+  const std::vector<TriedCount> tried = SearchCounts(
+      {.counts = Divisors(1024),
+       .estimate = [&](int64_t count) -> absl::StatusOr<CountEstimate> {
+         estimated.push_back(count);
+         return CountEstimate{.step_time_us = step_time(count), .work_us = 10};
+       },
+       .estimate_fitting = [&](int64_t count) -> absl::StatusOr<std::optional<double>> {
+         return step_time(count);
+       },
+       .plan = [&](int64_t count) { return CountPlan{.step_time_us = step_time(count)}; }});
+  EXPECT_EQ(Fastest(tried).num_micro_batches, 128);
+  ASSERT_GE(estimated.size(), 4U);
+  EXPECT_EQ(estimated.front(), 1);
+  // Beyond 32 and 256, which are slower than their neighbours, none is.
+  for (size_t i = 1; i < estimated.size(); ++i) EXPECT_THAT(estimated[i], AllOf(Ge(32), Le(256)));
+}
+
 TEST(SearchCounts, WhatSavingMemoryTakesIsKnownOfLargerMicroBatches) {
   const std::map<int64_t, double> free_us = {{1, 10.3}, {2, 10}, {4, 10.4}};
   const std::map<int64_t, double> fitting_us = {{1, 14}, {2, 13}, {4, 11}};
