@@ -254,7 +254,7 @@ class MicroBatchSearch {
   }
 
   // The first that can be is the smallest number, which says what others take at least: meshes of
-  // three axes, which take as long as all others together, hardly matter to that. The second is in
+  // three axes, whose searches take as long as all others, hardly matter to that. The second is in
   // the middle: on meshes that are fast there the others are likely to be.
   absl::StatusOr<CountEstimate> Estimate(int64_t count) {
     IsTried is_tried;
