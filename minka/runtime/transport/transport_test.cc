@@ -290,6 +290,20 @@ TEST_P(TransportTest, BytesThatAreOutAreLetGo) {
   }
 }
 
+TEST_P(TransportTest, AnOwnerThatIsLetGoOfMaySend) {
+  const Ends ends = MakeEnds(2);
+  const auto answer = Pattern(10);
+  for (const size_t num_bytes : {size_t{10}, 4 * kMiB}) {
+    const auto bytes = Pattern(num_bytes);
+    const std::shared_ptr<const void> owner(bytes.get(), [&, bytes](const void*) {
+      EXPECT_TRUE(Send(*ends[0], 1, /*tag=*/2, answer).ok());
+    });
+    ASSERT_TRUE(ends[0]->Send(1, /*tag=*/1, *bytes, owner).ok());
+    EXPECT_TRUE(Received(*ends[1], 0, /*tag=*/1, num_bytes) == *bytes);
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(Received(*ends[1], 0, /*tag=*/2, 10) == *answer);
+}
+
 TEST_P(TransportTest, CancelEndsWaitsAndAllThatComesAfter) {
   const Ends ends = MakeEnds(2);
   Bytes small(10), large(4 * kMiB);

@@ -252,11 +252,24 @@ void UcxProgressThread::Stop() {
 void UcxProgressThread::Join() { thread_.join(); }
 
 absl::Status UcxProgressThread::Submit(Command command) {
-  const std::lock_guard lock(mutex_);
-  if (is_stopped_) return TransportCancelledError();
-  commands_.push_back(std::move(command));
-  Wake();
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_stopped_) return TransportCancelledError();
+    commands_.push_back(std::move(command));
+    Wake();
+  }
+  // Who holds it now looks for commands before it sleeps.
+  std::unique_lock ucx(ucx_mutex_, std::try_to_lock);
+  if (!ucx.owns_lock()) return absl::OkStatus();
+  bool any = false;
+  RunCommands(any);
+  Unlock(std::move(ucx));
   return absl::OkStatus();
+}
+
+void UcxProgressThread::Unlock(std::unique_lock<std::mutex> ucx) {
+  const std::vector<std::shared_ptr<const void>> sent = std::exchange(sent_, {});
+  ucx.unlock();
 }
 
 void UcxProgressThread::Wake() {
@@ -275,10 +288,12 @@ void UcxProgressThread::Run(const std::string& interface, std::promise<absl::Sta
   using Clock = std::chrono::steady_clock;
   Clock::time_point last_news = Clock::now();
   while (is_up) {
+    std::unique_lock ucx(ucx_mutex_);
     bool any = false;
     if (!RunCommands(any)) break;
     any |= ucp_worker_progress(worker_) != 0;
     any |= GiveUpLostPeers();
+    Unlock(std::move(ucx));
     if (any) {
       last_news = Clock::now();
     } else if (Clock::now() - last_news <= kPollTime) {
@@ -297,7 +312,7 @@ absl::Status UcxProgressThread::SetUp(const std::string& interface) {
   ASSIGN_OR_RETURN(context_, MakeContext(num_peers_, interface));
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS;
-  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   // TearDown leaves the requests that only a peer could end.
   params.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
   ucs_status_t status = ucp_worker_create(context_, &params, &worker_);
@@ -309,6 +324,7 @@ absl::Status UcxProgressThread::SetUp(const std::string& interface) {
 }
 
 void UcxProgressThread::TearDown() {
+  std::unique_lock ucx(ucx_mutex_);
   CancelReceives([](const UcxReceive&) { return true; });
   FinishConnecting();
   if (worker_ != nullptr) DiscardUnexpected(worker_);
@@ -317,6 +333,7 @@ void UcxProgressThread::TearDown() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);
 
+  for (InFlightSend& in_flight : sends_) sent_.push_back(std::move(in_flight.owner));
   sends_.clear();
   for (const InFlightReceive& in_flight : receives_) {
     in_flight.receive->Answer(TransportCancelledError());
@@ -335,6 +352,7 @@ void UcxProgressThread::TearDown() {
       (*receive)->Answer(TransportCancelledError());
     }
   }
+  Unlock(std::move(ucx));
 }
 
 void UcxProgressThread::FinishConnecting() {
@@ -484,15 +502,18 @@ void UcxProgressThread::Execute(DropCommand& command) {
 }
 
 void UcxProgressThread::Sleep() {
+  std::unique_lock ucx(ucx_mutex_);
   {
     const std::lock_guard lock(mutex_);
     if (has_news_) return;
     is_asleep_ = true;
   }
-  if (ucp_worker_arm(worker_) == UCS_OK) {
+  const bool has_pending = !sends_.empty() || !receives_.empty();
+  const bool is_armed = ucp_worker_arm(worker_) == UCS_OK;
+  ucx.unlock();
+  if (is_armed) {
     std::array<pollfd, 2> fds = {pollfd{.fd = worker_fd_, .events = POLLIN, .revents = 0},
                                  pollfd{.fd = wake_fd_, .events = POLLIN, .revents = 0}};
-    const bool has_pending = !sends_.empty() || !receives_.empty();
     poll(fds.data(), fds.size(), has_pending ? kMostSleepMs : -1);
   }
   const std::lock_guard lock(mutex_);
@@ -506,6 +527,7 @@ void UcxProgressThread::FinishSend(InFlightSend& send, ucs_status_t status) {
   // Nobody waits for a send: what is expected of the peer tells that it failed. UCX cancels one
   // only when its endpoint is closed here.
   if (status != UCS_OK && status != UCS_ERR_CANCELED) Lose(send.peer, status);
+  sent_.push_back(std::move(send.owner));
   sends_.erase(send.self);
 }
 

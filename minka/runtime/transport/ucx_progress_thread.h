@@ -1,4 +1,6 @@
-// The one thread that calls UCX; others hand it what to do.
+// The thread that drives UCX. Others hand it what to do, or do it at once where it does not call
+// UCX just then: a thread that has to be woken for a send may wait for the processor until the
+// program that comes after the send has run.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -115,11 +117,17 @@ class UcxProgressThread {
   absl::Status Submit(Command command);
   // Called with mutex_ held.
   void Wake();
+  // Lets go of what has been sent, too: whoever owned it may do anything then, so not while locked.
+  void Unlock(std::unique_lock<std::mutex> ucx);
 
-  // The rest is the thread's alone.
+  // The thread's alone.
   void Run(const std::string& interface, std::promise<absl::Status> started);
   absl::Status SetUp(const std::string& interface);
   void TearDown();
+  void Sleep();
+
+  // The rest is called with ucx_mutex_ held.
+
   // Gives connections that are just being made time to be.
   void FinishConnecting();
   void CloseEndpoints();
@@ -134,7 +142,6 @@ class UcxProgressThread {
   void Execute(UcxSend& send);
   void Execute(std::shared_ptr<UcxReceive>& receive);
   void Execute(DropCommand& command);
-  void Sleep();
   void FinishSend(InFlightSend& send, ucs_status_t status);
   void FinishReceive(InFlightReceive& receive, ucs_status_t status, size_t sent_bytes);
 
@@ -143,14 +150,17 @@ class UcxProgressThread {
   std::string worker_address_;  // set before Start returns
   int wake_fd_ = -1;            // an eventfd
 
+  // Whoever calls UCX holds it, and takes it before mutex_. It guards what follows.
+  std::mutex ucx_mutex_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
-  int worker_fd_ = -1;
+  int worker_fd_ = -1;                                              // not guarded
   std::vector<Endpoint> endpoints_;                                 // by peer; empty before Connect
   std::optional<std::chrono::steady_clock::time_point> connected_;  // when it was asked for
   bool has_newly_lost_peers_ = false;
   std::list<InFlightSend> sends_;
   std::list<InFlightReceive> receives_;
+  std::vector<std::shared_ptr<const void>> sent_;  // to be let go of
 
   std::mutex mutex_;
   std::vector<Command> commands_;       // guarded by mutex_
