@@ -18,6 +18,7 @@
 #include "minka/driver/predict_pipeline.h"
 #include "minka/driver/stage_hash.h"
 #include "minka/planner/inter_op/balance_stages.h"
+#include "minka/schedule/generate.h"
 
 namespace minka {
 namespace {
@@ -281,16 +282,17 @@ absl::StatusOr<std::vector<MicroBatchesHeld>> PipelinePlanner::Held(int most_sta
   const auto known = held_.find({most_stages, std::string(schedule), num_stages});
   if (known != held_.end()) return known->second;
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  const auto num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches);
+  RETURN_IF_ERROR(
+      ScheduleFor(*prepared, schedule, {.num_micro_batches = num_micro_batches}).status());
   std::vector<MicroBatchesHeld> out(1);
   for (int from_end = 1; from_end <= most_stages; ++from_end) {
     const int all = std::max(from_end, std::min(num_stages, most_stages));
-    const auto made = ScheduleFor(
-        *prepared, schedule,
-        {.num_meshes = all,
-         .num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches)});
-    if (!made.ok() && from_end == 1) return made.status();
+    const auto held =
+        MostHeldBy(schedule, {.num_meshes = all, .num_micro_batches = num_micro_batches});
+    if (!held.ok() && from_end == 1) return held.status();
     // Some schedules cannot have every number of stages.
-    out.push_back(made.ok() ? MostHeld(*made)[all - from_end] : out.back());
+    out.push_back(held.ok() ? (*held)[all - from_end] : out.back());
   }
   held_[{most_stages, std::string(schedule), num_stages}] = out;
   return out;

@@ -47,19 +47,7 @@ const ScheduleKind* KindNamed(std::string_view name) {
   return kind == ScheduleKinds().end() ? nullptr : &*kind;
 }
 
-}  // namespace
-
-bool Trains(std::string_view schedule) {
-  const ScheduleKind* const kind = KindNamed(schedule);
-  return kind != nullptr && kind->trains;
-}
-
-bool SplitsBackward(std::string_view schedule) {
-  const ScheduleKind* const kind = KindNamed(schedule);
-  return kind != nullptr && kind->splits_backward;
-}
-
-absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape) {
+absl::StatusOr<const ScheduleKind*> KindFor(std::string_view name, const PipelineShape& shape) {
   const ScheduleKind* const kind = KindNamed(name);
   if (kind == nullptr) {
     std::vector<std::string_view> names;
@@ -75,6 +63,31 @@ absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape
   if (const absl::Status checked = kind->check(shape); !checked.ok()) {
     return WithContext(checked, "schedule " + std::string(name));
   }
+  return kind;
+}
+
+// Of so few micro-batches that every mesh has just begun and repeats what it does, before it comes
+// to the end; a multiple of the meshes, which some schedules need.
+PipelineShape ShortShape(PipelineShape shape) {
+  const int least = 2 * shape.num_meshes * shape.stages_per_mesh + 2;
+  shape.num_micro_batches = (least / shape.num_meshes + 1) * shape.num_meshes;
+  return shape;
+}
+
+}  // namespace
+
+bool Trains(std::string_view schedule) {
+  const ScheduleKind* const kind = KindNamed(schedule);
+  return kind != nullptr && kind->trains;
+}
+
+bool SplitsBackward(std::string_view schedule) {
+  const ScheduleKind* const kind = KindNamed(schedule);
+  return kind != nullptr && kind->splits_backward;
+}
+
+absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape) {
+  ASSIGN_OR_RETURN(const ScheduleKind* const kind, KindFor(name, shape));
   Schedule schedule{.name = std::string(name),
                     .shape = shape,
                     .trains = kind->trains,
@@ -91,12 +104,36 @@ absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape
   return schedule;
 }
 
+absl::StatusOr<std::vector<MicroBatchesHeld>> MostHeldBy(std::string_view name,
+                                                         const PipelineShape& shape) {
+  RETURN_IF_ERROR(KindFor(name, shape).status());
+  const PipelineShape shorter = ShortShape(shape);
+  PipelineShape longer = shorter;
+  longer.num_micro_batches += shape.num_meshes;
+  if (longer.num_micro_batches < shape.num_micro_batches) {
+    ASSIGN_OR_RETURN(const Schedule of_shorter, MakeSchedule(name, shorter));
+    ASSIGN_OR_RETURN(const Schedule of_longer, MakeSchedule(name, longer));
+    std::vector<MicroBatchesHeld> held = MostHeld(of_shorter);
+    const std::vector<MicroBatchesHeld> more = MostHeld(of_longer);
+    if (held == more) return held;
+    // Each micro-batch more is held by every mesh: they hold all.
+    const bool holds_all = std::ranges::equal(held, more, [&](const auto& few, const auto& many) {
+      return few.put_off == many.put_off &&
+             few.in_flight == shorter.num_micro_batches * shape.stages_per_mesh &&
+             many.in_flight == longer.num_micro_batches * shape.stages_per_mesh;
+    });
+    if (holds_all) {
+      for (MicroBatchesHeld& of_mesh : held)
+        of_mesh.in_flight = shape.num_micro_batches * shape.stages_per_mesh;
+      return held;
+    }
+  }
+  ASSIGN_OR_RETURN(const Schedule schedule, MakeSchedule(name, shape));
+  return MostHeld(schedule);
+}
+
 Schedule ShortestAlike(const Schedule& schedule) {
-  PipelineShape shape = schedule.shape;
-  // Every mesh has begun and repeats what it does, before it comes to the end; a multiple of the
-  // meshes, which some schedules need.
-  const int least = 2 * schedule.num_stages() + 2;
-  shape.num_micro_batches = (least / shape.num_meshes + 1) * shape.num_meshes;
+  const PipelineShape shape = ShortShape(schedule.shape);
   if (shape.num_micro_batches >= schedule.shape.num_micro_batches) return schedule;
   absl::StatusOr<Schedule> shorter = MakeSchedule(schedule.name, shape);
   if (!shorter.ok() || MostHeld(*shorter) != MostHeld(schedule)) return schedule;

@@ -33,6 +33,11 @@ bool SplitsBackward(std::string_view schedule);
 // it returns passes Verify.
 absl::StatusOr<Schedule> MakeSchedule(std::string_view name, const PipelineShape& shape);
 
+// MostHeld of that schedule, without making it where fewer micro-batches say it. Errors as of
+// MakeSchedule.
+absl::StatusOr<std::vector<MicroBatchesHeld>> MostHeldBy(std::string_view name,
+                                                         const PipelineShape& shape);
+
 // The same schedule of fewer micro-batches, where its meshes hold as many at once: enough to know
 // what memory it needs. Itself where there are few, or it holds all.
 Schedule ShortestAlike(const Schedule& schedule);

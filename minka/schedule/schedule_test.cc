@@ -74,6 +74,16 @@ TEST_P(Schedules, KeepAsManyInFlightAsTheirFormulaSays) {
   });
 }
 
+TEST_P(Schedules, SayWhatTheyHoldWithoutBeingMade) {
+  const std::string_view name = GetParam().name;
+  ForEachShape(GetParam(), [&](const PipelineShape& shape) {
+    ASSERT_EQ(*MostHeldBy(name, shape), MostHeld(*MakeSchedule(name, shape)))
+        << name << " " << shape.num_meshes << " meshes, " << shape.num_micro_batches
+        << " micro-batches";
+  });
+  EXPECT_FALSE(MostHeldBy(name, {.num_micro_batches = 0}).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Schedules,
                          testing::ValuesIn(ScheduleKinds().begin(), ScheduleKinds().end()),
                          [](const auto& info) {
