@@ -283,6 +283,7 @@ absl::StatusOr<std::vector<MicroBatchesHeld>> PipelinePlanner::Held(int most_sta
   if (known != held_.end()) return known->second;
   ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
   const auto num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches);
+  // What the step lacks, it lacks for any number of meshes.
   RETURN_IF_ERROR(
       ScheduleFor(*prepared, schedule, {.num_micro_batches = num_micro_batches}).status());
   std::vector<MicroBatchesHeld> out(1);

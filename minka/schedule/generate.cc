@@ -47,6 +47,7 @@ const ScheduleKind* KindNamed(std::string_view name) {
   return kind == ScheduleKinds().end() ? nullptr : &*kind;
 }
 
+// Not OK: there is no such kind, or it cannot have the shape.
 absl::StatusOr<const ScheduleKind*> KindFor(std::string_view name, const PipelineShape& shape) {
   const ScheduleKind* const kind = KindNamed(name);
   if (kind == nullptr) {

@@ -14,9 +14,11 @@ namespace minka {
 struct ScheduleKind {
   std::string_view name, summary;
   bool trains = true, splits_backward = false;
-  // The tasks of a mesh in their order, without `apply`.
+  // The tasks of a mesh in their order, without `apply`. What meshes hold must be settled by twice
+  // as many micro-batches as there are stages, or be all (see MostHeldBy).
   std::vector<Task> (*tasks_of_mesh)(const PipelineShape& shape, int mesh) = nullptr;
-  // Not OK: the shape that it cannot do, and what it needs.
+  // Not OK: the shape that it cannot do, and what it needs. Multiples of the number of meshes are
+  // micro-batches that every kind can have.
   absl::Status (*check)(const PipelineShape& shape) = nullptr;
 };
 

@@ -43,7 +43,8 @@ class Transport {
   virtual ~Transport() = default;
 
   // Returns at once, whether or not the peer expects the message; `owner` keeps the bytes alive and
-  // is let go once they are out, on any thread. InvalidArgument for a peer or a tag out of range.
+  // is let go once they are out, on any thread, also within a call of this class. InvalidArgument
+  // for a peer or a tag out of range.
   virtual absl::Status Send(int peer, uint64_t tag, std::span<const char> bytes,
                             std::shared_ptr<const void> owner) = 0;
   // Returns at once; `destination` must live until the answer is waited for or dropped. What it

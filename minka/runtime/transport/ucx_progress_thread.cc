@@ -258,17 +258,17 @@ absl::Status UcxProgressThread::Submit(Command command) {
     commands_.push_back(std::move(command));
     Wake();
   }
-  // Who holds it now looks for commands before it sleeps.
-  std::unique_lock ucx(ucx_mutex_, std::try_to_lock);
-  if (!ucx.owns_lock()) return absl::OkStatus();
-  bool any = false;
-  RunCommands(any);
-  Unlock(std::move(ucx));
+  // Who holds the mutex looks for commands again behind it.
+  while (has_news_) {
+    std::unique_lock ucx(ucx_mutex_, std::try_to_lock);
+    if (!ucx.owns_lock() || RunCommands() == Commands::kStopped) break;
+    Unlock(std::move(ucx));
+  }
   return absl::OkStatus();
 }
 
 void UcxProgressThread::Unlock(std::unique_lock<std::mutex> ucx) {
-  const std::vector<std::shared_ptr<const void>> sent = std::exchange(sent_, {});
+  const std::vector<std::shared_ptr<const void>> owners = std::exchange(to_let_go_, {});
   ucx.unlock();
 }
 
@@ -289,8 +289,8 @@ void UcxProgressThread::Run(const std::string& interface, std::promise<absl::Sta
   Clock::time_point last_news = Clock::now();
   while (is_up) {
     std::unique_lock ucx(ucx_mutex_);
-    bool any = false;
-    if (!RunCommands(any)) break;
+    if (RunCommands() == Commands::kStopped) break;
+    bool any = std::exchange(is_progress_due_, false);
     any |= ucp_worker_progress(worker_) != 0;
     any |= GiveUpLostPeers();
     Unlock(std::move(ucx));
@@ -333,7 +333,7 @@ void UcxProgressThread::TearDown() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);
 
-  for (InFlightSend& in_flight : sends_) sent_.push_back(std::move(in_flight.owner));
+  for (InFlightSend& in_flight : sends_) to_let_go_.push_back(std::move(in_flight.owner));
   sends_.clear();
   for (const InFlightReceive& in_flight : receives_) {
     in_flight.receive->Answer(TransportCancelledError());
@@ -401,20 +401,20 @@ void UcxProgressThread::Lose(int peer, ucs_status_t status) {
   has_newly_lost_peers_ = true;
 }
 
-bool UcxProgressThread::RunCommands(bool& any) {
-  if (!has_news_) return true;
-  any = true;
+UcxProgressThread::Commands UcxProgressThread::RunCommands() {
+  if (!has_news_) return Commands::kNone;
   std::vector<Command> commands;
   {
     const std::lock_guard lock(mutex_);
-    if (is_stopped_) return false;
+    if (is_stopped_) return Commands::kStopped;
     has_news_ = false;
     commands.swap(commands_);
   }
   for (Command& command : commands) {
     std::visit([&](auto& alternative) { Execute(alternative); }, command);
   }
-  return true;
+  is_progress_due_ = true;
+  return Commands::kRun;
 }
 
 void UcxProgressThread::Execute(ConnectCommand& command) {
@@ -503,6 +503,7 @@ void UcxProgressThread::Execute(DropCommand& command) {
 
 void UcxProgressThread::Sleep() {
   std::unique_lock ucx(ucx_mutex_);
+  if (is_progress_due_) return;
   {
     const std::lock_guard lock(mutex_);
     if (has_news_) return;
@@ -527,7 +528,7 @@ void UcxProgressThread::FinishSend(InFlightSend& send, ucs_status_t status) {
   // Nobody waits for a send: what is expected of the peer tells that it failed. UCX cancels one
   // only when its endpoint is closed here.
   if (status != UCS_OK && status != UCS_ERR_CANCELED) Lose(send.peer, status);
-  sent_.push_back(std::move(send.owner));
+  to_let_go_.push_back(std::move(send.owner));
   sends_.erase(send.self);
 }
 

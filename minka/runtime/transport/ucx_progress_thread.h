@@ -52,7 +52,7 @@ class UcxReceive {
   const uint64_t tag_;
   const ucp_tag_t ucx_tag_;
   const std::span<char> destination_;
-  void* request_ = nullptr;  // UCX's; the progress thread's alone
+  void* request_ = nullptr;  // UCX's; guarded by the thread's ucx_mutex_
 
   std::mutex mutex_;
   std::condition_variable answered_;
@@ -91,6 +91,7 @@ class UcxProgressThread {
   struct DropCommand {
     std::shared_ptr<UcxReceive> receive;
   };
+  enum class Commands { kNone, kRun, kStopped };
   using Command = std::variant<ConnectCommand, UcxSend, std::shared_ptr<UcxReceive>, DropCommand>;
 
   // What UCX holds pointers to.
@@ -136,8 +137,7 @@ class UcxProgressThread {
   bool GiveUpLostPeers();
   bool IsLost(int peer) const;
   void Lose(int peer, ucs_status_t status);
-  // False: stopped. Sets `any` if there were commands.
-  bool RunCommands(bool& any);
+  Commands RunCommands();
   void Execute(ConnectCommand& command);
   void Execute(UcxSend& send);
   void Execute(std::shared_ptr<UcxReceive>& receive);
@@ -147,20 +147,23 @@ class UcxProgressThread {
 
   const int num_peers_;
   std::thread thread_;
-  std::string worker_address_;  // set before Start returns
-  int wake_fd_ = -1;            // an eventfd
+  // Set before Start returns.
+  std::string worker_address_;
+  int worker_fd_ = -1;
+  int wake_fd_ = -1;  // an eventfd
 
-  // Whoever calls UCX holds it, and takes it before mutex_. It guards what follows.
+  // Once the thread is started whoever calls UCX holds it, and takes it before mutex_. It guards
+  // what follows.
   std::mutex ucx_mutex_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
-  int worker_fd_ = -1;                                              // not guarded
   std::vector<Endpoint> endpoints_;                                 // by peer; empty before Connect
   std::optional<std::chrono::steady_clock::time_point> connected_;  // when it was asked for
   bool has_newly_lost_peers_ = false;
   std::list<InFlightSend> sends_;
   std::list<InFlightReceive> receives_;
-  std::vector<std::shared_ptr<const void>> sent_;  // to be let go of
+  std::vector<std::shared_ptr<const void>> to_let_go_;  // owners of what has been sent
+  bool is_progress_due_ = false;                        // since commands were run
 
   std::mutex mutex_;
   std::vector<Command> commands_;       // guarded by mutex_
