@@ -4,10 +4,11 @@
     PYTHONPATH=build/release/python JAX_PLATFORMS=cpu build/venv-jax/bin/python benchmarks/python/entry_benchmark.py
     ... entry_benchmark.py --filter call --update        # one of: import, planning, call, growth
 
-import: fresh processes take turns, files are read from the system's cache. planning: a flax GPT-1.3B with adamw for a p3.16xlarge;
-what JAX takes to trace and lower it, what minka's Python takes besides, and the planner. call: a step that adds one to small arrays
-of state on eight virtual devices, until the call returns and until it is done, beside jax.jit with the same arrays and shardings, in
-turns. growth: memory of this process and of the workers over many steps. --update writes results into entry_results.md.
+import: fresh processes take turns, files are read from the system's cache. planning: a flax GPT-1.3B with adamw, eight rows of 1,024
+words, for a p4d.24xlarge: what JAX takes to trace and lower it, what minka's Python takes besides, and the planner. call: a step that
+adds one to small arrays of state on eight virtual devices, until the call returns and until it is done, beside jax.jit with the same
+arrays and shardings, in turns. growth: memory of this process and of the workers over many steps. --update writes what was measured
+into entry_results.md.
 """
 
 import argparse
@@ -23,6 +24,7 @@ NUM_DEVICES = 8
 IMPORTS = {"no import": "", "import numpy": "import numpy", "import minka": "import minka"}
 NUM_ARRAYS = (10, 100, 300)
 NUM_STEPS = 10_000
+CLUSTER = "p4d.24xlarge"
 RESULTS = pathlib.Path(__file__).with_name("entry_results.json")
 
 
@@ -64,7 +66,7 @@ def gpt():
             return nn.Dense(51200, use_bias=False)(nn.LayerNorm()(x))
 
     model, optimizer = Gpt(), optax.adamw(1e-4)
-    batch = {name: jax.ShapeDtypeStruct((32, 1024), jnp.int32) for name in ("x", "y")}
+    batch = {name: jax.ShapeDtypeStruct((8, 1024), jnp.int32) for name in ("x", "y")}
     params = jax.eval_shape(model.init, jax.random.key(0), batch["x"])["params"]
 
     def step(state, batch):
@@ -92,7 +94,7 @@ def measure_planning(rounds):
         jax.clear_caches()
         seconds, planned = seconds_of(minka.parallelize(step, method=minka.Shard()).lower, state, batch)
         lower_seconds.append(seconds)
-        plan_seconds.append(seconds_of(planned.plan, "p3.16xlarge")[0])
+        plan_seconds.append(seconds_of(planned.plan, CLUSTER)[0])
     by_jax, lowering, planning = (statistics.median(times) for times in (jax_seconds, lower_seconds, plan_seconds))
     own = max(0.0, lowering - by_jax)
     share = own / (lowering + planning)
@@ -140,9 +142,15 @@ def measure_call(rounds):
     return rows
 
 
-def resident_kilobytes(pid):
-    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmRSS")))
+def number_in_status(folder, key):
+    return next((int(line.split()[1]) for line in (folder / "status").read_text().splitlines() if line.startswith(key)), 0)
+
+
+def resident_kilobytes():
+    """(of this process, of its children)."""
+    processes = [folder for folder in pathlib.Path("/proc").iterdir() if folder.name.isdecimal()]
+    children = [folder for folder in processes if folder.exists() and number_in_status(folder, "PPid:") == os.getpid()]
+    return number_in_status(pathlib.Path("/proc/self"), "VmRSS:"), sum(number_in_status(folder, "VmRSS:") for folder in children)
 
 
 def measure_growth(_):
@@ -157,8 +165,7 @@ def measure_growth(_):
         for _ in range(num_steps):
             state, loss = step(state)
         float(loss)
-        children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        return resident_kilobytes("self"), sum(map(resident_kilobytes, children))
+        return resident_kilobytes()
 
     first, last = run(NUM_STEPS // 10), run(NUM_STEPS)
     minka.shutdown()
