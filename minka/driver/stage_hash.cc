@@ -1,6 +1,7 @@
 #include "minka/driver/stage_hash.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,14 +27,52 @@ std::string MeaningText(const ParameterInfo& info) {
   return text;
 }
 
+bool ComputesByElement(Opcode opcode) {
+  return IsElementwise(opcode) || opcode == Opcode::kBroadcast || opcode == Opcode::kReshape ||
+         opcode == Opcode::kConcatenate || opcode == Opcode::kSlice;
+}
+
+// By instruction: a constant whose value no search looks at. Unsigned numbers that are computed
+// with element by element tell the random masks of one layer from those of another.
+std::vector<bool> FindAnyConstants(const Computation& entry) {
+  std::vector<bool> is_any(entry.num_instructions());
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    const Instruction& instruction = entry.instructions[id];
+    if (instruction.opcode == Opcode::kConstant) {
+      const ElementType type = instruction.shape().type;
+      is_any[id] = IsInteger(type) && !IsSigned(type);
+    }
+    if (ComputesByElement(instruction.opcode)) continue;
+    for (const Value operand : instruction.operands) is_any[operand.instruction] = false;
+  }
+  return is_any;
+}
+
+// The module with no values where any would do; nullopt: there are no such constants.
+std::optional<Module> WithoutAnyConstants(const Module& module) {
+  const std::vector<bool> is_any = FindAnyConstants(module.entry_computation());
+  if (std::ranges::find(is_any, true) == is_any.end()) return std::nullopt;
+  Module out = module;
+  Computation& entry = out.computations[out.entry];
+  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+    if (is_any[id])
+      std::get<ConstantAttributes>(entry.instructions[id].attributes).literal.bytes.reset();
+  }
+  return out;
+}
+
 // An operation is known by what it is computed from, then by what is computed from it: one that two
 // others read is not two that one each reads.
 class OrderFree {
  public:
-  explicit OrderFree(const Step& step) : step_(step), entry_(step.module.entry_computation()) {}
+  explicit OrderFree(const Step& step)
+      : step_(step),
+        without_(WithoutAnyConstants(step.module)),
+        module_(without_ ? *without_ : step.module),
+        entry_(module_.entry_computation()) {}
 
   uint64_t Hash() && {
-    const std::vector<uint64_t> computations = ComputationHashes(step_.module);
+    const std::vector<uint64_t> computations = ComputationHashes(module_);
     for (const Instruction& instruction : entry_.instructions)
       below_.push_back(StableHash(TextOf(instruction, computations)));
     std::vector<std::vector<std::string>> uses(entry_.num_instructions());
@@ -76,6 +115,8 @@ class OrderFree {
   }
 
   const Step& step_;
+  const std::optional<Module> without_;
+  const Module& module_;
   const Computation& entry_;
   std::vector<uint64_t> below_;  // by instruction: what it is computed from
 };
@@ -83,7 +124,8 @@ class OrderFree {
 }  // namespace
 
 uint64_t StageHash(const Step& step) {
-  std::string text = fmt::to_string(ModuleHash(step.module));
+  const std::optional<Module> without = WithoutAnyConstants(step.module);
+  std::string text = fmt::to_string(ModuleHash(without ? *without : step.module));
   for (const Instruction& instruction : step.module.entry_computation().instructions)
     text += PartText(instruction.part);
   for (const ParameterInfo& info : step.parameters)

@@ -1,5 +1,6 @@
 #include "minka/driver/stage_hash.h"
 
+#include <array>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -67,6 +68,32 @@ TEST(OrderFreeStageHash, TellsWhatIsReadTwiceFromTwoThatAreRead) {
     }));
   };
   EXPECT_NE(hash(true), hash(false));
+}
+
+// Two layers with dropout differ in such numbers alone.
+TEST(StageHash, LeavesOutNumbersThatTellRandomMasksApart) {
+  const auto hashes = [](ElementType type, double number) {
+    const Step step = StepOf(true, [=](ComputationBuilder& b, Value x, Value w) {
+      const Value mask = b.Broadcast(b.Scalar(type, number), kWide.dims, {});
+      return Product(b, b.Binary(Opcode::kMultiply, x, b.Convert(mask, kWide.type)), w);
+    });
+    return std::pair(StageHash(step), OrderFreeStageHash(step));
+  };
+  EXPECT_EQ(hashes(ElementType::kU64, 3), hashes(ElementType::kU64, 5));
+  for (const ElementType type : {ElementType::kS32, ElementType::kF32}) {
+    EXPECT_NE(hashes(type, 3).first, hashes(type, 5).first);
+    EXPECT_NE(hashes(type, 3).second, hashes(type, 5).second);
+  }
+}
+
+TEST(StageHash, TellsWhereSlicesBegin) {
+  const auto hash = [](double start) {
+    return StageHash(StepOf(true, [=](ComputationBuilder& b, Value x, Value w) {
+      const Value zero = b.Scalar(ElementType::kU32, 0), first = b.Scalar(ElementType::kU32, start);
+      return Product(b, b.DynamicSlice(x, std::array{first, zero}, {4, 4}), w);
+    }));
+  };
+  EXPECT_NE(hash(0), hash(2));
 }
 
 TEST(OrderFreeStageHash, TellsWhichStateBecomesWhat) {
