@@ -252,6 +252,7 @@ class Planner {
     PlanCandidate& best = fitted.candidates[Fastest(fitted.candidates)];
     const int num_instructions = steps_.simplified().module.entry_computation().num_instructions();
     if (num_instructions > kMostSearchedAgain) return;
+    // Rules first, which are tried at smaller gaps.
     for (const Method method : {Method::kData, Method::kZero2, Method::kZero3, Method::kShard}) {
       const double near = IsDataParallel(method) ? kNearEnoughForRules : kNearEnoughForSearch;
       const bool is_near =

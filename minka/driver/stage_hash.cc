@@ -27,35 +27,44 @@ std::string MeaningText(const ParameterInfo& info) {
   return text;
 }
 
-bool ComputesByElement(Opcode opcode) {
-  return IsElementwise(opcode) || opcode == Opcode::kBroadcast || opcode == Opcode::kReshape ||
-         opcode == Opcode::kConcatenate || opcode == Opcode::kSlice;
+// Are its results the numbers of its operands, elsewhere or in another type?
+bool HandsOn(Opcode opcode) {
+  return opcode == Opcode::kBroadcast || opcode == Opcode::kReshape || opcode == Opcode::kConvert ||
+         opcode == Opcode::kCopy || opcode == Opcode::kTranspose || opcode == Opcode::kOptBarrier;
 }
 
-// By instruction: a constant whose value no search looks at. Unsigned numbers that are computed
-// with element by element tell the random masks of one layer from those of another.
-std::vector<bool> FindAnyConstants(const Computation& entry) {
-  std::vector<bool> is_any(entry.num_instructions());
-  for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
+// Do analyses take numbers that it computes with for any? They ask select for a branch of zeros.
+bool TakesAnyNumbers(Opcode opcode) {
+  return (IsElementwise(opcode) && opcode != Opcode::kSelect) || opcode == Opcode::kConcatenate ||
+         opcode == Opcode::kSlice;
+}
+
+// By instruction: a constant with a value that no search looks at, such as what tells the random
+// masks of one layer from those of another.
+std::vector<bool> FreeValues(const Computation& entry) {
+  std::vector<bool> is_asked_for(entry.num_instructions()), is_free(entry.num_instructions());
+  for (InstructionId id = entry.num_instructions() - 1; id >= 0; --id) {
     const Instruction& instruction = entry.instructions[id];
     if (instruction.opcode == Opcode::kConstant) {
       const ElementType type = instruction.shape().type;
-      is_any[id] = IsInteger(type) && !IsSigned(type);
+      is_free[id] = IsInteger(type) && !IsSigned(type) && !is_asked_for[id];
     }
-    if (ComputesByElement(instruction.opcode)) continue;
-    for (const Value operand : instruction.operands) is_any[operand.instruction] = false;
+    const bool asks =
+        HandsOn(instruction.opcode) ? is_asked_for[id] : !TakesAnyNumbers(instruction.opcode);
+    if (!asks) continue;
+    for (const Value operand : instruction.operands) is_asked_for[operand.instruction] = true;
   }
-  return is_any;
+  return is_free;
 }
 
-// The module with no values where any would do; nullopt: there are no such constants.
-std::optional<Module> WithoutAnyConstants(const Module& module) {
-  const std::vector<bool> is_any = FindAnyConstants(module.entry_computation());
-  if (std::ranges::find(is_any, true) == is_any.end()) return std::nullopt;
+// The module without these; nullopt: it has none.
+std::optional<Module> WithoutFreeValues(const Module& module) {
+  const std::vector<bool> is_free = FreeValues(module.entry_computation());
+  if (std::ranges::find(is_free, true) == is_free.end()) return std::nullopt;
   Module out = module;
   Computation& entry = out.computations[out.entry];
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    if (is_any[id])
+    if (is_free[id])
       std::get<ConstantAttributes>(entry.instructions[id].attributes).literal.bytes.reset();
   }
   return out;
@@ -67,9 +76,11 @@ class OrderFree {
  public:
   explicit OrderFree(const Step& step)
       : step_(step),
-        without_(WithoutAnyConstants(step.module)),
+        without_(WithoutFreeValues(step.module)),
         module_(without_ ? *without_ : step.module),
         entry_(module_.entry_computation()) {}
+  OrderFree(const OrderFree&) = delete;
+  OrderFree& operator=(const OrderFree&) = delete;
 
   uint64_t Hash() && {
     const std::vector<uint64_t> computations = ComputationHashes(module_);
@@ -124,7 +135,7 @@ class OrderFree {
 }  // namespace
 
 uint64_t StageHash(const Step& step) {
-  const std::optional<Module> without = WithoutAnyConstants(step.module);
+  const std::optional<Module> without = WithoutFreeValues(step.module);
   std::string text = fmt::to_string(ModuleHash(without ? *without : step.module));
   for (const Instruction& instruction : step.module.entry_computation().instructions)
     text += PartText(instruction.part);

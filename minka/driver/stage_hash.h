@@ -7,8 +7,8 @@
 
 namespace minka {
 
-// Equal for stages of equal layers: what a search looks at, without pins. Layers with random masks
-// of their own are equal.
+// Equal for stages of equal layers: what a search looks at, without pins. Unsigned constants that
+// are computed with count by type and shape alone: layers whose random masks differ are equal.
 uint64_t StageHash(const Step& step);
 
 // Equal also where equal operations stand in another order, or parameters and results do: their

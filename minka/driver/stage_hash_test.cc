@@ -86,11 +86,44 @@ TEST(StageHash, LeavesOutNumbersThatTellRandomMasksApart) {
   }
 }
 
+// JAX makes keys so.
+TEST(StageHash, LeavesOutNumbersThatKeysArePutTogetherOf) {
+  const auto hash = [](double number) {
+    return StageHash(StepOf(true, [=](ComputationBuilder& b, Value x, Value w) {
+      const Value parts[] = {b.Reshape(b.Scalar(ElementType::kU32, 0), {1}),
+                             b.Reshape(b.Scalar(ElementType::kU32, number), {1})};
+      const Value key = b.Concatenate(parts, 0);
+      const Value word = b.Slice(key, {.starts = {1}, .limits = {2}, .strides = {1}});
+      const Value mixed = b.Binary(Opcode::kXor, b.Reshape(word, {}), b.Reshape(word, {}));
+      const Value mask = b.Convert(b.Broadcast(mixed, kWide.dims, {}), kWide.type);
+      return Product(b, b.Binary(Opcode::kMultiply, x, mask), w);
+    }));
+  };
+  EXPECT_EQ(hash(3), hash(5));
+}
+
+// A sum of which a branch is zero may be left partial.
+TEST(StageHash, TellsWhatSelectsTakeInstead) {
+  const auto hashes = [](double number) {
+    const Step step = StepOf(true, [=](ComputationBuilder& b, Value x, Value w) {
+      const Value other = b.Convert(b.Scalar(ElementType::kU32, number), kWide.type);
+      const Value is_above = b.Compare(CompareAttributes::Direction::kGt, x, b.FullLike(x, 0));
+      return Product(b, b.Select(is_above, x, b.Broadcast(other, kWide.dims, {})), w);
+    });
+    return std::pair(StageHash(step), OrderFreeStageHash(step));
+  };
+  EXPECT_NE(hashes(0).first, hashes(5).first);
+  EXPECT_NE(hashes(0).second, hashes(5).second);
+}
+
+// The constant is computed with, too.
 TEST(StageHash, TellsWhereSlicesBegin) {
   const auto hash = [](double start) {
     return StageHash(StepOf(true, [=](ComputationBuilder& b, Value x, Value w) {
       const Value zero = b.Scalar(ElementType::kU32, 0), first = b.Scalar(ElementType::kU32, start);
-      return Product(b, b.DynamicSlice(x, std::array{first, zero}, {4, 4}), w);
+      const Value scale = b.Convert(b.Broadcast(first, kSquare.dims, {}), kSquare.type);
+      const Value slice = b.DynamicSlice(x, std::array{first, zero}, {4, 4});
+      return Product(b, b.Binary(Opcode::kMultiply, slice, scale), w);
     }));
   };
   EXPECT_NE(hash(0), hash(2));
