@@ -122,10 +122,13 @@ def correctness(program, method):
     return row | ({} if is_rounding else {"result": "other losses"})
 
 
+TIMES = ("step_ms", "jax_ms", "ratio")
+
+
 def copy_of(leaf):
     import jax
     import numpy as np
-    is_key = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # which is no array of numpy
+    is_key = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # numpy cannot copy these
     return jax.numpy.copy(leaf) if is_key else np.array(leaf)
 
 
@@ -251,8 +254,9 @@ def main():
                 rows = read_rows()
                 if not args.times:
                     rows[model, method] = row
-                elif "ratio" in row:
-                    rows[model, method] = rows.get((model, method), {}) | row
+                else:  # what cannot be measured any more has no times
+                    known = {key: value for key, value in rows.get((model, method), {}).items() if key not in TIMES}
+                    rows[model, method] = known | {key: row[key] for key in TIMES if key in row}
                 write_rows(rows)
     sys.exit(failed > 0)
 
