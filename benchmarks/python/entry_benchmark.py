@@ -209,7 +209,8 @@ MEASUREMENTS = {"import": measure_import, "planning": measure_planning, "call": 
 
 
 def page(rows_of):
-    lines = ["# Cost of entry", "", "Made by `entry_benchmark.py --update`; times are medians. What is compared took turns; rows of one kind are of one run.", "",
+    lines = ["# Cost of entry", "",
+             "Made by `entry_benchmark.py --update`; times are medians. What is compared took turns; rows of one kind are of one run.", "",
              "| | measured | beside | goal, at most |", "|---|---|---|---|"]
     for rows in rows_of.values():
         lines += [f"| {row['what']} | {row['value']} | {row['beside']} | {row['goal']}{'' if row['met'] else ': missed'} |" for row in rows]
