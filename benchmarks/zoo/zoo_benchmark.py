@@ -252,11 +252,12 @@ def main():
             failed += row.get("result", "equal") not in ("equal", "equal per micro-batch", "refused")
             if args.update:
                 rows = read_rows()
-                if not args.times:
-                    rows[model, method] = row
-                else:  # what cannot be measured any more has no times
-                    known = {key: value for key, value in rows.get((model, method), {}).items() if key not in TIMES}
-                    rows[model, method] = known | {key: row[key] for key in TIMES if key in row}
+                known = rows.get((model, method), {})
+                if args.times:  # what cannot be measured any more has no times
+                    rest = {key: value for key, value in known.items() if key not in TIMES}
+                    rows[model, method] = rest | {key: row[key] for key in TIMES if key in row}
+                else:
+                    rows[model, method] = row | {key: known[key] for key in TIMES if key in known}
                 write_rows(rows)
     sys.exit(failed > 0)
 
