@@ -57,7 +57,7 @@ def gpt():
     import jax
     import jax.numpy as jnp
     import optax
-    from jit_models import Layers, TransformerLayer
+    from jit_models import Layers, TransformerLayer, step_of
 
     class Gpt(nn.Module):
         @nn.compact
@@ -69,17 +69,7 @@ def gpt():
     model, optimizer = Gpt(), optax.adamw(1e-4)
     batch = {name: jax.ShapeDtypeStruct((8, 1024), jnp.int32) for name in ("x", "y")}
     params = jax.eval_shape(model.init, jax.random.key(0), batch["x"])["params"]
-
-    def step(state, batch):
-        def loss_of(params):
-            logits = model.apply({"params": params}, batch["x"])
-            return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
-
-        loss, gradients = jax.value_and_grad(loss_of)(state["params"])
-        updates, moments = optimizer.update(gradients, state["moments"], state["params"])
-        return {"params": optax.apply_updates(state["params"], updates), "moments": moments}, loss
-
-    return step, {"params": params, "moments": jax.eval_shape(optimizer.init, params)}, batch
+    return step_of(model, optimizer), {"params": params, "moments": jax.eval_shape(optimizer.init, params)}, batch
 
 
 def measure_planning(rounds):

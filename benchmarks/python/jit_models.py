@@ -106,9 +106,8 @@ class ImageClassifier(nn.Module):
         return nn.Dense(10)(nn.relu(x).mean(axis=(1, 2)))
 
 
-def training(model: nn.Module, x: np.ndarray, y: np.ndarray) -> Program:
-    """y: labels along all but the last dimension of what the model returns."""
-    optimizer = optax.adamw(1e-3)
+def step_of(model: nn.Module, optimizer: optax.GradientTransformation) -> Callable:
+    """The step of a Program whose state is {"params", "moments"} and whose batch is {"x", "y"}, see training."""
 
     def step(state, batch):
         def loss_of(params):
@@ -119,8 +118,15 @@ def training(model: nn.Module, x: np.ndarray, y: np.ndarray) -> Program:
         updates, moments = optimizer.update(gradients, state["moments"], state["params"])
         return {"params": optax.apply_updates(state["params"], updates), "moments": moments}, loss
 
+    return step
+
+
+def training(model: nn.Module, x: np.ndarray, y: np.ndarray) -> Program:
+    """y: labels along all but the last dimension of what the model returns."""
+    optimizer = optax.adamw(1e-3)
     params = jax.tree.map(np.asarray, model.init(jax.random.key(0), x)["params"])
-    return Program(step, {"params": params, "moments": jax.tree.map(np.asarray, optimizer.init(params))}, {"x": x, "y": y})
+    state = {"params": params, "moments": jax.tree.map(np.asarray, optimizer.init(params))}
+    return Program(step_of(model, optimizer), state, {"x": x, "y": y})
 
 
 def labels(limit: int, *shape: int) -> np.ndarray:

@@ -249,9 +249,13 @@ std::string Page(const Json& rows) {
   return text;
 }
 
-absl::Status MeasureAll(const std::string& filter, int num_rounds,
+absl::Status MeasureAll(const std::string& filter, int num_rounds, bool is_committed,
                         const std::function<void(Json)>& add) {
   const bool with_ucx = IsUcxPerftestInstalled();
+  if (!with_ucx && is_committed) {
+    return absl::FailedPreconditionError(
+        "a table without ucx_perftest compares nothing; it is in Debian's ucx-utils");
+  }
   if (!with_ucx) fmt::print("no ucx_perftest to compare with: it is in Debian's ucx-utils\n");
   fmt::print("{}", kHeader);
   for (const Case& which : AllCases()) {
@@ -278,11 +282,14 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   minka::AddTableOptions(app, table);
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = minka::MakeTable(
-      {.criteria = minka::kCriteria,
-       .measure = [&](const auto& add) { return minka::MeasureAll(filter, num_rounds, add); },
-       .page = minka::Page},
-      table);
+  const absl::Status status =
+      minka::MakeTable({.criteria = minka::kCriteria,
+                        .measure =
+                            [&](const auto& add) {
+                              return minka::MeasureAll(filter, num_rounds, table.update, add);
+                            },
+                        .page = minka::Page},
+                       table);
   if (status.ok()) return EXIT_SUCCESS;
   fmt::print(stderr, "error: {}\n", minka::Message(status));
   return EXIT_FAILURE;
