@@ -18,9 +18,11 @@ class Lowered:
     hlo: serialised HloModuleProto. parameters, results: its arrays, each with name, shape, dtype and role.
     """
 
-    def __init__(self, step, method: Method):
+    def __init__(self, step, method: Method, follows: str = ""):
+        """follows: name of the function whose plan it takes."""
         self.step = step
         self.method = method
+        self.follows = follows
         self.hlo, self.parameters, self.results = step.hlo, step.parameters, step.results
 
     def plan(self, cluster: str | os.PathLike) -> ClusterPlan:
@@ -30,20 +32,24 @@ class Lowered:
             (docs/guides/planning.md); for minka.Pipeline also several, joined by commas. Costs are by its rates. A device holds
             what it has, unless the method says peak_memory_bytes.
         Raises Error NOT_FOUND for a preset that there is not, INVALID_ARGUMENT where method, batch and cluster do not go together,
-            RESOURCE_EXHAUSTED where no plan fits.
+            RESOURCE_EXHAUSTED where no plan fits, FAILED_PRECONDITION for a function that follows another or takes a plan of a file.
         """
-        if isinstance(self.method, SavedPlan):
-            raise failed_precondition(f"{self.step.function_name} takes a plan of a file: nothing is planned for {cluster}")
+        self._check_is_planned(f"nothing is planned for {cluster}")
         from minka.compiled import plan_for_cluster
         return plan_for_cluster(self.step, self.method, os.fspath(cluster))
 
     def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
         """As ParallelFunction.explain, about the best plan, which is searched for first and not kept."""
-        if isinstance(self.method, SavedPlan):
-            raise failed_precondition(f"{self.step.function_name} takes a plan of a file: explain is a method of the function, once "
-                                      "it is compiled")
+        self._check_is_planned("explain is a method of the function, once it is compiled")
         from minka.compiled import explain
         return explain(self.step, self.method, pattern, operation, stage)
+
+    def _check_is_planned(self, otherwise: str) -> None:
+        name = self.step.function_name
+        if self.follows:
+            raise failed_precondition(f"{name} follows {self.follows} and has no plan of its own; ask {self.follows}")
+        if isinstance(self.method, SavedPlan):
+            raise failed_precondition(f"{name} takes a plan of a file: {otherwise}")
 
 
 class ParallelFunction:
@@ -222,6 +228,10 @@ class FollowingFunction(ParallelFunction):
                  static_argnums: int | Sequence[int]):
         super().__init__(function, follow._method, batch_argnums, static_argnums)
         self._follow = follow
+
+    def lower(self, *args, **kwargs) -> Lowered:
+        """As ParallelFunction.lower; it has no plan of its own to ask for."""
+        return Lowered(self._lower(self._positional(args, kwargs)), self._method, follows=self._follow.__name__)
 
     def _compiled(self, args: tuple):
         from minka.following import FollowingStep, owner_of
