@@ -18,10 +18,9 @@ import row_by_row
 NUM_DEVICES, STEPS_PER_TURN = 8, 3
 GOAL_RATIO = 1.05
 LOSS_TOLERANCE = 2e-3  # relative to one device, after the first turn; rounding grows from step to step
-# JAX's threads for collectives: as many as are in flight. And jemalloc, which keeps memory between steps, as minka's executables do theirs: by
-# glibc a step of the wide transformer, scanned, maps its temporary memory anew each time and takes 802 ms in place of 671.
-ENVIRONMENT = {"NPROC": "32", "JAX_PLATFORMS": "cpu", "LD_PRELOAD": "libjemalloc.so.2",
-               "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}
+# jemalloc keeps memory between steps, as minka's executables do theirs: by glibc a step of the wide transformer, scanned, maps its temporary
+# memory anew each time and takes 802 ms in place of 671.
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 
 
 def names():
@@ -84,7 +83,7 @@ def measure(name, turns):
     medians = {way: 1e3 * statistics.median(times) for way, times in seconds.items()}
     best = min(medians["data"], medians["fsdp"])
     minka.shutdown()
-    return {"mesh": planned["stages"][0]["mesh"], "milliseconds": {way: round(median, 1) for way, median in medians.items()},
+    return {"jax": jax.__version__, "mesh": planned["stages"][0]["mesh"], "milliseconds": {way: round(median, 1) for way, median in medians.items()},
             "ratio_to_runtime": round(medians["jit"] / medians["runtime"], 3), "ratio_to_jax": round(medians["jit"] / best, 3),
             "planned_collectives": wanted, "compiled_collectives": compiled,
             "loss_differences": {way: abs(loss - expected_loss) / abs(expected_loss) for way, loss in losses.items()}}
@@ -110,14 +109,16 @@ def page(rows):
              f"{STEPS_PER_TURN} steps. *jit*: `minka.jit`; *runtime*: `minka.parallelize`, both by the best plan (`Shard`) by measured costs; *data*:",
              "`jax.jit` with the batch split and the state whole; *fsdp*: each tensor of the state split besides, along its largest dimension that the",
              f"devices divide. *to runtime* and *to JAX*: jit over runtime, and over the faster of data and fsdp; the goal of both is at most {GOAL_RATIO}.",
-             "*collectives*: of the program that JAX compiles, and the plan's where they are other.", "",
+             "*collectives*: of the program that JAX compiles, and the plan's where they are other. Rows that jaxlib cannot run in the threads that it",
+             "takes by itself say in how many they ran.", "",
              "| | plan | jit | runtime | data | fsdp | to runtime | to JAX | collectives |", "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         times = " | ".join(f"{row['milliseconds'][way]:.1f}" for way in ("jit", "runtime", "data", "fsdp"))
         kinds = ", ".join(f"{count} {kind}" for kind, count in row["compiled_collectives"].items())
         if row["compiled_collectives"] != row["planned_collectives"]:
             kinds += " (planned " + ", ".join(f"{count} {kind}" for kind, count in row["planned_collectives"].items()) + ")"
-        lines.append(f"| {row['name']} | {row['mesh']} | {times} | {row['ratio_to_runtime']:.2f} | {row['ratio_to_jax']:.2f} | {kinds} |")
+        threads = f" ({row['jax_threads']} threads)" if "jax_threads" in row else ""
+        lines.append(f"| {row['name']}{threads} | {row['mesh']} | {times} | {row['ratio_to_runtime']:.2f} | {row['ratio_to_jax']:.2f} | {kinds} |")
     missed = [f"- {row['name']}: {fault}" for row in rows for fault in faults(row)]
     lines += ["", "Goals that are missed:", "", *missed] if missed else ["", "All goals are met."]
     wrong = [f"- {row['name']}: {way}, by {row['loss_differences'][way]:.1e}" for row in rows for way in wrong_of_jax(row)]

@@ -10,13 +10,28 @@ import sys
 from collections.abc import Callable
 
 
+def row_apart(command: list[str], environment: dict, timeout: float | None = None) -> tuple[dict | None, str]:
+    """What the command prints as its row, and what went wrong where it printed none.
+
+    jaxlib runs collectives in as many threads as cores or devices, and waits for itself until it aborts where more of them are in flight.
+    Then the command runs again with more threads (NPROC), which make steps slower, and the row says so.
+    Raises subprocess.TimeoutExpired.
+    """
+    environment = {name: value for name, value in (os.environ | environment).items() if name != "NPROC"}
+    for threads in (0, 16, 32):
+        more = {"NPROC": str(threads)} if threads else {}
+        done = subprocess.run(command, env=environment | more, capture_output=True, text=True, timeout=timeout)
+        rows = [line for line in done.stdout.splitlines() if line.startswith("row: ")]
+        if rows:
+            return json.loads(rows[-1].removeprefix("row: ")) | ({"jax_threads": threads} if threads else {}), ""
+    return None, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
 def _measure_apart(script: str, name: str, turns: int, environment: dict) -> dict:
-    done = subprocess.run([sys.executable, script, "--one", name, "--turns", str(turns)], env=os.environ | environment,
-                          stdout=subprocess.PIPE, text=True)
-    rows = [line for line in done.stdout.splitlines() if line.startswith("row: ")]
-    if not rows:
-        sys.exit(f"{name}: exit code {done.returncode} without a row")
-    return {"name": name} | json.loads(rows[-1].removeprefix("row: "))
+    row, failure = row_apart([sys.executable, script, "--one", name, "--turns", str(turns)], environment)
+    if row is None:
+        sys.exit(f"{name}: no row: {failure}")
+    return {"name": name} | row
 
 
 def _update(script: str, table: str, names: list[str], page: Callable[[list], str], row: dict) -> None:

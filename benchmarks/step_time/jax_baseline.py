@@ -16,6 +16,9 @@ Driven by another process, which alternates with it so that both see the same ma
 
 The first run of a sharding compiles it and makes two steps that are not counted. A step's time goes from the call until all devices are done;
 the batch lies on the devices before.
+
+jaxlib runs collectives in a pool of as many threads as cores or devices, or as NPROC says when it is loaded; with fewer threads than
+collectives in flight on all devices together it waits for itself until it aborts. More threads make steps slower.
 """
 
 import argparse
@@ -26,9 +29,6 @@ import statistics
 import sys
 import time
 
-# jaxlib runs collectives in a pool of as many threads as cores, or as this says; with fewer threads than collectives in
-# flight on all devices together it waits for itself until it aborts. Read when jaxlib is loaded.
-os.environ["NPROC"] = "32"
 # With donated arguments, all-reduces that jaxlib 0.8.1 has combined give results that vary from run to run. The flax steps keep them: users
 # who say nothing get them, and they are faster.
 if sys.argv[1:2] != ["flax"]:

@@ -32,6 +32,11 @@ absl::StatusOr<Pipe> MakePipe() {
                          const Pipe& answers) {
   dup2(requests.read_end, STDIN_FILENO);
   dup2(answers.write_end, STDOUT_FILENO);
+  if (options.num_threads > 0) {
+    setenv("NPROC", std::to_string(options.num_threads).c_str(), /*overwrite=*/1);
+  } else {
+    unsetenv("NPROC");  // this process has set it for its own devices
+  }
   std::vector<char*> arguments = {const_cast<char*>(options.python.c_str()),
                                   const_cast<char*>(options.script.c_str())};
   for (const std::string& argument : options.arguments) {

@@ -18,6 +18,7 @@ struct JaxProcessOptions {
   std::string python;  // of an environment with jax
   std::string script;  // jax_baseline.py
   std::vector<std::string> arguments;
+  int num_threads = 0;  // that collectives run in; 0: as many as jaxlib takes by itself
 };
 
 struct JaxSteps {
@@ -36,7 +37,7 @@ class JaxProcess {
 
   int64_t num_parameters() const { return num_parameters_; }
   const std::vector<std::string>& shardings() const { return shardings_; }
-  // The first call for a sharding also compiles it.
+  // The first call for a sharding also compiles it. Unavailable: the child has ended.
   absl::StatusOr<JaxSteps> Run(const std::string& sharding, int num_steps);
 
  private:

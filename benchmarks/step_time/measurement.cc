@@ -25,6 +25,8 @@ constexpr int kWarmUpSteps = 2;
 constexpr int kMinTurnSteps = 2, kMaxTurnSteps = 50;
 constexpr char kSearched[] = "minka_ms", kData[] = "minka_data_ms";
 constexpr double kLossTolerance = 0.01;  // bf16 rounds in another order
+// That JAX's collectives run in: jaxlib's own number, and more where it waits for itself with that.
+constexpr int kJaxThreads[] = {0, 16, 32};
 
 struct MinkaRun {
   Parallelized parallelized;
@@ -91,7 +93,7 @@ class InputFile {
 };
 
 absl::StatusOr<JaxProcess> StartJax(const Case& which, const CaseStep& step, const InputFile& file,
-                                    const MeasurementOptions& options) {
+                                    const MeasurementOptions& options, int num_threads) {
   std::vector<std::string> arguments = {which.model, "--serve"};
   arguments.insert(arguments.end(), which.jax_arguments.begin(), which.jax_arguments.end());
   if (which.takes_inputs) {
@@ -99,7 +101,10 @@ absl::StatusOr<JaxProcess> StartJax(const Case& which, const CaseStep& step, con
     arguments.push_back("--inputs=" + file.path());
   }
   ASSIGN_OR_RETURN(JaxProcess jax,
-                   JaxProcess::Start({options.python, options.script, std::move(arguments)}));
+                   JaxProcess::Start({.python = options.python,
+                                      .script = options.script,
+                                      .arguments = std::move(arguments),
+                                      .num_threads = num_threads}));
   if (step.num_parameters.value_or(jax.num_parameters()) != jax.num_parameters()) {
     return FailedPrecondition("minka's {} has {} parameters, JAX's {}: not the same step",
                               which.name(), *step.num_parameters, jax.num_parameters());
@@ -141,6 +146,17 @@ absl::StatusOr<Rounds> Alternate(std::map<std::string, MinkaRun>& minka, JaxProc
     }
   }
   return rounds;
+}
+
+// The first turns compile and are not counted. Unavailable: JAX's process has ended.
+absl::StatusOr<Rounds> WarmUpAndAlternate(const Case& which, const MeasurementOptions& options,
+                                          std::map<std::string, MinkaRun>& minka, JaxProcess& jax) {
+  const MinkaRun& run = minka.at(kSearched);
+  RETURN_IF_ERROR(WarmUp(which, run.first_loss, jax));
+  const int num_steps =
+      std::clamp(static_cast<int>(1e6 * options.turn_seconds / run.times().us.back()),
+                 kMinTurnSteps, kMaxTurnSteps);
+  return Alternate(minka, jax, options.rounds, num_steps);
 }
 
 double Median(std::span<const double> values) { return StatisticsOf(values).median_us; }
@@ -202,14 +218,18 @@ absl::StatusOr<Json> Measure(const Case& which, const Calibration& calibration,
     minka.emplace(kData, std::move(data));
   }
   const InputFile file;
-  ASSIGN_OR_RETURN(JaxProcess jax, StartJax(which, step, file, options));
-  MinkaRun& run = minka.at(kSearched);
-  RETURN_IF_ERROR(WarmUp(which, run.first_loss, jax));
-  const int num_steps =
-      std::clamp(static_cast<int>(1e6 * options.turn_seconds / run.times().us.back()),
-                 kMinTurnSteps, kMaxTurnSteps);
-  ASSIGN_OR_RETURN(const Rounds rounds, Alternate(minka, jax, options.rounds, num_steps));
-  return RowOf(which, run.parallelized.plan(), jax.shardings(), rounds);
+  absl::Status aborted;
+  for (const int num_threads : kJaxThreads) {
+    ASSIGN_OR_RETURN(JaxProcess jax, StartJax(which, step, file, options, num_threads));
+    const absl::StatusOr<Rounds> rounds = WarmUpAndAlternate(which, options, minka, jax);
+    aborted = rounds.status();
+    if (absl::IsUnavailable(aborted)) continue;
+    RETURN_IF_ERROR(aborted);
+    Json row = RowOf(which, minka.at(kSearched).parallelized.plan(), jax.shardings(), *rounds);
+    if (num_threads > 0) row["jax_threads"] = num_threads;
+    return row;
+  }
+  return aborted;
 }
 
 }  // namespace minka

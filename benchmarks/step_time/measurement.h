@@ -26,6 +26,8 @@ struct MeasurementOptions {
 //   minka_ms, method, mesh, predicted_ms    of the searched plan
 //   minka_data_ms                           with_data
 //   jax_ms                                  sharding -> time
+//   jax_threads                             where its collectives need more than jaxlib takes by
+//                                           itself
 //   fastest_jax, ratio                      minka's time over that of the fastest sharding, median
 //                                           of the rounds, which meet a busy machine alike
 // FailedPrecondition if JAX's step is another one.

@@ -22,7 +22,10 @@ constexpr char kIntroduction[] =
     "of the plan,\n"
     "*ratio* is minka over the fastest of JAX (bold), median of the rounds; the goal is 1.0, the "
     "limit 1.05.\n"
-    "`--compare` fails where a ratio is more than 10 % larger.\n";
+    "`--compare` fails where a ratio is more than 10 % larger. JAX has the threads that it takes "
+    "by itself; where it\n"
+    "waits for itself with these until it aborts, more, which make its steps slower: these rows "
+    "say so.\n";
 
 struct Section {
   const char* model;
@@ -76,7 +79,11 @@ std::string Table(const std::vector<Json>& rows) {
   add_column("ratio");
   std::string text = header + "\n" + rule + "\n";
   for (const Json& row : rows) {
-    text += fmt::format("| {} | {} | {} on {} | {} |", row["size"].get<std::string>(),
+    const std::string threads =
+        row.contains("jax_threads")
+            ? fmt::format(" (JAX in {} threads)", row["jax_threads"].get<int>())
+            : "";
+    text += fmt::format("| {}{} | {} | {} on {} | {} |", row["size"].get<std::string>(), threads,
                         Milliseconds(row, "minka_ms"), row["method"].get<std::string>(),
                         row["mesh"].get<std::string>(), Milliseconds(row, "predicted_ms"));
     if (has_data) text += fmt::format(" {} |", Milliseconds(row, "minka_data_ms"));

@@ -12,7 +12,6 @@ else.
 import argparse
 import fnmatch
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -20,6 +19,10 @@ import sys
 import time
 
 FOLDER = pathlib.Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parent / "python"))
+
+import row_by_row  # noqa: E402
+
 NUM_DEVICES, NUM_STEPS = 8, 3
 # Losses of jax.jit, whose XLA is another version than the plugin's. Training may amplify rounding: losses may also differ by four times
 # what they do where each number that jax.jit reads is moved by a rounding.
@@ -122,7 +125,7 @@ def correctness(program, method):
     return row | ({} if is_rounding else {"result": "other losses"})
 
 
-TIMES = ("step_ms", "jax_ms", "ratio")
+TIMES = ("step_ms", "jax_ms", "ratio", "jax_threads")
 
 
 def copy_of(leaf):
@@ -173,16 +176,13 @@ def run_one(model, method, turns):
 
 def run_apart(model, method, args):
     """The pair's row, from a process of its own."""
-    environment = os.environ | {"NPROC": "32", "JAX_PLATFORMS": "cpu"} | (KEPT_MEMORY if args.times else {"XLA_FLAGS": FAST_CODE})
+    environment = {"JAX_PLATFORMS": "cpu"} | (KEPT_MEMORY if args.times else {"XLA_FLAGS": FAST_CODE})
     command = [sys.executable, __file__, "--one", model, method] + (["--times", str(args.times)] if args.times else [])
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=args.timeout)
+        row, failure = row_by_row.row_apart(command, environment, args.timeout)
     except subprocess.TimeoutExpired:
         return {"result": f"not within {args.timeout} s"}
-    rows = [line for line in done.stdout.splitlines() if line.startswith("row: ")]
-    if not rows:
-        return {"result": "fell over", "message": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(rows[-1].removeprefix("row: "))
+    return row or {"result": "fell over", "message": failure}
 
 
 def read_rows():
