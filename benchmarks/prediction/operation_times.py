@@ -8,6 +8,9 @@ Compiles the program of one device by this environment's JAX, whose profiler nam
 minka's allocator, without which new pages take a third of the time. Prices are of the last `minka profile` of this machine (or --profile
 FILE), for all of its devices on all cores, here for one of them. A kernel's price is that of the operations in it; of one that is in several
 kernels each has its part.
+
+For a program of a GPU say --gpu. Where only JAX and a GPU are, --measure-only --measured FILE writes what was measured, and --measured FILE
+elsewhere lays it beside the prices.
 """
 
 import argparse
@@ -28,6 +31,8 @@ METADATA = re.compile(r", metadata=\{[^}]*\}")
 OVERRIDES = [("xla_disable_hlo_passes", "cse_barrier_expander,reshape-mover,cpu-all-reduce-combiner,cpu-parallel-task-assigner"),
              ("xla_cpu_enable_concurrency_optimized_scheduler", False), ("xla_cpu_use_xnnpack", False), ("xla_cpu_enable_fast_min_max", True),
              ("xla_cpu_multi_thread_eigen", False)]
+# Kernels that a command buffer launches have no names; without one, launches stand apart a little more.
+GPU_OVERRIDES = [("xla_disable_hlo_passes", "reshape-mover"), ("xla_gpu_enable_command_buffer", "")]
 # A kernel is named by the first of these that it holds.
 KINDS = {"while": "loop", "conditional": "branch", "convolution": "convolution", "dot": "dot", "scatter": "scatter", "gather": "gather",
          "sort": "sort", "select-and-scatter": "pooling", "reduce-window": "reduce", "rng-bit-generator": "random", "reduce": "reduce"}
@@ -67,50 +72,57 @@ def kernels_of(optimized):
     return {name: parts["computation " + calls[name]] if name in calls else parts[name] for name in list(parts)}
 
 
-def measure(text, steps):
-    """Microseconds of a step by name of the optimised instruction, medians over steps; the optimised program; and all of a step."""
+def measure(text, steps, is_gpu):
+    """Of a step, medians over steps: microseconds by name of the optimised instruction, their sum, and from the first kernel's begin to the
+    last one's end; and the optimised program."""
     import jax
+    import jax.numpy as jnp
     import numpy as np
     from jaxlib import xla_client
     library = xla_client._xla
-    computation = xla_client.XlaComputation(library.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+    hlo = getattr(xla_client, "hlo", library)  # of its own since JAX 0.11
+    computation = hlo.XlaComputation(hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
     program = library.mlir.hlo_to_stablehlo(computation.as_serialized_hlo_module_proto())
     device = jax.devices()[0]
     options = xla_client.CompileOptions()
-    options.env_option_overrides = OVERRIDES
+    options.env_option_overrides = GPU_OVERRIDES if is_gpu else OVERRIDES
     executable = device.client.compile_and_load(program, library.DeviceList((device,)), options)
-    draw = np.random.default_rng(0)
 
-    def drawn(shape):
+    def drawn(number, shape):
         if np.issubdtype(shape.numpy_dtype(), np.integer) or shape.numpy_dtype() == bool:
-            return np.zeros(shape.dimensions(), shape.numpy_dtype())
-        return (0.02 * draw.standard_normal(shape.dimensions(), np.float32)).astype(shape.numpy_dtype())
+            return jnp.zeros(shape.dimensions(), shape.numpy_dtype())
+        return 0.02 * jax.random.normal(jax.random.key(number), shape.dimensions()).astype(shape.numpy_dtype())
 
-    inputs = [drawn(shape) for shape in computation.program_shape().parameter_shapes()]
+    inputs = [drawn(*each) for each in enumerate(computation.program_shape().parameter_shapes())]
 
     def run():
-        arguments = [jax.device_put(each, device) for each in inputs]  # anew, as they may be donated
+        arguments = [jnp.copy(each) for each in inputs]  # anew, as they may be donated
         jax.block_until_ready(arguments)
         results = executable.execute_sharded(arguments).disassemble_into_single_device_arrays()
         jax.block_until_ready(results)
 
     run()
     folder = tempfile.mkdtemp()
-    of_step, walls = collections.defaultdict(list), []
+    of_step, sums, spans = collections.defaultdict(list), [], []
     for step in range(steps):
         with jax.profiler.trace(f"{folder}/{step}"):
             run()
         with gzip.open(glob.glob(f"{folder}/{step}/**/*.trace.json.gz", recursive=True)[0]) as file:
-            events = json.load(file)["traceEvents"]
-        sums = collections.Counter()
+            events = [event for event in json.load(file)["traceEvents"]
+                      if event.get("ph") == "X" and event.get("args", {}).get("hlo_module", "").startswith(computation_name(text))]
+        times = collections.Counter()
         for event in events:
-            if event.get("ph") == "X" and "hlo_op" in event.get("args", {}):
-                sums[event["args"]["hlo_op"]] += event["dur"]
-        for name, us in sums.items():
+            times[event["args"]["hlo_op"]] += event["dur"]
+        for name, us in times.items():
             of_step[name].append(us)
-        walls.append(sum(sums.values()))
-    medians = {name: statistics.median(times) for name, times in of_step.items()}
-    return medians, executable.hlo_modules()[0].to_string(), statistics.median(walls)
+        sums.append(sum(times.values()))
+        spans.append(max(event["ts"] + event["dur"] for event in events) - min(event["ts"] for event in events))
+    return {"us": {name: statistics.median(times) for name, times in of_step.items()}, "sum": statistics.median(sums),
+            "span": statistics.median(spans), "program": executable.hlo_modules()[0].to_string()}
+
+
+def computation_name(text):
+    return re.match(r"HloModule ([\w.-]+)", text)[1]
 
 
 def kind_of(opcodes):
@@ -135,26 +147,42 @@ def main():
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--top", type=int, default=15, help="kernels that are off most, to be listed")
     parser.add_argument("--kind", default="", help="list those of this kind alone")
+    parser.add_argument("--gpu", action="store_true", help="the program is a GPU's")
+    parser.add_argument("--measured", type=pathlib.Path, help="what was measured: read where it exists, else written")
+    parser.add_argument("--measure-only", action="store_true", help="end behind measuring")
     args = parser.parse_args()
+    if args.measured and args.measured.exists():
+        found = json.loads(args.measured.read_text())
+    else:
+        found = measure(with_names(args.module.read_text()), args.steps, args.gpu)
+        if args.measured:
+            args.measured.write_text(json.dumps(found))
+    if args.measure_only:
+        return
+    measured, whole = found["us"], found["sum"]
     profile = args.profile or last_profile()
     cores = json.loads(profile.read_text())["cores"]
-    priced = json.loads(subprocess.run([args.prices, args.module, "--profile", profile], check=True, stdout=subprocess.PIPE).stdout)
+    command = [args.prices, args.module, "--profile", profile] + ["--gpu"] * args.gpu
+    priced = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     price = {row["name"]: cores * row["us"] for row in priced}
     opcode = {row["name"]: row["opcode"] for row in priced}
-    measured, optimized, whole = measure(with_names(args.module.read_text()), args.steps)
 
     # XLA gives what it makes of an operation, such as views of its result, the operation's name, too.
-    kernels = {name: parts for name, parts in kernels_of(optimized).items() if name in measured}
-    kept = {part for parts in kernels.values() for part in parts if part[0] == opcode.get(part[1])}
-    kept_names = {name for _, name in kept}
-    within = {kernel: {name for _, name in parts if name in price and (name not in kept_names or (opcode[name], name) in parts)}
+    kernels = {name: parts for name, parts in kernels_of(found["program"]).items() if name in measured}
+    def holds(part):
+        made_of = opcode.get(part[1])
+        return part[0] == made_of or (part[0] == "custom-call" and made_of in ("dot", "convolution"))  # of a library
+
+    kept_names = {part[1] for parts in kernels.values() for part in parts if holds(part)}
+    within = {kernel: {part[1] for part in parts if part[1] in price and (part[1] not in kept_names or holds(part))}
               for kernel, parts in kernels.items()}
     num_kernels = collections.Counter(name for operations in within.values() for name in operations)
     rows = []
     for kernel, us in measured.items():
         operations = within.get(kernel, set())
         predicted = sum(price[name] / num_kernels[name] for name in operations)
-        rows.append((kind_of({part for part, _ in kernels.get(kernel, ())} - {"fusion"}), kernel, predicted, us,
+        opcodes = {opcode[part[1]] if holds(part) else part[0] for part in kernels.get(kernel, ())}
+        rows.append((kind_of(opcodes - {"fusion"}), kernel, predicted, us,
                      sorted(operations, key=price.get, reverse=True)))
     lost = sum(us for name, us in price.items() if num_kernels[name] == 0)
 
@@ -165,7 +193,8 @@ def main():
         predicted, us = sum(row[2] for row in of_kind), sum(row[3] for row in of_kind)
         print(f"{kind:16} {len(of_kind):7} {predicted:12.0f} {us:12.0f} {100 * (predicted / us - 1):+7.1f} %")
     total = sum(price.values())
-    print(f"{'all':16} {len(rows):7} {total:12.0f} {whole:12.0f} {100 * (total / whole - 1):+7.1f} %  ({lost:.0f} us of operations in no kernel)")
+    print(f"{'all':16} {len(rows):7} {total:12.0f} {whole:12.0f} {100 * (total / whole - 1):+7.1f} %  ({lost:.0f} us of operations in no kernel;"
+          f" first begin to last end {found['span']:.0f} us)")
     print()
     for kind, name, predicted, us, operations in sorted((row for row in rows if args.kind in ("", row[0])), key=lambda row: -abs(row[2] - row[3]))[:args.top]:
         print(f"{us - predicted:+8.0f} us: {predicted:.0f} predicted, {us:.0f} measured, {kind}, {name}: {', '.join(operations[:5])}")
