@@ -9,8 +9,8 @@ minka's allocator, without which new pages take a third of the time. Prices are 
 FILE), for all of its devices on all cores, here for one of them. A kernel's price is that of the operations in it; of one that is in several
 kernels each has its part.
 
-For a program of a GPU say --gpu. Where only JAX and a GPU are, --measure-only --measured FILE writes what was measured, and --measured FILE
-elsewhere lays it beside the prices.
+For a program of a GPU say --gpu. Where only JAX and a GPU are, --measure-only FILE writes what was measured, and --measured FILE elsewhere
+lays it beside the prices.
 """
 
 import argparse
@@ -29,7 +29,7 @@ INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = ")
 METADATA = re.compile(r", metadata=\{[^}]*\}")
 # As minka compiles for processors (runtime/pjrt/platform.cc).
 OVERRIDES = [("xla_disable_hlo_passes", "cse_barrier_expander,reshape-mover,cpu-all-reduce-combiner,cpu-parallel-task-assigner"),
-             ("xla_cpu_enable_concurrency_optimized_scheduler", False), ("xla_cpu_use_xnnpack", False), ("xla_cpu_enable_fast_min_max", True),
+             ("xla_cpu_enable_concurrency_optimized_scheduler", False), ("xla_cpu_use_xnnpack", False), ("xla_cpu_enable_fast_min_max", False),
              ("xla_cpu_multi_thread_eigen", False)]
 # Kernels that a command buffer launches have no names; without one, launches stand apart a little more.
 GPU_OVERRIDES = [("xla_disable_hlo_passes", "reshape-mover"), ("xla_gpu_enable_command_buffer", "")]
@@ -102,14 +102,17 @@ def measure(text, steps, is_gpu):
         jax.block_until_ready(results)
 
     run()
-    folder = tempfile.mkdtemp()
+    traces = tempfile.TemporaryDirectory()
+    folder = traces.name
     of_step, sums, spans = collections.defaultdict(list), [], []
     for step in range(steps):
         with jax.profiler.trace(f"{folder}/{step}"):
             run()
         with gzip.open(glob.glob(f"{folder}/{step}/**/*.trace.json.gz", recursive=True)[0]) as file:
-            events = [event for event in json.load(file)["traceEvents"]
-                      if event.get("ph") == "X" and event.get("args", {}).get("hlo_module", "").startswith(computation_name(text))]
+            events = [event for event in json.load(file)["traceEvents"] if event.get("ph") == "X" and "hlo_op" in event.get("args", {})
+                      and event["args"].get("hlo_module", "").startswith(computation_name(text))]
+        if not events:
+            raise SystemExit("JAX's profiler names no kernel of the program")
         times = collections.Counter()
         for event in events:
             times[event["args"]["hlo_op"]] += event["dur"]
@@ -148,17 +151,16 @@ def main():
     parser.add_argument("--top", type=int, default=15, help="kernels that are off most, to be listed")
     parser.add_argument("--kind", default="", help="list those of this kind alone")
     parser.add_argument("--gpu", action="store_true", help="the program is a GPU's")
-    parser.add_argument("--measured", type=pathlib.Path, help="what was measured: read where it exists, else written")
-    parser.add_argument("--measure-only", action="store_true", help="end behind measuring")
+    parser.add_argument("--measure-only", type=pathlib.Path, metavar="FILE", help="write what is measured, and end")
+    parser.add_argument("--measured", type=pathlib.Path, metavar="FILE", help="what was measured of this module, by --measure-only")
     args = parser.parse_args()
-    if args.measured and args.measured.exists():
-        found = json.loads(args.measured.read_text())
-    else:
-        found = measure(with_names(args.module.read_text()), args.steps, args.gpu)
-        if args.measured:
-            args.measured.write_text(json.dumps(found))
+    text = args.module.read_text()
+    found = json.loads(args.measured.read_text()) if args.measured else measure(with_names(text), args.steps, args.gpu)
     if args.measure_only:
+        args.measure_only.write_text(json.dumps(found))
         return
+    if computation_name(found["program"]) != computation_name(text):
+        parser.error(f"{args.measured} is of {computation_name(found['program'])}, {args.module} of {computation_name(text)}")
     measured, whole = found["us"], found["sum"]
     profile = args.profile or last_profile()
     cores = json.loads(profile.read_text())["cores"]
@@ -167,8 +169,8 @@ def main():
     price = {row["name"]: cores * row["us"] for row in priced}
     opcode = {row["name"]: row["opcode"] for row in priced}
 
-    # XLA gives what it makes of an operation, such as views of its result, the operation's name, too.
     kernels = {name: parts for name, parts in kernels_of(found["program"]).items() if name in measured}
+    # XLA gives what it makes of an operation, such as views of its result, the operation's name, too.
     def holds(part):
         made_of = opcode.get(part[1])
         return part[0] == made_of or (part[0] == "custom-call" and made_of in ("dot", "convolution"))  # of a library

@@ -20,8 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // 10: exponentials as loops have them, one after the other; transpositions. 12: waits. 13: medians.
-// 14: the outer caches. 15: copies.
-constexpr int kSchemaVersion = 15;
+// 14: the outer caches. 15: copies. 16: maxima that hand on what is not a number.
+constexpr int kSchemaVersion = 16;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};

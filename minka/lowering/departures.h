@@ -43,6 +43,9 @@ enum class Departure : uint8_t {
   // What is gathered together with others, or has few rows and is gathered along another dimension
   // than the first, is put into order at once. reshard_steps.cc
   kOrderedGathers,
+  // Reductions to a maximum compare: by the instruction, which hands on what is not a number, they
+  // are not vectorised. compared_maxima.h
+  kComparedMaxima,
   // Of reductions over several dimensions only those over one are vectorised. flatten_dims.h
   kFlatReductions,
   // Operands of dots that are no matrices are transposed in front of them. flatten_dims.h
@@ -89,6 +92,7 @@ inline constexpr std::array kDepartures = {
     PlatformDeparture{Departure::kConvolutionForms, Platform::kCpu},
     PlatformDeparture{Departure::kPackedAllReduces, Platform::kCpu},
     PlatformDeparture{Departure::kOrderedGathers, Platform::kCpu},
+    PlatformDeparture{Departure::kComparedMaxima, Platform::kCpu},
     PlatformDeparture{Departure::kFlatReductions, Platform::kCpu},
     PlatformDeparture{Departure::kFlatDots, Platform::kCpu},
     PlatformDeparture{Departure::kExchangedDots, Platform::kCpu},

@@ -154,3 +154,13 @@ def test_what_devices_do_not_have_is_refused_with_its_line(devices, name, functi
         compare(function, MATRICES)
     assert raised.value.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED")
     assert re.match(r"\S", str(raised.value))
+
+
+def test_what_is_not_a_number_is_handed_on(devices):
+    step = minka.parallelize(lambda w, x: (w * 2, [jnp.max(x * w, 1), jnp.min(x, 0), jnp.maximum(x, 0.5), jnp.clip(x, 0, 1), jax.nn.softmax(x), jnp.argmax(x, 1)]))
+    holed = ROWS.copy()
+    holed[::2, ::3] = np.nan
+    weights = np.ones(16, np.float32)
+    wanted = [jnp.max(holed, 1), jnp.min(holed, 0), jnp.maximum(holed, 0.5), jnp.clip(holed, 0, 1), jax.nn.softmax(holed), jnp.argmax(holed, 1)]
+    for ours, jax_s in zip(step(weights, holed)[1], wanted):
+        np.testing.assert_allclose(np.asarray(ours), jax_s, rtol=1e-6)

@@ -417,9 +417,19 @@ class Evaluation {
       for (size_t i = 0; i < index.size(); ++i) {
         if (std::ranges::count(dims, static_cast<int64_t>(i)) == 0) to.push_back(index[i]);
       }
-      At(result, to) = ApplyBinary(Called(instruction), result.shape.type, At(result, to),
-                                   At(Operand(instruction, 0), index));
+      At(result, to) = Combine(instruction, At(result, to), At(Operand(instruction, 0), index));
     });
+  }
+
+  // By the reduction's computation, whatever it does.
+  Number Combine(const Instruction& reduction, Number x, Number y) const {
+    const ElementType type = reduction.shape().type;
+    if (module_.computations[reduction.called.front()].num_instructions() == 3)
+      return ApplyBinary(Called(reduction), type, x, y);
+    Module combining = module_;
+    combining.entry = reduction.called.front();
+    const std::vector<Array> parameters = {{{type, {}}, {x}}, {{type, {}}, {y}}};
+    return Evaluation(combining, parameters).Run().front().elements.front();
   }
 
   // The base element under window element `element` at `position`; -1: padding or a hole.

@@ -40,11 +40,13 @@ std::map<std::string, ClientOption> PlatformClientOptions(Platform kind, int fir
 
 Overrides RequiredOverrides(Platform kind) {
   // The reshape mover makes constants fold wrongly, and XNNPACK's dots go wrong where a step writes
-  // new weights over the old (docs/design/0004).
+  // new weights over the old. By XLA's own choice, which is not JAX's, maxima lose what is not a
+  // number (docs/design/0004).
   switch (kind) {
     case Platform::kCpu:
       return {{kDisabledPasses, "cse_barrier_expander,reshape-mover,cpu-all-reduce-combiner"},
               {"xla_cpu_enable_concurrency_optimized_scheduler", false},
+              {"xla_cpu_enable_fast_min_max", false},
               {"xla_cpu_use_xnnpack", false}};
     case Platform::kCuda:
       // The GPU compiler combines collectives up to these bytes; the plan has combined them

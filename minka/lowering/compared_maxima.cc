@@ -1,0 +1,71 @@
+#include "minka/lowering/compared_maxima.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "fmt/format.h"
+#include "minka/base/check.h"
+#include "minka/ir/builder.h"
+#include "minka/ir/call_graph.h"
+#include "minka/ir/names.h"
+
+namespace minka {
+namespace {
+
+using Direction = CompareAttributes::Direction;
+
+// Of its two parameters, and nothing else?
+bool IsMaximumOrMinimum(const Computation& reducer) {
+  if (reducer.parameters.size() != 2 || reducer.results.size() != 1) return false;
+  const Instruction& root = reducer.instruction(reducer.results[0]);
+  if (root.opcode != Opcode::kMaximum && root.opcode != Opcode::kMinimum) return false;
+  const Value x = {reducer.parameters[0], 0}, y = {reducer.parameters[1], 0};
+  return (root.operands[0] == x && root.operands[1] == y) ||
+         (root.operands[0] == y && root.operands[1] == x);
+}
+
+Computation ComparingReducer(Opcode opcode, ElementType type) {
+  ModuleBuilder module("reducer");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({type, {}}, "x"), y = b.Parameter({type, {}}, "y");
+  const Value is_first =
+      b.Compare(opcode == Opcode::kMaximum ? Direction::kGt : Direction::kLt, x, y);
+  const Value is_no_number = b.Compare(Direction::kNe, x, x);
+  b.SetResults({b.Select(b.Binary(Opcode::kOr, is_first, is_no_number), x, y)});
+  Computation reducer = std::move(module).Finish().value().entry_computation();
+  reducer.name = fmt::format("{}_{}_compared", OpcodeName(opcode), TypeName(type));
+  return reducer;
+}
+
+}  // namespace
+
+Module ComparedMaxima(Module module) {
+  std::map<std::pair<Opcode, ElementType>, ComputationId> written;
+  const auto num_source = static_cast<ComputationId>(module.computations.size());
+  for (ComputationId id = 0; id < num_source; ++id) {
+    for (size_t i = 0; i < module.computations[id].instructions.size(); ++i) {
+      Instruction& reduce = module.computations[id].instructions[i];  // stays where it is
+      if (reduce.opcode != Opcode::kReduce || reduce.results.size() != 1) continue;
+      const ElementType type = reduce.shape().type;
+      const Computation& reducer = module.computations[reduce.called[0]];
+      if (!IsFloat(type) || !IsMaximumOrMinimum(reducer)) continue;
+      const Opcode opcode = reducer.instruction(reducer.results[0]).opcode;
+      const auto [known, added] = written.try_emplace(
+          {opcode, type}, static_cast<ComputationId>(module.computations.size()));
+      reduce.called[0] = known->second;
+      if (added) module.computations.push_back(ComparingReducer(opcode, type));
+    }
+  }
+  if (written.empty()) return module;
+  const auto order = CalleesFirst(module);
+  MINKA_CHECK(order.ok());
+  module = KeepComputations(std::move(module), *order);
+  module = KeepComputations(std::move(module), ReachableComputations(module));
+  UniqueNames names;
+  for (Computation& computation : module.computations)
+    computation.name = names.Take(computation.name);
+  return module;
+}
+
+}  // namespace minka
