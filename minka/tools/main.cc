@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -52,6 +53,9 @@ std::string UnknownCommand(CLI::App& app, const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Threads of XLA's pool, set for jaxlib perhaps, which may need more than there are devices:
+  // these make steps slower, and this process opens as many as its devices need.
+  unsetenv("NPROC");
   CLI::App app(
       "minka plans a single-device step for a cluster, proves how good the plan is, runs it",
       "minka");

@@ -1,5 +1,6 @@
 """Importing loads little, and steps take nothing that they do not give back."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -33,6 +34,19 @@ maps = open("/proc/self/maps").read()
 assert "_extension" in maps and "pjrt" not in maps
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_workers_have_the_threads_that_their_devices_need():
+    program = """
+import minka, numpy as np, psutil
+minka.init(num_devices=2)
+state, total = minka.parallelize(lambda w, x: (w * 2, (x @ w).sum()))(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
+assert float(total) == 64
+print(max(worker.num_threads() for worker in psutil.Process().children()))
+"""
+    for_jaxlib = {"NPROC": "400"}
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=os.environ | for_jaxlib)
+    assert int(found.stdout) < 200
 
 
 def test_other_threads_run_while_minka_plans_and_compiles(devices):

@@ -163,10 +163,7 @@ absl::Status Workers::StartProcess(Worker& worker, const LocalWorkersOptions& op
       .executable = options.binary,
       .arguments = {"worker", "--child"},
       // Pipes of the driver's parent, which are not handed down.
-      // More threads than devices, as jaxlib may need, make steps slower.
-      .environment = {{"MINKA_CHILD_PIPE", std::nullopt},
-                      {"MINKA_CHILD_TERMINAL", std::nullopt},
-                      {"NPROC", std::nullopt}},
+      .environment = {{"MINKA_CHILD_PIPE", std::nullopt}, {"MINKA_CHILD_TERMINAL", std::nullopt}},
       .name = worker.name,
       .token = token,
       .arena_bytes = options.arena_bytes};
