@@ -219,6 +219,7 @@ def main():
         return
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={NUM_DEVICES}"}
+    environment.pop("NPROC", None)  # more threads than devices make steps slower
     for name in args.filter:  # each in a process of its own: what one leaves behind is not another's
         done = subprocess.run([sys.executable, __file__, "--one", name, "--rounds", str(args.rounds)], env=environment, check=True,
                               stdout=subprocess.PIPE, text=True)

@@ -111,14 +111,14 @@ def page(rows):
              f"devices divide. *to runtime* and *to JAX*: jit over runtime, and over the faster of data and fsdp; the goal of both is at most {GOAL_RATIO}.",
              "*collectives*: of the program that JAX compiles, and the plan's where they are other. Rows that jaxlib cannot run in the threads that it",
              "takes by itself say in how many they ran.", "",
-             "| | plan | jit | runtime | data | fsdp | to runtime | to JAX | collectives |", "|---|---|---|---|---|---|---|---|---|"]
+             "| | JAX | plan | jit | runtime | data | fsdp | to runtime | to JAX | collectives |", "|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         times = " | ".join(f"{row['milliseconds'][way]:.1f}" for way in ("jit", "runtime", "data", "fsdp"))
         kinds = ", ".join(f"{count} {kind}" for kind, count in row["compiled_collectives"].items())
         if row["compiled_collectives"] != row["planned_collectives"]:
             kinds += " (planned " + ", ".join(f"{count} {kind}" for kind, count in row["planned_collectives"].items()) + ")"
         threads = f" ({row['jax_threads']} threads)" if "jax_threads" in row else ""
-        lines.append(f"| {row['name']}{threads} | {row['mesh']} | {times} | {row['ratio_to_runtime']:.2f} | {row['ratio_to_jax']:.2f} | {kinds} |")
+        lines.append(f"| {row['name']}{threads} | {row['jax']} | {row['mesh']} | {times} | {row['ratio_to_runtime']:.2f} | {row['ratio_to_jax']:.2f} | {kinds} |")
     missed = [f"- {row['name']}: {fault}" for row in rows for fault in faults(row)]
     lines += ["", "Goals that are missed:", "", *missed] if missed else ["", "All goals are met."]
     wrong = [f"- {row['name']}: {way}, by {row['loss_differences'][way]:.1e}" for row in rows for way in wrong_of_jax(row)]

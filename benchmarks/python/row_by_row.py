@@ -5,8 +5,10 @@ import fnmatch
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 
@@ -14,17 +16,21 @@ def row_apart(command: list[str], environment: dict, timeout: float | None = Non
     """What the command prints as its row, and what went wrong where it printed none.
 
     jaxlib runs collectives in as many threads as cores or devices, and waits for itself until it aborts where more of them are in flight.
-    Then the command runs again with more threads (NPROC), which make steps slower, and the row says so.
-    Raises subprocess.TimeoutExpired.
+    Then the command runs again with more threads (NPROC), which make steps slower, and the row says so as "jax_threads".
+    timeout: seconds of all of these together. Raises subprocess.TimeoutExpired.
     """
+    end = time.monotonic() + timeout if timeout else None
     environment = {name: value for name, value in (os.environ | environment).items() if name != "NPROC"}
     for threads in (0, 16, 32):
-        more = {"NPROC": str(threads)} if threads else {}
-        done = subprocess.run(command, env=environment | more, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(command, env=environment | ({"NPROC": str(threads)} if threads else {}), capture_output=True, text=True,
+                              timeout=end and end - time.monotonic())
         rows = [line for line in done.stdout.splitlines() if line.startswith("row: ")]
         if rows:
             return json.loads(rows[-1].removeprefix("row: ")) | ({"jax_threads": threads} if threads else {}), ""
-    return None, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        if done.returncode != -signal.SIGABRT:
+            break
+    sys.stderr.write(done.stderr)
+    return None, f"exit code {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
 
 
 def _measure_apart(script: str, name: str, turns: int, environment: dict) -> dict:

@@ -78,11 +78,19 @@ JaxProcess::JaxProcess(JaxProcess&& other) noexcept
       shardings_(std::move(other.shardings_)) {}
 
 JaxProcess::~JaxProcess() {
-  if (pid_ < 0) return;
-  std::fputs("quit\n", requests_);
+  if (requests_ == nullptr) return;
+  if (pid_ >= 0) std::fputs("quit\n", requests_);
   std::fclose(requests_);
   std::fclose(answers_);
-  waitpid(pid_, nullptr, 0);
+  if (pid_ >= 0) waitpid(pid_, nullptr, 0);
+}
+
+absl::Status JaxProcess::WhyItEnded() {
+  int status = 0;
+  waitpid(std::exchange(pid_, -1), &status, 0);
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT)
+    return absl::AbortedError("the JAX process aborted");
+  return Unavailable("the JAX process ended without an answer");
 }
 
 absl::StatusOr<nlohmann::json> JaxProcess::ReadAnswer() {
@@ -91,7 +99,7 @@ absl::StatusOr<nlohmann::json> JaxProcess::ReadAnswer() {
   const ssize_t length = getline(&line, &capacity, answers_);
   const std::string text(line == nullptr || length < 0 ? "" : line);
   std::free(line);
-  if (text.empty()) return Unavailable("the JAX process ended without an answer");
+  if (text.empty()) return WhyItEnded();
   nlohmann::json answer = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (answer.is_discarded()) return InternalError("the JAX process answered {}", text);
   if (answer.contains("error")) return InternalError("{}", answer["error"].get<std::string>());

@@ -37,7 +37,8 @@ class JaxProcess {
 
   int64_t num_parameters() const { return num_parameters_; }
   const std::vector<std::string>& shardings() const { return shardings_; }
-  // The first call for a sharding also compiles it. Unavailable: the child has ended.
+  // The first call for a sharding also compiles it. Aborted: the child has aborted, as jaxlib does
+  // where it waits for itself; Unavailable: it has ended otherwise.
   absl::StatusOr<JaxSteps> Run(const std::string& sharding, int num_steps);
 
  private:
@@ -45,8 +46,10 @@ class JaxProcess {
       : pid_(pid), requests_(requests), answers_(answers) {}
   // One line of JSON.
   absl::StatusOr<nlohmann::json> ReadAnswer();
+  // Precondition: it gives no more answers.
+  absl::Status WhyItEnded();
 
-  pid_t pid_;
+  pid_t pid_;  // -1: has ended, or is another's
   FILE* requests_;
   FILE* answers_;
   int64_t num_parameters_ = 0;

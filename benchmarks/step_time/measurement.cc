@@ -100,11 +100,10 @@ absl::StatusOr<JaxProcess> StartJax(const Case& which, const CaseStep& step, con
     RETURN_IF_ERROR(WriteTensors(file.path(), ToTensorFile(step.inputs)));
     arguments.push_back("--inputs=" + file.path());
   }
-  ASSIGN_OR_RETURN(JaxProcess jax,
-                   JaxProcess::Start({.python = options.python,
-                                      .script = options.script,
-                                      .arguments = std::move(arguments),
-                                      .num_threads = num_threads}));
+  ASSIGN_OR_RETURN(JaxProcess jax, JaxProcess::Start({.python = options.python,
+                                                      .script = options.script,
+                                                      .arguments = std::move(arguments),
+                                                      .num_threads = num_threads}));
   if (step.num_parameters.value_or(jax.num_parameters()) != jax.num_parameters()) {
     return FailedPrecondition("minka's {} has {} parameters, JAX's {}: not the same step",
                               which.name(), *step.num_parameters, jax.num_parameters());
@@ -148,7 +147,7 @@ absl::StatusOr<Rounds> Alternate(std::map<std::string, MinkaRun>& minka, JaxProc
   return rounds;
 }
 
-// The first turns compile and are not counted. Unavailable: JAX's process has ended.
+// The first turns compile and are not counted. Aborted: JAX's process has waited for itself.
 absl::StatusOr<Rounds> WarmUpAndAlternate(const Case& which, const MeasurementOptions& options,
                                           std::map<std::string, MinkaRun>& minka, JaxProcess& jax) {
   const MinkaRun& run = minka.at(kSearched);
@@ -218,18 +217,18 @@ absl::StatusOr<Json> Measure(const Case& which, const Calibration& calibration,
     minka.emplace(kData, std::move(data));
   }
   const InputFile file;
-  absl::Status aborted;
+  absl::Status why_not;
   for (const int num_threads : kJaxThreads) {
     ASSIGN_OR_RETURN(JaxProcess jax, StartJax(which, step, file, options, num_threads));
     const absl::StatusOr<Rounds> rounds = WarmUpAndAlternate(which, options, minka, jax);
-    aborted = rounds.status();
-    if (absl::IsUnavailable(aborted)) continue;
-    RETURN_IF_ERROR(aborted);
+    why_not = rounds.status();
+    if (absl::IsAborted(why_not)) continue;
+    RETURN_IF_ERROR(why_not);
     Json row = RowOf(which, minka.at(kSearched).parallelized.plan(), jax.shardings(), *rounds);
     if (num_threads > 0) row["jax_threads"] = num_threads;
     return row;
   }
-  return aborted;
+  return why_not;
 }
 
 }  // namespace minka

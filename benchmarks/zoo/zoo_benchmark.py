@@ -203,7 +203,8 @@ def cell(row):
     if text.startswith("equal"):
         text = "equal" + ("¹" if text != "equal" else "²" if "nudged_loss_difference" in row else "") + f", {row['planning_seconds']:.1f} s"
     if "ratio" in row:
-        text += f", {row['step_ms']:.1f} ms ({row['ratio']:.2f})"
+        threads = f", JAX in {row['jax_threads']} threads" if "jax_threads" in row else ""
+        text += f", {row['step_ms']:.1f} ms ({row['ratio']:.2f}{threads})"
     return text
 
 
@@ -255,9 +256,10 @@ def main():
                 known = rows.get((model, method), {})
                 if args.times:  # what cannot be measured any more has no times
                     rest = {key: value for key, value in known.items() if key not in TIMES}
-                    rows[model, method] = rest | {key: row[key] for key in TIMES if key in row}
+                    rows[model, method] = rest | ({key: row[key] for key in TIMES if key in row} if "ratio" in row else {})
                 else:
-                    rows[model, method] = row | {key: known[key] for key in TIMES if key in known}
+                    rest = {key: value for key, value in row.items() if key not in TIMES}
+                    rows[model, method] = rest | {key: known[key] for key in TIMES if key in known}
                 write_rows(rows)
     sys.exit(failed > 0)
 

@@ -39,17 +39,21 @@ class Lowered:
         return plan_for_cluster(self.step, self.method, os.fspath(cluster))
 
     def explain(self, pattern: str = "", *, operation: str = "", stage: int | None = None) -> str:
-        """As ParallelFunction.explain, about the best plan, which is searched for first and not kept."""
+        """As ParallelFunction.explain, about the best plan, which is searched for first and not kept.
+
+        Raises Error as plan does.
+        """
         self._check_is_planned("explain is a method of the function, once it is compiled")
         from minka.compiled import explain
         return explain(self.step, self.method, pattern, operation, stage)
 
-    def _check_is_planned(self, otherwise: str) -> None:
+    def _check_is_planned(self, of_saved_plan: str) -> None:
+        """of_saved_plan: what is said where a saved plan is taken."""
         name = self.step.function_name
         if self.follows:
             raise failed_precondition(f"{name} follows {self.follows} and has no plan of its own; ask {self.follows}")
         if isinstance(self.method, SavedPlan):
-            raise failed_precondition(f"{name} takes a plan of a file: {otherwise}")
+            raise failed_precondition(f"{name} takes a plan of a file: {of_saved_plan}")
 
 
 class ParallelFunction:

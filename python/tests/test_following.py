@@ -62,6 +62,8 @@ def test_what_is_no_state_of_it(devices):
         eval_step.plan
     with pytest.raises(minka.Error, match="evaluate follows train_step and has no plan of its own; ask train_step"):
         eval_step.lower(now, batches[0]).plan("p3.16xlarge")
+    with pytest.raises(minka.Error, match="evaluate follows train_step and has no plan of its own; ask train_step"):
+        eval_step.lower(now, batches[0]).explain()
     parallel(now, batches[0])
     with pytest.raises(minka.Error, match="was consumed by a step; use what that returned"):
         eval_step(now, batches[0])
