@@ -106,7 +106,7 @@ def wrong_of_jax(row):
 def page(rows):
     lines = ["# minka.jit on JAX's runtime", "",
              f"Made by `jit_benchmark.py --update`. Training steps of flax models on {NUM_DEVICES} virtual CPU devices; medians in ms of turns of",
-             f"{STEPS_PER_TURN} steps. *jit*: `minka.jit`; *runtime*: `minka.parallelize`, both by the best plan (`Shard`) by measured costs; *data*:",
+             f"{STEPS_PER_TURN} steps, by the version *JAX*. *jit*: `minka.jit`; *runtime*: `minka.parallelize`, both by the best plan (`Shard`) by measured costs; *data*:",
              "`jax.jit` with the batch split and the state whole; *fsdp*: each tensor of the state split besides, along its largest dimension that the",
              f"devices divide. *to runtime* and *to JAX*: jit over runtime, and over the faster of data and fsdp; the goal of both is at most {GOAL_RATIO}.",
              "*collectives*: of the program that JAX compiles, and the plan's where they are other. Rows that jaxlib cannot run in the threads that it",

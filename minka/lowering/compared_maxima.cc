@@ -1,6 +1,7 @@
 #include "minka/lowering/compared_maxima.h"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,21 +10,12 @@
 #include "minka/ir/builder.h"
 #include "minka/ir/call_graph.h"
 #include "minka/ir/names.h"
+#include "minka/sharding/rule_builder.h"
 
 namespace minka {
 namespace {
 
 using Direction = CompareAttributes::Direction;
-
-// Of its two parameters, and nothing else?
-bool IsMaximumOrMinimum(const Computation& reducer) {
-  if (reducer.parameters.size() != 2 || reducer.results.size() != 1) return false;
-  const Instruction& root = reducer.instruction(reducer.results[0]);
-  if (root.opcode != Opcode::kMaximum && root.opcode != Opcode::kMinimum) return false;
-  const Value x = {reducer.parameters[0], 0}, y = {reducer.parameters[1], 0};
-  return (root.operands[0] == x && root.operands[1] == y) ||
-         (root.operands[0] == y && root.operands[1] == x);
-}
 
 Computation ComparingReducer(Opcode opcode, ElementType type) {
   ModuleBuilder module("reducer");
@@ -45,16 +37,15 @@ Module ComparedMaxima(Module module) {
   const auto num_source = static_cast<ComputationId>(module.computations.size());
   for (ComputationId id = 0; id < num_source; ++id) {
     for (size_t i = 0; i < module.computations[id].instructions.size(); ++i) {
-      Instruction& reduce = module.computations[id].instructions[i];  // stays where it is
+      Instruction& reduce = module.computations[id].instructions[i];
       if (reduce.opcode != Opcode::kReduce || reduce.results.size() != 1) continue;
       const ElementType type = reduce.shape().type;
-      const Computation& reducer = module.computations[reduce.called[0]];
-      if (!IsFloat(type) || !IsMaximumOrMinimum(reducer)) continue;
-      const Opcode opcode = reducer.instruction(reducer.results[0]).opcode;
+      const std::optional<Opcode> opcode = BinaryReducer(module, reduce.called[0]);
+      if (!IsFloat(type) || (opcode != Opcode::kMaximum && opcode != Opcode::kMinimum)) continue;
       const auto [known, added] = written.try_emplace(
-          {opcode, type}, static_cast<ComputationId>(module.computations.size()));
+          {*opcode, type}, static_cast<ComputationId>(module.computations.size()));
       reduce.called[0] = known->second;
-      if (added) module.computations.push_back(ComparingReducer(opcode, type));
+      if (added) module.computations.push_back(ComparingReducer(*opcode, type));
     }
   }
   if (written.empty()) return module;

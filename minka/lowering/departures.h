@@ -29,6 +29,9 @@ enum class Departure : uint8_t {
   // A barrier keeps a concatenation from the all-to-all that sends it, whose operands would get
   // unlike layouts. reshard_steps.cc
   kConcatenationsApartFromAllToAlls,
+  // Floats are reduced to the maximum of all devices as integers in the same order: what is not a
+  // number is lost otherwise. local_operation.cc
+  kMaximaOfIntegers,
   // For memory and speed.
 
   // Barriers make dots and reductions that free memory run where the program has them: the
@@ -88,6 +91,7 @@ inline constexpr std::array kDepartures = {
     PlatformDeparture{Departure::kClampedStarts, Platform::kCpu},
     PlatformDeparture{Departure::kProductsApartFromSlices, Platform::kCpu},
     PlatformDeparture{Departure::kConcatenationsApartFromAllToAlls, Platform::kCpu},
+    PlatformDeparture{Departure::kMaximaOfIntegers, Platform::kCpu},
     PlatformDeparture{Departure::kReleasedOperands, Platform::kCpu},
     PlatformDeparture{Departure::kConvolutionForms, Platform::kCpu},
     PlatformDeparture{Departure::kPackedAllReduces, Platform::kCpu},

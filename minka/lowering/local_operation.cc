@@ -1,6 +1,7 @@
 #include "minka/lowering/local_operation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
@@ -142,6 +143,31 @@ std::vector<Value> ReduceGathered(const SourceOperation& source, const std::vect
   return results;
 }
 
+// The greatest or least of all devices' floats. As integers in the same order, beyond all of which
+// lies what is not a number: of floats, the library for collectives loses that.
+Value ReducedAsIntegers(ComputationBuilder& b, Value x, Opcode reducer,
+                        const std::vector<std::vector<int64_t>>& groups) {
+  const ElementType type = b.shape(x).type;
+  const bool is_wide = type == ElementType::kF64;
+  const Value floats = b.Convert(x, is_wide ? type : ElementType::kF32);
+  const double last_bit = is_wide ? 63 : 31;
+  // Its own inverse: negative floats are the greater the smaller their bits are.
+  const auto reordered = [&](Value bits) {
+    const Value sign = b.Binary(Opcode::kShiftRightArithmetic, bits, b.FullLike(bits, last_bit));
+    const Value others = b.Binary(Opcode::kShiftRightLogical, sign, b.FullLike(sign, 1));
+    return b.Binary(Opcode::kXor, bits, others);
+  };
+  const Value order =
+      reordered(b.BitcastConvert(floats, is_wide ? ElementType::kS64 : ElementType::kS32));
+  const double first = -std::exp2(last_bit);
+  const double last = std::exp2(last_bit) - std::exp2(is_wide ? 51 : 22);  // a quiet NaN's bits
+  const Value is_no_number = b.Compare(CompareAttributes::Direction::kNe, floats, floats);
+  const Value values[] = {
+      b.Select(is_no_number, b.FullLike(order, reducer == Opcode::kMaximum ? last : first), order)};
+  const Value reduced = reordered(b.AllReduce(values, reducer, groups)[0]);
+  return b.Convert(b.BitcastConvert(reduced, b.shape(floats).type), type);
+}
+
 // Results over split kCombine factors hold a part of the reduction: combine them at once.
 void Complete(const SourceOperation& source, std::vector<Value>& results,
               std::span<const Value> inits, DevicePosition& position, CalledComputations& called) {
@@ -151,10 +177,17 @@ void Complete(const SourceOperation& source, std::vector<Value>& results,
     results = ReduceGathered(source, results, inits, position, called);
     return;
   }
+  const Opcode reducer = Combiner(source);
+  const auto groups = GroupsOf(position.mesh(), axes);
+  const bool orders = reducer == Opcode::kMaximum || reducer == Opcode::kMinimum;
   for (Value& result : results) {
+    const bool is_float = IsFloat(position.builder().shape(result).type);
+    if (orders && is_float && position.Takes(Departure::kMaximaOfIntegers)) {
+      result = ReducedAsIntegers(position.builder(), result, reducer, groups);
+      continue;
+    }
     const Value values[] = {result};
-    result =
-        position.builder().AllReduce(values, Combiner(source), GroupsOf(position.mesh(), axes))[0];
+    result = position.builder().AllReduce(values, reducer, groups)[0];
   }
 }
 

@@ -58,6 +58,17 @@ struct CollectiveKey {
   auto operator<=>(const CollectiveKey&) const = default;
 };
 
+// Maxima of floats are reduced as integers, which a selection has put what is no number among.
+ElementType ReducedType(const Computation& computation, const Instruction& collective) {
+  const Instruction& made_by = computation.instruction(collective.operands[0]);
+  const bool may_be_floats = collective.opcode == Opcode::kAllReduce &&
+                             collective.shape().type == ElementType::kS32 &&
+                             made_by.opcode == Opcode::kSelect;
+  if (!may_be_floats) return collective.shape().type;
+  const Opcode selected = computation.instruction(made_by.operands[2]).opcode;
+  return selected == Opcode::kXor ? kF32 : ElementType::kS32;
+}
+
 std::map<CollectiveKey, int> WrittenCollectives(const Module& local) {
   std::map<CollectiveKey, int> written;
   for (const Computation& computation : local.computations) {
@@ -72,7 +83,8 @@ std::map<CollectiveKey, int> WrittenCollectives(const Module& local) {
                      ? instruction.results[i].num_bytes()
                      : computation.shape(instruction.operands[i]).num_bytes();
       }
-      ++written[{std::string(OpcodeName(instruction.opcode)), instruction.shape().type, bytes}];
+      ++written[{std::string(OpcodeName(instruction.opcode)), ReducedType(computation, instruction),
+                 bytes}];
     }
   }
   return written;

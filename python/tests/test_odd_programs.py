@@ -156,11 +156,15 @@ def test_what_devices_do_not_have_is_refused_with_its_line(devices, name, functi
     assert re.match(r"\S", str(raised.value))
 
 
-def test_what_is_not_a_number_is_handed_on(devices):
-    step = minka.parallelize(lambda w, x: (w * 2, [jnp.max(x * w, 1), jnp.min(x, 0), jnp.maximum(x, 0.5), jnp.clip(x, 0, 1), jax.nn.softmax(x), jnp.argmax(x, 1)]))
-    holed = ROWS.copy()
+@pytest.mark.parametrize("method", [minka.Shard(), minka.DataParallel()])  # which splits what minima are over
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_what_is_not_a_number_is_handed_on(devices, method, dtype):
+    holed = ROWS.astype(dtype)
     holed[::2, ::3] = np.nan
-    weights = np.ones(16, np.float32)
-    wanted = [jnp.max(holed, 1), jnp.min(holed, 0), jnp.maximum(holed, 0.5), jnp.clip(holed, 0, 1), jax.nn.softmax(holed), jnp.argmax(holed, 1)]
-    for ours, jax_s in zip(step(weights, holed)[1], wanted):
-        np.testing.assert_allclose(np.asarray(ours), jax_s, rtol=1e-6)
+    weights = np.ones(16, dtype)
+
+    def step(w, x):
+        return w * 2, [jnp.max(x * w, 1), jnp.max(x, 0), jnp.min(x, 0), jnp.max(-x[:, 1:3], 0), jnp.maximum(x, 0.5), jnp.clip(x, 0, 1), jax.nn.softmax(x)]
+
+    for ours, jax_s in zip(minka.parallelize(step, method=method)(weights, holed)[1], step(weights, holed)[1]):
+        np.testing.assert_allclose(np.asarray(ours).astype(np.float32), jax_s.astype(np.float32), rtol=2e-2 if dtype == jnp.bfloat16 else 1e-6)

@@ -421,7 +421,7 @@ class Evaluation {
     });
   }
 
-  // By the reduction's computation, whatever it does.
+  // By the reducer's only operation, or what its computation gives.
   Number Combine(const Instruction& reduction, Number x, Number y) const {
     const ElementType type = reduction.shape().type;
     if (module_.computations[reduction.called.front()].num_instructions() == 3)
