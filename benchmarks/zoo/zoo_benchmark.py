@@ -215,8 +215,9 @@ def page(rows):
              "Made by `zoo_benchmark.py --update`. Models of flax, keras, transformers and diffusers, small, with optimizers of optax:",
              f"{NUM_STEPS} training steps on {NUM_DEVICES} virtual CPU devices. *equal*: as near to one device as rounding lets it come to",
              "itself (docs/design/0005), and losses as `jax.jit` has them; then the seconds of planning, and, where it was measured, ms of a",
-             "step by the plan of measured costs, with its ratio to `jax.jit` that splits the batch and keeps the state whole. *rule*: the",
-             "largest share of a step's work without an op rule, which every device does as a whole.", "",
+             "step by the plan of measured costs, with its ratio to `jax.jit` that splits the batch and keeps the state whole; with more threads than",
+             "it takes by itself, as some rows gave it, JAX is slower. *rule*: the largest share of a step's work without an op rule, which every",
+             "device does as a whole.", "",
              "| | " + " | ".join(METHODS) + " | rule |", "|---" * (len(METHODS) + 2) + "|"]
     for name in names:
         own = [by_pair.get((name, method)) for method in METHODS]

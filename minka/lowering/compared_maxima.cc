@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "minka/base/check.h"
@@ -52,7 +53,8 @@ Module ComparedMaxima(Module module) {
   const auto order = CalleesFirst(module);
   MINKA_CHECK(order.ok());
   module = KeepComputations(std::move(module), *order);
-  module = KeepComputations(std::move(module), ReachableComputations(module));
+  const std::vector<ComputationId> reachable = ReachableComputations(module);
+  module = KeepComputations(std::move(module), reachable);
   UniqueNames names;
   for (Computation& computation : module.computations)
     computation.name = names.Take(computation.name);
