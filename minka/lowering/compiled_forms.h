@@ -8,8 +8,7 @@ namespace minka {
 
 // Everything that the platform's compiler has no fast code for, in forms for which it has:
 // convolutions (convolution_forms.h), maxima (compared_maxima.h), then reductions and dots
-// (flatten_dims.h). The last step of
-// the lowering; `minka profile` measures programs written so.
+// (flatten_dims.h). The last step of the lowering; `minka profile` measures programs written so.
 Module CompiledForms(Module module, Departures departures);
 
 }  // namespace minka
