@@ -3,7 +3,8 @@
 The table "module | may include" there is the only statement of the rule. For every module of minka/ this compares with it
   - each #include "minka/..." of its files, and
   - the DEPS in its CMake files, which must name every module that its files include.
-Tests may also use what their TEST_DEPS name. Prints one line per violation; exit code 1 if there is any.
+Tests may also use what their TEST_DEPS name. Where the table "module | its rooms" names folders of a module, a file of one of them includes
+of its module only what lies in the same room or in one before it. Prints one line per violation; exit code 1 if there is any.
 """
 
 import pathlib
@@ -37,6 +38,36 @@ def read_rules(architecture):
     if not rules:
         sys.exit("ARCHITECTURE.md: no table starting with '| module | may include'")
     return rules
+
+
+def read_rooms(architecture):
+    """Module -> its rooms in order, from the table rows `| \`name\` | \`a\`, \`b\` |`."""
+    rooms = {}
+    in_table = False
+    for line in architecture.read_text().splitlines():
+        if line.startswith("| module | its rooms"):
+            in_table = True
+        elif in_table and not line.startswith("|"):
+            break
+        elif in_table and not line.startswith("|---"):
+            cells = line.split("|")
+            rooms[cells[1].strip(" `")] = re.findall(r"`([a-z_]+)`", cells[2])
+    return rooms
+
+
+def check_rooms(module, rooms):
+    folder = ROOT / "minka" / module
+    for room in rooms:
+        if not (folder / room).is_dir():
+            yield f"minka/{module}: ARCHITECTURE.md names a room {room}, which is not there"
+    for source in sorted([*folder.rglob("*.h"), *folder.rglob("*.cc")]):
+        here = source.relative_to(folder).parts
+        if len(here) == 1 or source.stem.endswith(("_test", "_fuzzer")):
+            continue
+        for number, line in enumerate(source.read_text().splitlines(), 1):
+            match = re.match(rf'\s*#\s*include\s+"minka/{module}/(?:([a-z_]+)/)?', line)
+            if match and match.group(1) not in rooms[:rooms.index(here[0]) + 1]:
+                yield f"{source.relative_to(ROOT)}:{number}: {here[0]} may not include {match.group(1) or 'what is in no room'}"
 
 
 def module_of_target(target, modules):
@@ -99,6 +130,8 @@ def main():
             problems.append(f"minka/{folder.name}: has no row in ARCHITECTURE.md")
         else:
             problems.extend(check_module(folder.name, rules))
+    for module, rooms in read_rooms(ROOT / "ARCHITECTURE.md").items():
+        problems.extend(check_rooms(module, rooms))
     print("\n".join(problems) or "include direction: ok")
     return 1 if problems else 0
 

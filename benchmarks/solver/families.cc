@@ -1,9 +1,11 @@
 #include "families.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
-#include "minka/solver/random.h"
+#include "minka/solver/model/random.h"
 
 namespace minka {
 namespace {
@@ -54,8 +56,9 @@ void SetTightLimit(SolverProblem& problem, double slack) {
   problem.set_usage_limit(static_cast<int64_t>(slack * static_cast<double>(peak)));
 }
 
-SolverProblem Chain(int32_t num_nodes, int32_t num_choices, std::optional<double> slack) {
-  Random random(1);
+SolverProblem Chain(int32_t num_nodes, int32_t num_choices, std::optional<double> slack,
+                    uint64_t seed) {
+  Random random(1 + seed);
   SolverProblem problem;
   for (int32_t n = 0; n < num_nodes; ++n) {
     const NodeId node = problem.AddNode(RandomCosts(num_choices, 1000, random));
@@ -70,8 +73,8 @@ SolverProblem Chain(int32_t num_nodes, int32_t num_choices, std::optional<double
   return problem;
 }
 
-SolverProblem GridWithLongRange(int32_t side, int32_t num_choices) {
-  Random random(2);
+SolverProblem GridWithLongRange(int32_t side, int32_t num_choices, uint64_t seed) {
+  Random random(2 + seed);
   SolverProblem problem;
   for (int32_t n = 0; n < side * side; ++n) problem.AddNode(RandomCosts(num_choices, 1000, random));
   const auto join = [&](NodeId a, NodeId b) {
@@ -93,8 +96,8 @@ SolverProblem GridWithLongRange(int32_t side, int32_t num_choices) {
   return problem;
 }
 
-SolverProblem DenseForbidden(int32_t num_nodes, int32_t num_choices) {
-  Random random(3);
+SolverProblem DenseForbidden(int32_t num_nodes, int32_t num_choices, uint64_t seed) {
+  Random random(3 + seed);
   SolverProblem problem;
   for (int32_t n = 0; n < num_nodes; ++n) problem.AddNode(RandomCosts(num_choices, 1000, random));
   for (int32_t n = 1; n < num_nodes; ++n)
@@ -108,8 +111,8 @@ SolverProblem DenseForbidden(int32_t num_nodes, int32_t num_choices) {
 // Layers of equal nodes and tables: six operations, a residual edge, and two weights that live to
 // the end.
 SolverProblem Transformer(int32_t num_layers, int32_t num_choices, bool tied,
-                          std::optional<double> slack) {
-  Random random(4);
+                          std::optional<double> slack, uint64_t seed) {
+  Random random(4 + seed);
   SolverProblem problem;
   constexpr int32_t kOperations = 6;
   std::vector<std::vector<int64_t>> costs;
@@ -144,18 +147,81 @@ SolverProblem Transformer(int32_t num_layers, int32_t num_choices, bool tied,
   return problem;
 }
 
+// Operations of a program in order, as in the contest's instances: an operation reads the one
+// before it or some of the last ones, some of them a weight that lives to the end; one in two
+// shares its operand's sharding or pays for another one; memory is limited to a tenth more than the
+// least.
+SolverProblem Program(int32_t num_operations, uint64_t seed) {
+  constexpr int32_t kReach = 30;
+  constexpr int32_t kNumKinds = 40;  // of operations, so that tables repeat
+  Random random(5 + seed);
+  SolverProblem problem;
+  struct Kind {
+    std::vector<int64_t> costs;
+    RowId bytes = 0;
+  };
+  std::vector<Kind> kinds;
+  for (int32_t i = 0; i < kNumKinds; ++i) {
+    const int32_t num_choices = 6 + random.Below(34);
+    kinds.push_back(
+        {RandomCosts(num_choices, 2000, random),
+         problem.AddUsageRow(ShardedBytes(num_choices, int64_t{1} << (16 + random.Below(7))))});
+  }
+  std::map<std::pair<int32_t, int32_t>, TableId> tables;
+  std::vector<int32_t> kind_of;
+  const auto join = [&](NodeId from, NodeId to) {
+    const auto [at, added] = tables.try_emplace({kind_of[from], kind_of[to]}, 0);
+    if (added) {
+      const int32_t rows = problem.num_choices(from), columns = problem.num_choices(to);
+      at->second = problem.AddTable(rows, columns, ReshardTable(rows, columns, 80, 30, random));
+    }
+    problem.AddEdge({from, to, at->second});
+  };
+  std::vector<int64_t> last_read;
+  std::vector<NodeId> operations;
+  for (int32_t i = 0; i < num_operations; ++i) {
+    const int32_t kind = random.Below(kNumKinds);
+    const NodeId node = problem.AddNode(kinds[kind].costs);
+    kind_of.push_back(kind);
+    last_read.push_back(i + 1);
+    const auto read = [&](NodeId other) {
+      join(other, node);
+      last_read[other] = std::max<int64_t>(last_read[other], i + 1);
+    };
+    if (!operations.empty() && random.Below(10) > 0) read(operations.back());
+    if (operations.size() > kReach && random.Below(4) == 0)
+      read(operations[operations.size() - 2 - random.Below(kReach - 1)]);
+    operations.push_back(node);
+    if (random.Below(6) > 0) continue;
+    const NodeId weight = problem.AddNode(kinds[kind].costs);
+    kind_of.push_back(kind);
+    last_read.push_back(num_operations);
+    join(node, weight);
+  }
+  int32_t time = 0;
+  for (NodeId node = 0; node < problem.num_nodes(); ++node) {
+    const bool is_weight = last_read[node] == num_operations;
+    problem.AddUsage(node, {is_weight ? 0 : time, last_read[node]}, kinds[kind_of[node]].bytes);
+    if (!is_weight) ++time;
+  }
+  SetTightLimit(problem, 1.1);
+  return problem;
+}
+
 }  // namespace
 
-std::vector<NamedProblem> MakeFamilies() {
+std::vector<NamedProblem> MakeFamilies(uint64_t seed) {
   std::vector<NamedProblem> problems;
-  problems.push_back({"chain_loose", Chain(5000, 12, std::nullopt)});
-  problems.push_back({"chain_tight", Chain(5000, 12, 1.1)});
-  problems.push_back({"grid_long_range", GridWithLongRange(20, 10)});
-  problems.push_back({"dense_forbidden", DenseForbidden(400, 12)});
-  problems.push_back({"transformer_tight", Transformer(48, 25, false, 1.2)});
-  problems.push_back({"transformer_tied_tight", Transformer(48, 25, true, 1.2)});
-  problems.push_back({"transformer_tied_loose", Transformer(48, 25, true, std::nullopt)});
-  problems.push_back({"wide_choices_tight", Transformer(6, 343, false, 1.3)});
+  problems.push_back({"chain_loose", Chain(5000, 12, std::nullopt, seed)});
+  problems.push_back({"chain_tight", Chain(5000, 12, 1.1, seed)});
+  problems.push_back({"grid_long_range", GridWithLongRange(20, 10, seed)});
+  problems.push_back({"dense_forbidden", DenseForbidden(400, 12, seed)});
+  problems.push_back({"transformer_tight", Transformer(48, 25, false, 1.2, seed)});
+  problems.push_back({"transformer_tied_tight", Transformer(48, 25, true, 1.2, seed)});
+  problems.push_back({"transformer_tied_loose", Transformer(48, 25, true, std::nullopt, seed)});
+  problems.push_back({"wide_choices_tight", Transformer(6, 343, false, 1.3, seed)});
+  problems.push_back({"program_tight", Program(700, seed)});
+  problems.push_back({"large_program", Program(20'000, seed)});
   return problems;
 }
 

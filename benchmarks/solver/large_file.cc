@@ -9,8 +9,8 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
-#include "minka/solver/contest_reader.h"
-#include "minka/solver/random.h"
+#include "minka/solver/model/contest_reader.h"
+#include "minka/solver/model/random.h"
 
 namespace minka {
 namespace {

@@ -14,7 +14,7 @@
 #include "minka/planner/intra_op/formulation.h"
 #include "minka/planner/intra_op/intra_op.h"
 #include "minka/planner/intra_op/reshard_costs.h"
-#include "minka/solver/evaluate.h"
+#include "minka/solver/model/evaluate.h"
 #include "minka/solver/solve.h"
 
 namespace minka {

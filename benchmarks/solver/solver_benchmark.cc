@@ -23,7 +23,7 @@
 #include "fmt/format.h"
 #include "large_file.h"
 #include "minka/base/status.h"
-#include "minka/solver/contest_reader.h"
+#include "minka/solver/model/contest_reader.h"
 #include "minka/solver/solve.h"
 #include "model_problems.h"
 #include "nlohmann/json.hpp"

@@ -7,15 +7,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "minka/base/check.h"
-#include "minka/solver/repeated_change.h"
 
 namespace minka {
 namespace {
 
-constexpr int64_t kWorkPerRound = 100;   // at least, so that work limits end every search
-constexpr int kRoundsPerBoundRound = 4;  // once the bound has stalled
+constexpr int64_t kWorkPerRound = 100;  // at least, so that work limits end every search
+constexpr int kRoundsPerBoundWhenClose = 2, kRoundsPerBoundAtRest = 4;
 constexpr double kLargestGapToPrune = 0.05;
-// Below, the second thread looks for choices in every other round.
 constexpr double kCloseGap = 0.002;
 constexpr double kSettled = 1e-3;           // rise of the bound per round, as a share of it
 constexpr double kSlackToPruneAgain = 0.6;  // of the slack at the last try
@@ -72,22 +70,57 @@ std::vector<double> PricesAtTimes(std::span<const int64_t> times, std::span<cons
   return result;
 }
 
-CoreSearch::CoreSearch(const Core& core, uint64_t seed)
+// The core pruned from another as one of the ways to improve the answer of that.
+class CoreSearch::PrunedImprover : public Improver {
+ public:
+  // `whole` must outlive this. `helps`: beside another one, with another seed.
+  PrunedImprover(CoreSearch& whole, bool helps) : whole_(whole), helps_(helps) {}
+
+  Way way() const override {
+    return whole_.pruned_ && !whole_.pruned_->has_all ? Way::kLikely : Way::kPruning;
+  }
+  bool CanRun(const Known&, int64_t) const override {
+    return whole_.pruned_ && !whole_.pruned_->was_solved;
+  }
+  bool TakesWholeRound() const override { return true; }
+  void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override {
+    Pruned& pruned = *whole_.pruned_;
+    std::unique_ptr<CoreSearch>& search = helps_ ? pruned.helper : pruned.search;
+    if (!search)
+      search = whole_.SearchOfPart(pruned.reduction, whole_.seed_ + kSeedOfHelper,
+                                   whole_.ascent_.messages());
+    const int64_t before = search->work();
+    search->Round({.work = work / 2 + 1,
+                   .gap = whole_.options_.gap,
+                   .may_pose_parts = whole_.options_.may_pose_parts && !whole_.WorthProbing(),
+                   .may_eliminate = false},
+                  stop);
+    work_ += search->work() - before;
+    if (!search->best() || (known.best && search->best()->cost >= known.best->cost)) return;
+    if (const auto answer = ExpandAnswer(whole_.core_, pruned.reduction, search->best()->choice))
+      Take(*answer);
+  }
+
+ private:
+  CoreSearch& whole_;
+  const bool helps_;
+};
+
+CoreSearch::CoreSearch(const Core& core, uint64_t seed, const WaySet& left_out)
     : core_(core),
       seed_(seed),
+      left_out_(left_out),
       graph_(core),
       ascent_(graph_),
-      primal_(graph_, seed),
-      elimination_(graph_, seed) {}
-
-void CoreSearch::StartFrom(std::span<const int32_t> choice) {
-  primal_.StartFrom(choice);
-  Collect();
+      team_(graph_, seed, left_out) {
+  team_.Add(std::make_unique<PrunedImprover>(*this, /*helps=*/false));
 }
 
-void CoreSearch::Offer(const CoreAnswer& answer) {
-  primal_.Offer(answer);
-  Collect();
+CoreSearch::~CoreSearch() = default;
+
+void CoreSearch::StartFrom(std::span<const int32_t> choice) {
+  const std::optional<int64_t> cost = CoreCost(core_, choice);
+  if (cost && FitsLimit(core_, choice)) TakeCheaper({{choice.begin(), choice.end()}, *cost}, best_);
 }
 
 void CoreSearch::FirstBound(int64_t work, const std::function<bool()>& stop) {
@@ -100,50 +133,69 @@ void CoreSearch::RaiseBound(int64_t work, const std::function<bool()>& stop) {
   Collect();
 }
 
-void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>& stop) {
-  FirstBound(options.work, stop);
-  const bool descend = PruneIfWorthwhile();
-  if (complete_) return;
-  const bool eliminate = WorthEliminating(options);
-  const bool close = best_ && RelativeGap(best_->cost, ascent_.bound()) <= kCloseGap;
+// Close to the end the second thread looks for choices in every other round, and once the bound has
+// come to rest in most.
+bool CoreSearch::WorthRaisingBound() {
   if (RelativeGap(ascent_.estimate(), bound_that_rose_) > kRise) {
     bound_that_rose_ = ascent_.estimate();
     rounds_since_rise_ = 0;
   }
   ++rounds_since_rise_;
-  const bool at_rest = ascent_.stalled() || HasComeToRest();
-  const bool raise_bound =
-      (!at_rest && (!close || round_ % 2 == 0)) || round_ % kRoundsPerBoundRound == 0;
-  const bool search_regions = !raise_bound && WorthSearchingRegions(options);
-  if (pruned_ && !descend && !search_regions && !MayEliminate(options))
-    input_.reset();
-  else
-    input_.emplace(PrimalInput{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
+  const bool is_close = best_ && RelativeGap(best_->cost, ascent_.bound()) <= kCloseGap;
+  const int rounds_per_rise = BoundIsAtRest() ? kRoundsPerBoundAtRest
+                              : is_close      ? kRoundsPerBoundWhenClose
+                                              : 1;
+  return round_ % rounds_per_rise == 0;
+}
+
+void CoreSearch::TakeSnapshot() {
+  snapshot_.emplace(Snapshot{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
+  snapshot_->decoded = team_.decoded();
+  if (helpers_) std::ranges::move(helpers_->decoded(), std::back_inserter(snapshot_->decoded));
+  snapshot_->make_part_search = [this](const Reduction& part, uint64_t seed) {
+    return SearchOfPart(part, seed, snapshot_->messages);
+  };
+}
+
+// Parts begin with the best answer.
+Known CoreSearch::KnownNow(const RoundOptions& options) const {
+  const bool may_pose_parts = options.may_pose_parts && best_;
+  return {.messages = snapshot_->messages,
+          .prices = snapshot_->prices,
+          .lower_bound = snapshot_->lower_bound,
+          .best = best_,
+          .replaced = replaced_,
+          .decoded = snapshot_->decoded,
+          .make_part_search = may_pose_parts ? &snapshot_->make_part_search : nullptr,
+          .bound_is_at_rest = BoundIsAtRest(),
+          .may_eliminate = options.may_eliminate,
+          .is_pruned = pruned_.has_value()};
+}
+
+void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>& stop) {
+  options_ = options;
+  FirstBound(options.work, stop);
+  const bool descends = PruneIfWorthwhile();
+  if (complete_) return;
+  if (pruned_) pruned_->was_solved = IsSolved(*pruned_->search);
+  const bool raises_bound = WorthRaisingBound();
+  TakeSnapshot();
   // Only what this round began with may decide, so that the answer does not depend on the threads'
   // pace.
   const auto bound_stop = [&, cost = best_ ? std::optional(best_->cost) : std::nullopt] {
     return stop() || (cost && RelativeGap(*cost, ascent_.bound()) <= options.gap);
   };
   // Beside the bound's round rather than before it, where only that goes on.
-  const auto prepare = [&] {
-    if (descend) {
-      RefreshExcess(0);
-      PruneToLikely();
-    } else if (eliminate || search_regions) {
-      RefreshExcess(kRise);
-    }
-  };
-  if (!raise_bound) prepare();
-  if (MayEliminate(options)) RememberConstructed();
+  if (descends && !raises_bound) PruneToLikely();
   const auto first = [&] {
-    if (raise_bound) prepare();
-    LookForChoices(options, eliminate, stop);
+    if (descends && raises_bound) PruneToLikely();
+    team_.Run(KnownNow(options), options.work, stop);
   };
   const auto second = [&] {
-    if (raise_bound)
+    if (raises_bound)
       ascent_.Run(options.work, bound_stop);
     else
-      HelpLook(options, stop);
+      Help(options, stop);
   };
   if (options.in_parallel) {
     std::thread second_thread(second);
@@ -155,102 +207,25 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   }
   ++round_;
   other_work_ += kWorkPerRound;
-  const std::optional<CoreAnswer> before = best_;
+  const std::optional<int64_t> cost_before = best_ ? std::optional(best_->cost) : std::nullopt;
   Collect();
-  const bool gained = best_ && (!before || best_->cost < before->cost);
-  if (gained && before) Take(RepeatChange(graph_, before->choice, *best_, other_work_));
+  const bool gained = best_ && (!cost_before || best_->cost < *cost_before);
   rounds_without_gain_ = gained ? 0 : rounds_without_gain_ + 1;
 }
 
-// Memory would have to be carried along.
-bool CoreSearch::MayEliminate(const RoundOptions& options) const {
-  return options.eliminate && core_.times.empty() && core_.num_nodes() > 0;
-}
-
-bool CoreSearch::WorthEliminating(const RoundOptions& options) const {
-  return MayEliminate(options) && round_ % 2 == 1;
-}
-
-// Before the second thread begins, which may search with the helper.
-void CoreSearch::RememberConstructed() {
-  constructed_.clear();
-  const auto add = [&](std::span<const int32_t> choice) {
-    constructed_.emplace_back(choice.begin(), choice.end());
-  };
-  add(primal_.constructed());
-  if (helper_) add(helper_->constructed());
-}
-
-// The likely choices, those that messages led to among them.
-void CoreSearch::EliminateLikely(int64_t work) {
-  elimination_.Run({.messages = input_->messages,
-                    .excess = *excess_,
-                    .best = best_,
-                    .others = {constructed_.begin(), constructed_.end()}},
-                   work);
-}
-
-void CoreSearch::LookForChoices(const RoundOptions& options, bool eliminate,
-                                const std::function<bool()>& stop) {
-  if (eliminate) {
-    EliminateLikely(options.work);
-    return;
-  }
-  if (!pruned_) {
-    primal_.Run(*input_, options.work, stop);
-    return;
-  }
-  const bool may_eliminate = MayEliminate(options) && !pruned_->has_all;
-  pruned_->search->Round({.work = options.work / 2 + 1,
-                          .gap = options.gap,
-                          .probe = options.probe && !WorthProbing(),
-                          .eliminate = false},
-                         stop);
-  // Few likely choices are searched in no time.
-  if (may_eliminate && IsSolved(*pruned_->search)) EliminateLikely(options.work);
-}
-
-void CoreSearch::HelpLook(const RoundOptions& options, const std::function<bool()>& stop) {
-  if (options.probe && WorthProbing()) {
+// What the second thread does where the bound does not rise.
+void CoreSearch::Help(const RoundOptions& options, const std::function<bool()>& stop) {
+  if (options.may_pose_parts && WorthProbing()) {
     Probe(options.work, stop);
-    return;
-  }
-  if (options.probe && WorthBranching()) {
+  } else if (options.may_pose_parts && WorthBranching()) {
     Branch(options, stop);
-    return;
+  } else {
+    if (!helpers_) {
+      helpers_ = std::make_unique<Team>(graph_, seed_ + kSeedOfHelper, left_out_);
+      helpers_->Add(std::make_unique<PrunedImprover>(*this, /*helps=*/true));
+    }
+    helpers_->Run(KnownNow(options), options.work, stop);
   }
-  if (WorthSearchingRegions(options)) {
-    SearchRegions(options.work, stop);
-    return;
-  }
-  if (pruned_) {
-    if (!pruned_->helper)
-      pruned_->helper = SearchPruned(pruned_->reduction, seed_ + kSeedOfHelper, ascent_.messages());
-    pruned_->helper->Round({.work = options.work / 2 + 1,
-                            .gap = options.gap,
-                            .probe = options.probe,
-                            .eliminate = false},
-                           stop);
-    return;
-  }
-  if (!helper_) helper_.emplace(graph_, seed_ + kSeedOfHelper);
-  if (best_) helper_->Offer(*best_);
-  helper_->Run(*input_, options.work, stop);
-}
-
-Probing::MakeSearch CoreSearch::MakeSearch() const {
-  return [this](const Reduction& reduction, uint64_t seed) {
-    return SearchPruned(reduction, seed, ascent_.messages());
-  };
-}
-
-bool CoreSearch::WorthSearchingRegions(const RoundOptions& options) const {
-  return options.probe && best_ && round_ / 2 % 2 == 0;
-}
-
-void CoreSearch::SearchRegions(int64_t work, const std::function<bool()>& stop) {
-  if (!regions_) regions_.emplace(graph_, seed_ + kSeedOfHelper);
-  regions_->Run(*best_, excess_->Within(best_->cost), MakeSearch(), work, stop);
 }
 
 // With prices of memory to find, the ascent says itself when it has stalled.
@@ -260,7 +235,8 @@ bool CoreSearch::HasComeToRest() const {
 
 // Once probing can rule choices out, it does more.
 bool CoreSearch::WorthBranching() const {
-  if (!best_ || !HasComeToRest() || (pruned_ && pruned_->has_all)) return false;
+  if (!MayUse(Way::kBranching) || !best_ || !HasComeToRest() || (pruned_ && pruned_->has_all))
+    return false;
   int32_t most_choices = 0;
   for (int32_t n = 0; n < graph_.num_nodes(); ++n)
     most_choices = std::max(most_choices, graph_.num_choices(n));
@@ -277,11 +253,14 @@ void CoreSearch::Branch(const RoundOptions& options, const std::function<bool()>
   }
   const double share = std::max(0.0, 1 - options.gap);
   const auto goal = static_cast<int64_t>(std::ceil(share * static_cast<double>(best_->cost)));
-  branching_->Run(*best_, std::min(goal, best_->cost), MakeSearch(), options.work, stop);
+  const int64_t before = branching_->work();
+  branching_->Run(*best_, std::min(goal, best_->cost), snapshot_->make_part_search, options.work,
+                  stop);
+  records_[Way::kBranching] += {.num_runs = 1, .work = branching_->work() - before};
 }
 
 bool CoreSearch::WorthProbing() const {
-  if (!pruned_ || !pruned_->has_all) return false;
+  if (!MayUse(Way::kProbing) || !pruned_ || !pruned_->has_all) return false;
   return static_cast<double>(pruned_->num_choices) * static_cast<double>(ProbeWork()) <=
          static_cast<double>(kMostWorkToProbeAll);
 }
@@ -296,24 +275,18 @@ void CoreSearch::Probe(int64_t work, const std::function<bool()>& stop) {
     other_work_ += graph_.num_cells();
     probing_.emplace(core_, excess.Within(best_->cost), excess, ProbeWork(), seed_ + kSeedOfHelper);
   }
-  probing_->Run(*best_, MakeSearch(), work, stop);
+  const int64_t before = probing_->work();
+  probing_->Run(*best_, snapshot_->make_part_search, work, stop);
+  records_[Way::kProbing] += {.num_runs = 1, .work = probing_->work() - before};
 }
 
-// Whether the bound has risen by more than a share of it since. Older ones are as valid.
-bool CoreSearch::ExcessIsOld(int64_t bound, double rise) const {
-  return !excess_ || RelativeGap(bound, excess_bound_) > rise;
-}
+// Older ones are as valid, but say less.
+bool CoreSearch::ExcessIsOld(int64_t bound) const { return !excess_ || bound > excess_bound_; }
 
 void CoreSearch::SetExcess(const MessagePassing& messages, int64_t bound) {
   excess_.emplace(messages);
   excess_bound_ = bound;
-  excess_work_ += graph_.num_cells();
-}
-
-// Of what the round began with, if that is newer.
-void CoreSearch::RefreshExcess(double rise) {
-  if (input_ && ExcessIsOld(input_->lower_bound, rise))
-    SetExcess(input_->messages, input_->lower_bound);
+  other_work_ += graph_.num_cells();
 }
 
 // Whether to go on with likely choices, others than before.
@@ -327,19 +300,21 @@ bool CoreSearch::PruneIfWorthwhile() {
   if (slack <= 0 || !(near || settled)) return false;
   const bool closer =
       !slack_when_pruned_ ||
-      static_cast<double>(slack) <= kSlackToPruneAgain * static_cast<double>(*slack_when_pruned_);
+      static_cast<double>(slack) <= kSlackToPruneAgain * static_cast<double>(*slack_when_pruned_) ||
+      (slack < *slack_when_pruned_ && rounds_without_gain_ >= kRoundsWithoutGain);
   if (!closer && !LikelyAreExhausted()) return false;
   if (closer) {
     slack_when_pruned_ = slack;
     if (near && PruneToAll()) return false;
   }
-  return graph_.total_choices() >= kManyChoices * graph_.num_nodes() &&
+  return MayUse(Way::kLikely) && graph_.total_choices() >= kManyChoices * graph_.num_nodes() &&
          (!pruned_ || !pruned_->has_all);
 }
 
 bool CoreSearch::PruneToAll() {
+  if (!MayUse(Way::kPruning)) return false;
   if (probing_) return false;  // what it ruled out would come back: see PruneToProbed
-  if (ExcessIsOld(ascent_.bound(), 0)) SetExcess(ascent_.messages(), ascent_.bound());
+  if (ExcessIsOld(ascent_.bound())) SetExcess(ascent_.messages(), ascent_.bound());
   const std::vector<std::vector<int64_t>> choices = excess_->Within(best_->cost);
   const bool pruned_before = pruned_ && pruned_->has_all;
   const int64_t before = pruned_before ? pruned_->num_choices : graph_.total_choices();
@@ -366,8 +341,9 @@ void CoreSearch::PruneToLikely() {
     if (pruned_) Abandon();
     return;
   }
+  if (ExcessIsOld(snapshot_->lower_bound)) SetExcess(snapshot_->messages, snapshot_->lower_bound);
   Descend(excess_->Likely(static_cast<int64_t>(count), best_->choice), /*has_all=*/false,
-          input_->messages);
+          snapshot_->messages);
 }
 
 bool CoreSearch::IsSolved(const CoreSearch& search) {
@@ -381,12 +357,12 @@ bool CoreSearch::LikelyAreExhausted() const {
 
 void CoreSearch::Abandon() {
   proved_ = std::max(proved_, BoundOfPruned());
-  other_work_ += pruned_->search->work() + (pruned_->helper ? pruned_->helper->work() : 0);
+  for (const CoreSearch* search : {pruned_->search.get(), pruned_->helper.get()}) {
+    if (search != nullptr) records_ += search->records();
+  }
   pruned_.reset();
   rounds_without_gain_ = 0;
 }
-
-CoreSearch::Pruned::Pruned() = default;
 
 void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all,
                          const MessagePassing& messages) {
@@ -398,46 +374,45 @@ void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool 
   pruned_->num_choices = CountChoices(choices);
   other_work_ += pruned_->reduction.core.algebra.work();
   MINKA_CHECK(!pruned_->reduction.core.infeasible, "pruning lost the best answer");
-  pruned_->search = SearchPruned(pruned_->reduction, seed_ + 1 + round_, messages);
+  pruned_->search = SearchOfPart(pruned_->reduction, seed_ + 1 + round_, messages);
 }
 
-std::unique_ptr<CoreSearch> CoreSearch::SearchPruned(const Reduction& reduction, uint64_t seed,
+std::unique_ptr<CoreSearch> CoreSearch::SearchOfPart(const Reduction& part, uint64_t seed,
                                                      const MessagePassing& messages) const {
-  auto search = std::make_unique<CoreSearch>(reduction.core, seed);
-  if (!reduction.core.times.empty())
-    search->StartFromPrices(PricesAtTimes(reduction.core.times, core_.times, messages.prices()));
-  search->StartFromMessages(RestrictMessages(messages, reduction, search->graph()));
-  search->StartFrom(Restrict(reduction, best_->choice));
+  auto search = std::make_unique<CoreSearch>(part.core, seed, left_out_);
+  if (!part.core.times.empty())
+    search->StartFromPrices(PricesAtTimes(part.core.times, core_.times, messages.prices()));
+  search->StartFromMessages(RestrictMessages(messages, part, search->graph()));
+  search->StartFrom(Restrict(part, best_->choice));
   return search;
 }
 
-void CoreSearch::Take(const CoreAnswer& answer) {
-  if (best_ && best_->cost <= answer.cost) return;
-  best_ = answer;
-}
-
-void CoreSearch::CollectFromPruned(CoreSearch& search) {
-  if (search.complete() && pruned_->has_all) complete_ = true;
-  if (!search.best() || (best_ && best_->cost <= search.best()->cost)) return;
-  CoreAnswer answer = {Expand(pruned_->reduction, search.best()->choice), 0};
-  // Elimination may leave several cheapest choices, so the cost is counted again.
-  answer.cost = *CoreCost(core_, answer.choice);
-  Take(answer);
+void CoreSearch::CollectFrom(Way way, const std::optional<CoreAnswer>& found) {
+  if (!found || (best_ && best_->cost <= found->cost)) return;
+  WayRecord record = {.num_gains = 1};
+  if (best_) {
+    record.gained = best_->cost - found->cost;
+    replaced_ = best_;
+  }
+  records_[way] += record;
+  best_ = found;
 }
 
 void CoreSearch::Collect() {
   // First: of two answers that cost the same, the one whose choices probing has kept.
-  if (probing_ && probing_->found()) Take(*probing_->found());
-  if (ascent_.decoded()) Take(*ascent_.decoded());
-  if (primal_.best()) Take(*primal_.best());
-  if (elimination_.found()) Take(*elimination_.found());
-  if (helper_ && helper_->best()) Take(*helper_->best());
-  if (regions_ && regions_->found()) Take(*regions_->found());
-  if (branching_ && branching_->found()) Take(*branching_->found());
-  complete_ |= primal_.complete() || (helper_ && helper_->complete());
-  if (pruned_) CollectFromPruned(*pruned_->search);
-  if (pruned_ && pruned_->helper) CollectFromPruned(*pruned_->helper);
-  if (best_) primal_.Offer(*best_);
+  if (probing_) CollectFrom(Way::kProbing, probing_->found());
+  if (MayUse(Way::kSweeps)) CollectFrom(Way::kSweeps, ascent_.decoded());
+  if (branching_) CollectFrom(Way::kBranching, branching_->found());
+  for (const Team* team : {&team_, helpers_.get()}) {
+    if (team == nullptr) continue;
+    complete_ |= team->complete();
+    // They keep records of their own.
+    if (!team->best() || (best_ && best_->cost <= team->best()->cost)) continue;
+    replaced_ = std::exchange(best_, team->best());
+  }
+  if (!pruned_ || !pruned_->has_all) return;
+  for (const CoreSearch* search : {pruned_->search.get(), pruned_->helper.get()})
+    complete_ |= search != nullptr && search->complete();
 }
 
 int64_t CoreSearch::BoundOfPruned() const {
@@ -452,14 +427,22 @@ int64_t CoreSearch::bound() const {
 }
 
 int64_t CoreSearch::work() const {
-  int64_t work = ascent_.work() + primal_.work() + elimination_.work() + excess_work_ + other_work_;
-  if (helper_) work += helper_->work();
-  if (pruned_) work += pruned_->search->work();
-  if (pruned_ && pruned_->helper) work += pruned_->helper->work();
+  int64_t work = ascent_.work() + team_.work() + other_work_;
+  if (helpers_) work += helpers_->work();
   if (probing_) work += probing_->work();
-  if (regions_) work += regions_->work();
   if (branching_) work += branching_->work();
   return work;
+}
+
+WayRecords CoreSearch::records() const {
+  WayRecords records = records_;
+  records += team_.records();
+  if (helpers_) records += helpers_->records();
+  for (const CoreSearch* search :
+       {pruned_ ? pruned_->search.get() : nullptr, pruned_ ? pruned_->helper.get() : nullptr}) {
+    if (search != nullptr) records += search->records();
+  }
+  return records;
 }
 
 }  // namespace minka

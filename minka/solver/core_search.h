@@ -11,15 +11,15 @@
 #include <span>
 #include <vector>
 
-#include "minka/solver/bound_ascent.h"
-#include "minka/solver/branching.h"
-#include "minka/solver/core_graph.h"
-#include "minka/solver/likely_elimination.h"
-#include "minka/solver/primal.h"
-#include "minka/solver/probing.h"
-#include "minka/solver/prune.h"
-#include "minka/solver/reduce.h"
-#include "minka/solver/region_search.h"
+#include "minka/solver/bound/bound_ascent.h"
+#include "minka/solver/bound/choice_excess.h"
+#include "minka/solver/bound/core_graph.h"
+#include "minka/solver/improve/part_search.h"
+#include "minka/solver/improve/team.h"
+#include "minka/solver/model/way.h"
+#include "minka/solver/prove/branching.h"
+#include "minka/solver/prove/probing.h"
+#include "minka/solver/reduce/reduce.h"
 
 namespace minka {
 
@@ -30,10 +30,11 @@ double RelativeGap(int64_t cost, int64_t lower_bound);
 std::vector<double> PricesAtTimes(std::span<const int64_t> times, std::span<const int64_t> from,
                                   std::span<const double> prices);
 
-class CoreSearch {
+class CoreSearch final : public PartSearch {
  public:
   // `core` must outlive this.
-  CoreSearch(const Core& core, uint64_t seed);
+  CoreSearch(const Core& core, uint64_t seed, const WaySet& left_out = {});
+  ~CoreSearch() override;
 
   // A choice to start from, feasible or not. Before the first round.
   void StartFrom(std::span<const int32_t> choice);
@@ -41,13 +42,11 @@ class CoreSearch {
   void StartFromMessages(std::vector<double> messages) {
     ascent_.StartFromMessages(std::move(messages));
   }
-  // A feasible choice that somebody else found.
-  void Offer(const CoreAnswer& answer);
 
   // Raises the bound for about `work` units, if there is none yet.
   void FirstBound(int64_t work, const std::function<bool()>& stop);
   // The bound's side alone, for about `work` units or until `stop` says so.
-  void RaiseBound(int64_t work, const std::function<bool()>& stop);
+  void RaiseBound(int64_t work, const std::function<bool()>& stop) override;
 
   // About `work` units for each side, on two threads if `in_parallel`; the outcome is the same.
   // What the sides find reaches each other between rounds only. Stops early where `stop` says so or
@@ -56,20 +55,24 @@ class CoreSearch {
     int64_t work = 0;
     bool in_parallel = false;
     double gap = 0;
-    // Whether the side that looks for choices besides may probe them, or search regions where the
-    // core is too large for that. The searches that these make do neither.
-    bool probe = true;
+    // Whether parts of the core may be posed as cores of their own: choices probed, cases bounded,
+    // regions searched. The searches that these make do not.
+    bool may_pose_parts = true;
     // Whether the likely choices may be searched by elimination.
-    bool eliminate = true;
+    bool may_eliminate = true;
   };
   void Round(const RoundOptions& options, const std::function<bool()>& stop);
+  void Search(int64_t work, const std::function<bool()>& stop) override {
+    Round({.work = work, .may_pose_parts = false}, stop);
+  }
 
-  // No choice of the core costs less.
-  int64_t bound() const;
-  const std::optional<CoreAnswer>& best() const { return best_; }
-  // The best is optimal, or without one there is no choice within the limit.
-  bool complete() const { return complete_; }
-  int64_t work() const;
+  int64_t bound() const override;
+  const std::optional<CoreAnswer>& best() const override { return best_; }
+  bool complete() const override { return complete_; }
+  const MessagePassing& messages() const override { return ascent_.messages(); }
+  int64_t work() const override;
+  // What ways did, in cores pruned from this, too.
+  WayRecords records() const;
 
   const CoreGraph& graph() const { return graph_; }
   const BoundAscent& ascent() const { return ascent_; }
@@ -78,18 +81,30 @@ class CoreSearch {
   // Choices that can beat the best answer of the time of pruning or, where too many can, the likely
   // ones among them.
   struct Pruned {
-    Pruned();  // defined apart: clang wants the members' initializers only once CoreSearch is whole
     bool has_all = true;  // that can beat the best answer
     Reduction reduction;
     std::unique_ptr<CoreSearch> search;
     std::unique_ptr<CoreSearch> helper;  // the same with another seed, once the bound has stalled
     int64_t cost = 0;                    // of the answer at the time of pruning
     int64_t num_choices = 0;             // before reducing
+    bool was_solved = false;             // when the round began
+  };
+  class PrunedImprover;
+  // What the bound's side knew when a round began.
+  struct Snapshot {
+    MessagePassing messages;
+    std::vector<double> prices;
+    int64_t lower_bound = 0;
+    std::vector<std::vector<int32_t>> decoded;
+    MakePartSearch make_part_search;
   };
 
-  bool ExcessIsOld(int64_t bound, double rise) const;
+  bool MayUse(Way way) const { return !left_out_.test(static_cast<size_t>(way)); }
+  bool WorthRaisingBound();
+  void TakeSnapshot();
+  Known KnownNow(const RoundOptions& options) const;
+  bool ExcessIsOld(int64_t bound) const;
   void SetExcess(const MessagePassing& messages, int64_t bound);
-  void RefreshExcess(double rise);
   bool PruneIfWorthwhile();
   bool PruneToAll();
   bool PruneToProbed();
@@ -99,19 +114,11 @@ class CoreSearch {
   void Abandon();
   void Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all,
                const MessagePassing& messages);
-  std::unique_ptr<CoreSearch> SearchPruned(const Reduction& reduction, uint64_t seed,
+  std::unique_ptr<CoreSearch> SearchOfPart(const Reduction& part, uint64_t seed,
                                            const MessagePassing& messages) const;
-  bool MayEliminate(const RoundOptions& options) const;
-  bool WorthEliminating(const RoundOptions& options) const;
-  bool WorthSearchingRegions(const RoundOptions& options) const;
-  void RememberConstructed();
-  void EliminateLikely(int64_t work);
-  void LookForChoices(const RoundOptions& options, bool eliminate,
-                      const std::function<bool()>& stop);
-  void HelpLook(const RoundOptions& options, const std::function<bool()>& stop);
-  Probing::MakeSearch MakeSearch() const;
-  void SearchRegions(int64_t work, const std::function<bool()>& stop);
+  void Help(const RoundOptions& options, const std::function<bool()>& stop);
   bool HasComeToRest() const;
+  bool BoundIsAtRest() const { return ascent_.stalled() || HasComeToRest(); }
   bool WorthBranching() const;
   void Branch(const RoundOptions& options, const std::function<bool()>& stop);
   bool WorthProbing() const;
@@ -119,19 +126,19 @@ class CoreSearch {
   int64_t ProbeWork() const;
   void Probe(int64_t work, const std::function<bool()>& stop);
   void Collect();
-  void CollectFromPruned(CoreSearch& search);
-  void Take(const CoreAnswer& answer);
+  void CollectFrom(Way way, const std::optional<CoreAnswer>& found);
   int64_t BoundOfPruned() const;
 
   const Core& core_;
   const uint64_t seed_;
+  const WaySet left_out_;
   const CoreGraph graph_;
   BoundAscent ascent_;
-  PrimalSearch primal_;
-  std::optional<PrimalSearch> helper_;
-  std::optional<PrimalInput> input_;
   std::optional<Pruned> pruned_;
-  std::optional<RegionSearch> regions_;
+  Team team_;
+  std::unique_ptr<Team> helpers_;
+  std::optional<Snapshot> snapshot_;
+  RoundOptions options_;                      // of the round
   std::optional<Probing> probing_;            // of the choices that can beat the best answer
   std::optional<int64_t> slack_when_pruned_;  // best cost - bound at the last try
   int64_t bound_before_ = 0;                  // when pruning was last considered
@@ -142,13 +149,11 @@ class CoreSearch {
   int rounds_without_gain_ = 0;         // of the pruned search
   std::optional<ChoiceExcess> excess_;  // of messages that may have changed since
   int64_t excess_bound_ = 0;            // at that time
-  int64_t excess_work_ = 0;
-  LikelyElimination elimination_;
-  std::vector<std::vector<int32_t>> constructed_;  // that messages led to before the round
-  std::optional<CoreAnswer> best_;
+  std::optional<CoreAnswer> best_, replaced_;
   int64_t proved_ = INT64_MIN;  // by pruned cores that are gone
   bool complete_ = false;
   int round_ = 0;
+  WayRecords records_;  // of what is no team's, and of pruned cores that are gone
   int64_t other_work_ = 0;
 };
 

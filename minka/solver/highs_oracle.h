@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "minka/solver/problem.h"
+#include "minka/solver/model/problem.h"
 
 namespace minka {
 

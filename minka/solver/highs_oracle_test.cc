@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "minka/base/status.h"
-#include "minka/solver/evaluate.h"
-#include "minka/solver/random_problem.h"
+#include "minka/solver/model/evaluate.h"
+#include "minka/solver/model/random_problem.h"
 #include "minka/solver/solve.h"
 
 namespace minka {

@@ -7,12 +7,12 @@
 
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/solver/bound/lift.h"
 #include "minka/solver/core_search.h"
-#include "minka/solver/evaluate.h"
-#include "minka/solver/lift.h"
-#include "minka/solver/primal.h"
-#include "minka/solver/reduce.h"
-#include "minka/solver/repeated_layers.h"
+#include "minka/solver/improve/decoding.h"
+#include "minka/solver/model/evaluate.h"
+#include "minka/solver/reduce/reduce.h"
+#include "minka/solver/reduce/repeated_layers.h"
 
 namespace minka {
 namespace {
@@ -81,7 +81,8 @@ class Solver {
     reduction_ = Reduce(problem_);
     work_ = reduction_.core.algebra.work();
     DescribeCore();
-    if (!reduction_.core.infeasible) search_.emplace(reduction_.core, parameters_.seed);
+    if (!reduction_.core.infeasible)
+      search_.emplace(reduction_.core, parameters_.seed, parameters_.left_out);
   }
 
   // For a problem that another is started from: what takes longer is better found out there.
@@ -95,7 +96,8 @@ class Solver {
 
   // Memory couples all layers, so problems with a limit are searched as they are.
   std::optional<ShortenedProblem> ShortenIfWorthwhile() const {
-    if (problem_.usage_limit() || problem_.num_nodes() < kFewestNodesToShorten ||
+    if (parameters_.left_out.test(static_cast<size_t>(Way::kShortening)) ||
+        problem_.usage_limit() || problem_.num_nodes() < kFewestNodesToShorten ||
         !parameters_.initial_choice.empty())
       return std::nullopt;
     return CutRepeatedLayers(problem_, kShortLayers);
@@ -113,6 +115,7 @@ class Solver {
 
   void StartFromShort(const ShortenedProblem& shortened, const Solver& solved) {
     work_ += solved.work_;
+    result_.ways[Way::kShortening] = {.num_runs = 1, .work = solved.work_};
     if (solved.reduction_.core.infeasible) return;
     search_->StartFromMessages(LiftMessages(shortened, solved.reduction_,
                                             solved.search_->ascent().messages(), reduction_,
@@ -241,6 +244,7 @@ class Solver {
   absl::StatusOr<SolveResult> Finish() {
     const Core& core = reduction_.core;
     result_.lower_bound = lower_bound_;
+    result_.ways += search_->records();
     for (size_t t = 0; t < core.times.size(); ++t) {
       const double price = search_->ascent().best_prices()[t];
       if (price <= 0) continue;

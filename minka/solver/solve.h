@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "minka/solver/problem.h"
+#include "minka/solver/model/problem.h"
+#include "minka/solver/model/way.h"
 
 namespace minka {
 
@@ -63,6 +64,8 @@ struct SolveParameters {
   // earlier result.
   std::vector<int32_t> initial_choice;
   std::vector<TimePrice> initial_prices;
+  // Ways not to be used: what they are worth is seen by what is lost.
+  WaySet left_out;
   // Called from the solving threads, one call at a time, whenever bound or best choice improved.
   std::function<void(const SolveProgress&)> on_progress;
   // Polled; set it (also from a signal handler) to stop with the best so far.
@@ -105,6 +108,7 @@ struct SolveResult {
   std::optional<double> seconds_to_first;  // to the first feasible choice
   double seconds_to_best = 0;
   int64_t work = 0;
+  WayRecords ways;  // what each did; on the problem itself, not on one that it was started from
   CoreSize core;
   std::optional<Infeasibility> infeasibility;  // where no choice is known that fits
 };

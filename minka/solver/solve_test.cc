@@ -6,18 +6,18 @@
 #include <memory>
 
 #include "minka/base/status.h"
-#include "minka/solver/bound_ascent.h"
-#include "minka/solver/branching.h"
-#include "minka/solver/core_graph.h"
+#include "minka/solver/bound/bound_ascent.h"
+#include "minka/solver/bound/choice_excess.h"
+#include "minka/solver/bound/core_graph.h"
+#include "minka/solver/bound/message_passing.h"
 #include "minka/solver/core_search.h"
-#include "minka/solver/evaluate.h"
-#include "minka/solver/message_passing.h"
-#include "minka/solver/probing.h"
-#include "minka/solver/prune.h"
-#include "minka/solver/random_problem.h"
-#include "minka/solver/reduce.h"
-#include "minka/solver/region_search.h"
-#include "minka/solver/variable_elimination.h"
+#include "minka/solver/improve/regions.h"
+#include "minka/solver/improve/variable_elimination.h"
+#include "minka/solver/model/evaluate.h"
+#include "minka/solver/model/random_problem.h"
+#include "minka/solver/prove/branching.h"
+#include "minka/solver/prove/probing.h"
+#include "minka/solver/reduce/reduce.h"
 
 namespace minka {
 namespace {
@@ -253,7 +253,7 @@ TEST(ProbingTest, FindsTheOptimumAndPrunesOnlyWhatIsNoBetter) {
   EXPECT_GT(num_dropped, 300);
 }
 
-TEST(RegionSearchTest, AnswersFitAndAreOftenTheOptimum) {
+TEST(RegionsTest, AnswersFitAndAreOftenTheOptimum) {
   Random random(31);
   int num_searched = 0, num_improved = 0, num_optimal = 0;
   for (int i = 0; i < 100; ++i) {
@@ -266,12 +266,18 @@ TEST(RegionSearchTest, AnswersFitAndAreOftenTheOptimum) {
     const CoreGraph graph(core);
     MessagePassing messages(graph);
     messages.Sweep();
-    RegionSearch regions(graph, i);
-    const auto search = [](const Reduction& free, uint64_t seed) {
+    Regions regions(graph, i);
+    const MakePartSearch search = [](const Reduction& free, uint64_t seed) {
       return std::make_unique<CoreSearch>(free.core, seed);
     };
-    regions.Run(*answer, ChoiceExcess(messages).Within(answer->cost), search, /*work=*/2'000'000,
-                [] { return false; });
+    const Known known = {.messages = messages,
+                         .prices = messages.prices(),
+                         .best = answer,
+                         .make_part_search = &search,
+                         .bound_is_at_rest = true};
+    ASSERT_TRUE(regions.CanRun(known, 1) || core.num_nodes() == 0);
+    if (core.num_nodes() == 0) continue;
+    regions.Run(known, /*work=*/2'000'000, [] { return false; });
     EXPECT_EQ(regions.found()->cost, CoreCost(core, regions.found()->choice)) << "problem " << i;
     EXPECT_TRUE(FitsLimit(core, regions.found()->choice)) << "problem " << i;
     ++num_searched;
@@ -283,15 +289,23 @@ TEST(RegionSearchTest, AnswersFitAndAreOftenTheOptimum) {
   EXPECT_GT(num_optimal, num_searched / 2);
 }
 
-TEST(RegionSearchTest, ACoreWithoutNodesHasNoRegions) {
+TEST(RegionsTest, ACoreWithoutNodesHasNoRegions) {
   SolverProblem problem;
   problem.AddNode(std::vector<int64_t>{3, 1});
   const Reduction reduction = Reduce(problem);
   ASSERT_EQ(reduction.core.num_nodes(), 0);
   const CoreGraph graph(reduction.core);
-  RegionSearch regions(graph, 1);
-  regions.Run({{}, 1}, {}, {}, 1000, [] { return false; });
-  EXPECT_EQ(regions.found()->cost, 1);
+  MessagePassing messages(graph);
+  const MakePartSearch search = [](const Reduction& free, uint64_t seed) {
+    return std::make_unique<CoreSearch>(free.core, seed);
+  };
+  const CoreAnswer answer = {{}, 1};
+  EXPECT_FALSE(Regions(graph, 1).CanRun({.messages = messages,
+                                         .prices = messages.prices(),
+                                         .best = answer,
+                                         .make_part_search = &search,
+                                         .bound_is_at_rest = true},
+                                        1000));
 }
 
 TEST(SolveTest, SmallProblemsAreSolvedToTheOptimum) {

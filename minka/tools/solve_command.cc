@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <csignal>
@@ -9,12 +10,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "minka/base/file.h"
 #include "minka/base/status.h"
-#include "minka/solver/contest_reader.h"
-#include "minka/solver/evaluate.h"
+#include "minka/solver/model/contest_reader.h"
+#include "minka/solver/model/evaluate.h"
 #include "minka/solver/solve.h"
 #include "nlohmann/json.hpp"
 
@@ -28,6 +32,8 @@ struct SolveFlags {
   double gap = 0;
   int threads = 2;
   uint64_t seed = 1;
+  std::vector<std::string> without;
+  bool ways = false;
   std::string out;
   bool json = false;
 };
@@ -57,6 +63,21 @@ absl::StatusOr<double> ParseSeconds(const std::string& text) {
   return seconds;
 }
 
+absl::StatusOr<WaySet> ParseWays(const std::vector<std::string>& names) {
+  WaySet ways;
+  for (const std::string& name : names) {
+    const std::optional<Way> way = WayOfName(name);
+    if (!way) {
+      std::vector<std::string_view> known;
+      for (int i = 0; i < kNumWays; ++i) known.push_back(WayName(static_cast<Way>(i)));
+      return InvalidArgument("--without {}: there is no such way; there are {}", name,
+                             fmt::join(known, ", "));
+    }
+    ways.set(static_cast<size_t>(*way));
+  }
+  return ways;
+}
+
 std::string Cost(std::optional<int64_t> cost) { return cost ? fmt::format("{}", *cost) : "none"; }
 
 void PrintProgress(const SolveProgress& progress) {
@@ -80,6 +101,32 @@ void PrintSummary(const SolverProblem& problem, const SolveResult& result, std::
              SolveStatusName(result.status));
 }
 
+void PrintWays(const SolveResult& result, std::FILE* to) {
+  fmt::print(to, "{:<16}{:>8}{:>8}{:>16}{:>16}{:>10}\n", "way", "runs", "gains", "gained", "work",
+             "of work");
+  for (int i = 0; i < kNumWays; ++i) {
+    const WayRecord& record = result.ways[static_cast<Way>(i)];
+    if (record.num_runs == 0 && record.num_gains == 0) continue;
+    fmt::print(to, "{:<16}{:>8}{:>8}{:>16}{:>16}{:>8.1f} %\n", WayName(static_cast<Way>(i)),
+               record.num_runs, record.num_gains, record.gained, record.work,
+               100 * static_cast<double>(record.work) /
+                   static_cast<double>(std::max<int64_t>(1, result.work)));
+  }
+}
+
+nlohmann::ordered_json WaysJson(const SolveResult& result) {
+  nlohmann::ordered_json json;
+  for (int i = 0; i < kNumWays; ++i) {
+    const WayRecord& record = result.ways[static_cast<Way>(i)];
+    if (record.num_runs == 0 && record.num_gains == 0) continue;
+    json[std::string(WayName(static_cast<Way>(i)))] = {{"runs", record.num_runs},
+                                                       {"gains", record.num_gains},
+                                                       {"gained", record.gained},
+                                                       {"work", record.work}};
+  }
+  return json;
+}
+
 void PrintJson(const SolverProblem& problem, const SolveResult& result) {
   nlohmann::ordered_json json;
   json["schema_version"] = 1;
@@ -101,6 +148,7 @@ void PrintJson(const SolverProblem& problem, const SolveResult& result) {
   json["core_nodes"] = result.core.num_nodes;
   json["core_edges"] = result.core.num_edges;
   json["core_cells"] = result.core.num_cells;
+  json["ways"] = WaysJson(result);
   json["choice"] = result.choice;
   fmt::print("{}\n", json.dump());
 }
@@ -133,12 +181,14 @@ absl::Status RunSolve(const SolveFlags& flags) {
   if (flags.json && flags.out == "-")
     return InvalidArgument("--json and --out - both want standard output; give --out a file");
   ASSIGN_OR_RETURN(const double seconds, ParseSeconds(flags.time_limit));
+  ASSIGN_OR_RETURN(const WaySet left_out, ParseWays(flags.without));
   ASSIGN_OR_RETURN(const SolverProblem problem, ReadContestProblem(flags.instance));
   SolveParameters parameters = {.gap = flags.gap,
                                 .time_limit_seconds = seconds,
                                 .work_limit = flags.work_limit,
                                 .num_threads = flags.threads,
                                 .seed = flags.seed,
+                                .left_out = left_out,
                                 .cancelled = &interrupted};
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   if (terminal) parameters.on_progress = PrintProgress;
@@ -156,10 +206,12 @@ absl::Status RunSolve(const SolveFlags& flags) {
   RETURN_IF_ERROR(CheckAnswer(problem, result));
   const std::string solution = ContestSolution(result.choice) + "\n";
   if (!flags.out.empty()) RETURN_IF_ERROR(WriteFile(flags.out, solution));
+  std::FILE* const to = flags.out == "-" ? stderr : stdout;
   if (flags.json)
     PrintJson(problem, result);
   else
-    PrintSummary(problem, result, flags.out == "-" ? stderr : stdout);
+    PrintSummary(problem, result, to);
+  if (flags.ways && !flags.json) PrintWays(result, to);
   if (!flags.json && flags.out.empty()) fmt::print("{}", solution);
   return absl::OkStatus();
 }
@@ -192,6 +244,10 @@ void AddSolveCommand(CLI::App& app, int& exit_code) {
                    "Threads; the answer depends on whether it is one or more")
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Seed of the search")->capture_default_str();
+  command->add_flag("--ways", flags->ways,
+                    "Also say what each way to improve the answer or the bound did");
+  command->add_option("--without", flags->without,
+                      "Leave out these ways, to see what they are worth");
   command->add_option("--out", flags->out,
                       "Write the choices as a JSON array to this file; - is standard output. "
                       "Default: after the summary");

@@ -79,6 +79,32 @@ TEST_F(SolveCommandTest, SolvesTheContestExample) {
   EXPECT_EQ(Slurp(Path("solution.json")), "[0,0,2,1,0]\n");
 }
 
+TEST_F(SolveCommandTest, SaysWhatWaysDid) {
+  // A ring, which reductions leave as it is.
+  std::string costs, edges, tables;
+  for (int node = 0; node < 6; ++node) {
+    const char* const comma = node == 0 ? "" : ", ";
+    costs += fmt::format("{}[{}, {}, {}]", comma, 3 + node, 5 + 2 * node % 7, 4);
+    edges += fmt::format("{}[{}, {}], [{}, {}]", comma, node, (node + 1) % 6, node, (node + 2) % 6);
+    tables += fmt::format("{}[0, 9, 8, 7, 0, 9, 8, 9, 0], [3, 0, 7, 1, 9, 0, 0, 8, 6]", comma);
+  }
+  const std::string instance = Write(
+      "ring.json",
+      fmt::format(R"({{"problem": {{"name": "ring", "nodes": {{"intervals": [[0, 0], [0, 0], [0, 0],
+        [0, 0], [0, 0], [0, 0]], "costs": [{0}], "usages": [{0}]}}, "edges": {{"nodes": [{1}],
+        "costs": [{2}]}}}}}})",
+                  costs, edges, tables));
+  const Outcome table = Run("--ways " + instance);
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_THAT(table.out, testing::HasSubstr("\ndecoding "));
+  const auto ways = nlohmann::json::parse(Run("--json " + instance).out)["ways"];
+  EXPECT_GT(ways["decoding"]["work"], 0) << ways;
+  const Outcome without = Run("--json --without decoding sweeps -- " + instance);
+  const auto left = nlohmann::json::parse(without.out);
+  EXPECT_FALSE(left["ways"].contains("decoding")) << left;
+  EXPECT_EQ(left["cost"], nlohmann::json::parse(Run("--json " + instance).out)["cost"]);
+}
+
 TEST_F(SolveCommandTest, ReadsStandardInputAndGzip) {
   const std::string instance = Write("example.json", kExample);
   EXPECT_EQ(Run(fmt::format("- < {}", instance)).exit_code, 0);
@@ -154,6 +180,9 @@ TEST_F(SolveCommandTest, BadFlagsAreNamed) {
             "minka: cannot open /does/not/exist.json: No such file or directory\n");
   EXPECT_EQ(Run("--threads 0 " + instance).err, "minka: num_threads must be at least 1, not 0\n");
   EXPECT_EQ(Run("--out /does/not/exist " + instance).exit_code, 1);
+  EXPECT_THAT(
+      Run("--without luck " + instance).err,
+      testing::StartsWith("minka: --without luck: there is no such way; there are sweeps, "));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include "minka/planner/intra_op/intra_op.h"
 #include "minka/planner/intra_op/memory_estimate.h"
 #include "minka/planner/intra_op/op_costs.h"
-#include "minka/solver/evaluate.h"
+#include "minka/solver/model/evaluate.h"
 
 namespace minka {
 namespace {

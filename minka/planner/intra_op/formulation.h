@@ -19,7 +19,7 @@
 #include "minka/ir/micro_loop.h"
 #include "minka/planner/intra_op/choices.h"
 #include "minka/planner/intra_op/reshard_costs.h"
-#include "minka/solver/problem.h"
+#include "minka/solver/model/problem.h"
 
 namespace minka {
 

@@ -17,7 +17,7 @@
 #include "minka/planner/intra_op/op_costs.h"
 #include "minka/planner/intra_op/reshard_costs.h"
 #include "minka/planner/intra_op/restrictions.h"
-#include "minka/solver/evaluate.h"
+#include "minka/solver/model/evaluate.h"
 #include "minka/solver/solve.h"
 
 namespace minka {

@@ -18,7 +18,7 @@
 #include "minka/planner/intra_op/describe.h"
 #include "minka/planner/intra_op/formulation.h"
 #include "minka/planner/intra_op/testing/steps.h"
-#include "minka/solver/evaluate.h"
+#include "minka/solver/model/evaluate.h"
 #include "minka/solver/solve.h"
 
 namespace minka {

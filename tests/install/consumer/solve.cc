@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "minka/base/status.h"
-#include "minka/solver/problem.h"
+#include "minka/solver/model/problem.h"
 
 namespace {
 

@@ -1,0 +1,89 @@
+// Choices that messages lead to: decoded node by node and, where they break the limit, repaired.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "minka/solver/improve/decode.h"
+#include "minka/solver/improve/improver.h"
+#include "minka/solver/improve/local_search.h"
+#include "minka/solver/model/random.h"
+
+namespace minka {
+
+// What decoders share.
+class MessageDecoder : public Improver {
+ public:
+  // `graph` must outlive this.
+  MessageDecoder(const CoreGraph& graph, uint64_t seed)
+      : graph_(graph), random_(seed), search_(graph, seed) {}
+
+  // The last choice, feasible or not; empty before the first.
+  std::span<const int32_t> decoded() const { return decoded_; }
+
+ protected:
+  void Repair(const Decoded& decoded, std::span<const double> prices, int64_t work);
+
+  const CoreGraph& graph_;
+  Random random_;
+
+ private:
+  LocalSearch search_;
+  std::vector<int32_t> decoded_;
+};
+
+// Of the bound's messages. What was hard to decide comes first the next time.
+class Decoding : public MessageDecoder {
+ public:
+  Decoding(const CoreGraph& graph, uint64_t seed);
+
+  Way way() const override { return Way::kDecoding; }
+  bool CanRun(const Known& known, int64_t) const override { return !known.is_pruned; }
+  void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
+
+ private:
+  std::vector<int32_t> order_;
+  int num_runs_ = 0;
+};
+
+// Of messages of the core with its costs perturbed, so that ties do not mislead.
+class Perturbation : public MessageDecoder {
+ public:
+  using MessageDecoder::MessageDecoder;
+
+  Way way() const override { return Way::kPerturbation; }
+  bool CanRun(const Known& known, int64_t work) const override;
+  void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
+
+ private:
+  std::optional<MessagePassing> messages_;
+  int64_t num_sweeps_ = 0;
+};
+
+// Where prices do not lead to a choice within the limit, memory alone may. Once.
+class LeastMemory : public Improver {
+ public:
+  // `graph` must outlive this.
+  LeastMemory(const CoreGraph& graph, uint64_t seed) : graph_(graph), seed_(seed) {}
+
+  Way way() const override { return Way::kLeastMemory; }
+  bool CanRun(const Known& known, int64_t) const override {
+    return !known.is_pruned && !known.best && !has_run_ && !graph_.core().times.empty();
+  }
+  void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
+
+ private:
+  const CoreGraph& graph_;
+  const uint64_t seed_;
+  bool has_run_ = false;
+};
+
+// A choice without forbidden entries whose largest excess over the limit is small, for problems
+// that no choice fits; nothing if none was found with `work` units.
+std::optional<std::vector<int32_t>> SmallestExcess(const CoreGraph& graph, uint64_t seed,
+                                                   int64_t work);
+
+}  // namespace minka
