@@ -89,13 +89,14 @@ class ConstantCloner {
   }
 
  private:
+  // Each operand has a clone of its own: a loop may carry the same zeros in two shardings.
   void CopyWithClones(InstructionId id) {
-    const Instruction& instruction = rewriter_.source().instructions[id];
-    for (const Value& operand : instruction.operands) {
-      if (sizes_[operand.instruction] == 0) continue;
-      rewriter_.Map(operand, Clone(operand.instruction, instruction.part));
+    Instruction copy = rewriter_.source().instructions[id];
+    for (Value& operand : copy.operands) {
+      operand = sizes_[operand.instruction] == 0 ? rewriter_.Now(operand)
+                                                 : Clone(operand.instruction, copy.part);
     }
-    rewriter_.Copy(id);
+    rewriter_.Map(id, rewriter_.Append(std::move(copy)));
   }
 
   // Stands where its reader does.

@@ -76,6 +76,47 @@ TEST(PrepareWholeBatch, LayersEndBeforeLowerOnesAreComputedAgain) {
   EXPECT_GE(num_regions, 4);
 }
 
+// So that each may have its own sharding.
+TEST(Prepare, ALoopThatCarriesTheSameZerosTwiceHasTwoOfThem) {
+  const Module module = ParseHloText(R"(HloModule m
+
+condition {
+  state = (s32[], f32[8], f32[8]) parameter(0)
+  trip = s32[] get-tuple-element(state), index=0
+  trips = s32[] constant(5)
+  ROOT less = pred[] compare(trip, trips), direction=LT
+}
+
+body {
+  state = (s32[], f32[8], f32[8]) parameter(0)
+  trip = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(trip, one)
+  first = f32[8] get-tuple-element(state), index=1
+  second = f32[8] get-tuple-element(state), index=2
+  sum = f32[8] add(first, second)
+  exponential = f32[8] exponential(sum)
+  ROOT carried = (s32[], f32[8], f32[8]) tuple(next, sum, exponential)
+}
+
+ENTRY e {
+  zero = s32[] constant(0)
+  nought = f32[] constant(0)
+  zeros = f32[8] broadcast(nought), dimensions={}
+  initial = (s32[], f32[8], f32[8]) tuple(zero, zeros, zeros)
+  loop = (s32[], f32[8], f32[8]) while(initial), condition=condition, body=body
+  ROOT result = f32[8] get-tuple-element(loop), index=1
+}
+)")
+                            .value();
+  const Step prepared = Prepare(MakeStep(module, {}).value()).value();
+  const Computation& entry = prepared.module.entry_computation();
+  const auto loop = std::ranges::find(entry.instructions, Opcode::kWhile, &Instruction::opcode);
+  ASSERT_NE(loop, entry.instructions.end());
+  const std::set<Value> carried(loop->operands.begin(), loop->operands.end());
+  EXPECT_EQ(carried.size(), loop->operands.size()) << HloText(prepared.module);
+}
+
 TEST(Prepare, ValuesOfTooManyDimensionsAreRefused) {
   const auto step_of_rank = [](int rank) {
     ModuleBuilder module("m");
