@@ -150,6 +150,7 @@ bool CoreSearch::WorthRaisingBound() {
 
 void CoreSearch::TakeSnapshot() {
   snapshot_.emplace(Snapshot{ascent_.messages(), ascent_.best_prices(), ascent_.bound()});
+  snapshot_->bound_is_at_rest = BoundIsAtRest();
   snapshot_->decoded = team_.decoded();
   if (helpers_) std::ranges::move(helpers_->decoded(), std::back_inserter(snapshot_->decoded));
   snapshot_->make_part_search = [this](const Reduction& part, uint64_t seed) {
@@ -167,7 +168,7 @@ Known CoreSearch::KnownNow(const RoundOptions& options) const {
           .replaced = replaced_,
           .decoded = snapshot_->decoded,
           .make_part_search = may_pose_parts ? &snapshot_->make_part_search : nullptr,
-          .bound_is_at_rest = BoundIsAtRest(),
+          .bound_is_at_rest = snapshot_->bound_is_at_rest,
           .may_eliminate = options.may_eliminate,
           .is_pruned = pruned_.has_value()};
 }
@@ -291,7 +292,7 @@ void CoreSearch::SetExcess(const MessagePassing& messages, int64_t bound) {
 
 // Whether to go on with likely choices, others than before.
 bool CoreSearch::PruneIfWorthwhile() {
-  if (!best_ || complete_) return false;
+  if (!best_ || complete_ || graph_.num_nodes() == 0) return false;
   if (PruneToProbed()) return false;
   const int64_t slack = best_->cost - ascent_.bound();
   const bool near = RelativeGap(best_->cost, ascent_.bound()) <= kLargestGapToPrune;

@@ -95,6 +95,7 @@ class CoreSearch final : public PartSearch {
     MessagePassing messages;
     std::vector<double> prices;
     int64_t lower_bound = 0;
+    bool bound_is_at_rest = false;
     std::vector<std::vector<int32_t>> decoded;
     MakePartSearch make_part_search;
   };

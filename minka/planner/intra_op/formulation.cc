@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -96,6 +97,7 @@ class Formulator {
     const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value) || is_pinned);
     PortId kept_port = producer_port;
     use_ = {facts_.ClassOf(value), facts_.IsReadLate(value)};
+    is_filled_ = users.size() == 1 && IsFilled(value);
     if (is_kept) {
       kept_port = is_pinned ? ports_.Intern({tables_.shardings.Intern(pinned->second)})
                             : KeptPort(value, producer_port, users);
@@ -117,6 +119,14 @@ class Formulator {
     AddViews(value, groups, kept_time, kept_port, layout);
     for (const User& user : users) Connect(value, user, layout, kept_port);
     out_.layouts[value.instruction].push_back(layout);
+  }
+
+  // A constant over and over: every device can make any part of it.
+  bool IsFilled(Value value) const {
+    const Instruction& instruction = facts_.entry.instruction(value);
+    return instruction.opcode == Opcode::kBroadcast &&
+           facts_.entry.instruction(instruction.operands[0]).opcode == Opcode::kConstant &&
+           facts_.entry.shape(instruction.operands[0]).num_elements() == 1;
   }
 
   // A result that is not the new value of state: somebody reads it, so it must be complete.
@@ -293,7 +303,8 @@ class Formulator {
   void AddEdge(NodeId from, PortId from_port, NodeId to, const std::vector<PortId>& to_ports,
                const Shape& shape) {
     if (from == to) return;
-    const auto key = std::tuple(from_port, to_ports, use_, runs_, shape.type, shape.dims);
+    const auto key =
+        std::tuple(from_port, to_ports, use_, is_filled_, runs_, shape.type, shape.dims);
     const auto [found, added] = edge_tables_.try_emplace(key);
     if (added) {
       found->second = {MakeTable(from_port, to_ports, shape),
@@ -323,7 +334,10 @@ class Formulator {
           const ShardingId target = ports_[port][j];
           if (std::ranges::find(wanted, target) != wanted.end()) continue;
           wanted.push_back(target);
-          cost += reshards.To(target);
+          const double to_target = reshards.To(target);
+          // What is filled is made as it is wanted, where it can be: XLA would fold what is sent.
+          const bool is_made = is_filled_ && std::ranges::find(from, target) != from.end();
+          cost += is_made && to_target > 0 ? std::numeric_limits<double>::infinity() : to_target;
         }
         cells.push_back(ToUnits(static_cast<double>(runs_) * cost, out_));
       }
@@ -366,9 +380,10 @@ class Formulator {
   OpCosts op_costs_;
   Formulation out_;
   std::map<std::vector<PortId>, PortId> kept_ports_;
-  ReshardUse use_;    // of the reshards being added
-  int64_t runs_ = 1;  // per step, of the same
-  std::map<std::tuple<PortId, std::vector<PortId>, ReshardUse, int64_t, ElementType,
+  ReshardUse use_;          // of the reshards being added
+  bool is_filled_ = false;  // of their value
+  int64_t runs_ = 1;        // per step, of the same
+  std::map<std::tuple<PortId, std::vector<PortId>, ReshardUse, bool, int64_t, ElementType,
                       std::vector<int64_t>>,
            EdgeTable>
       edge_tables_;

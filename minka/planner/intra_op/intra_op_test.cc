@@ -544,6 +544,43 @@ TEST(PlanMesh, WhatNeedsLeastIsTakenWhereAsked) {
 
 // The bound comes from the solver, on the problem that is evaluated here by other code: any other
 // choice costs at least as much, and a worse one shows as a larger gap.
+TEST(Formulation, WhatIsFilledIsMadeAsItIsWanted) {
+  const Module module = ParseHloText(R"(HloModule m
+ENTRY e {
+  batch = f32[64,64] parameter(0)
+  nought = f32[] constant(0)
+  zeros = f32[64,64] broadcast(nought), dimensions={}
+  ROOT largest = f32[64,64] maximum(batch, zeros)
+}
+)")
+                            .value();
+  const Step step = WithStructure(MakeStep(module, {}).value());
+  const Mesh mesh = *Mesh::Parse("x=2,y=2");
+  const std::unique_ptr<CostModel> cost = AlpaModel(mesh);
+  const IntraOpOptions options;
+  const StepFacts facts(step, cost->platform());
+  ChoiceTables tables = *EnumerateChoices(step, mesh, cost->forbids_replicated_dots(), options);
+  ReshardCosts reshards(mesh, *cost, tables.shardings);
+  const Formulation formulation = Formulate(facts, tables, reshards, mesh, *cost, options);
+  const Computation& entry = step.module.entry_computation();
+  const auto of = [&](const std::string& name) {
+    return std::ranges::find(entry.instructions, name, &Instruction::name) -
+           entry.instructions.begin();
+  };
+  int num_forbidden = 0, num_paid = 0;
+  for (const ProblemEdge& edge : formulation.problem.edges()) {
+    for (const int64_t cell : formulation.problem.table(edge.table).cells) {
+      if (edge.a == formulation.operations[of("zeros")]) {
+        EXPECT_TRUE(cell == 0 || cell == kForbidden) << cell;
+        num_forbidden += cell == kForbidden ? 1 : 0;
+      }
+      if (edge.a == formulation.operations[of("batch")]) num_paid += cell > 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_forbidden, 0);
+  EXPECT_GT(num_paid, 0);
+}
+
 TEST(Formulation, PerturbingTheAnswerOnlyWidensTheGap) {
   const Mesh mesh = *Mesh::Parse("data=2,model=2");
   const Step step = TwoLayerStep(64, 64);
