@@ -41,7 +41,7 @@ def read_rules(architecture):
 
 
 def read_rooms(architecture):
-    """Module -> its rooms in order, from the table rows `| \`name\` | \`a\`, \`b\` |`."""
+    """Module -> its rooms in order, from the table rows `| \\`name\\` | \\`a\\`, \\`b\\` |`."""
     rooms = {}
     in_table = False
     for line in architecture.read_text().splitlines():
@@ -63,6 +63,9 @@ def check_rooms(module, rooms):
     for source in sorted([*folder.rglob("*.h"), *folder.rglob("*.cc")]):
         here = source.relative_to(folder).parts
         if len(here) == 1 or source.stem.endswith(("_test", "_fuzzer")):
+            continue
+        if here[0] not in rooms:
+            yield f"{source.relative_to(ROOT)}: ARCHITECTURE.md names no room {here[0]}"
             continue
         for number, line in enumerate(source.read_text().splitlines(), 1):
             match = re.match(rf'\s*#\s*include\s+"minka/{module}/(?:([a-z_]+)/)?', line)

@@ -148,9 +148,8 @@ SolverProblem Transformer(int32_t num_layers, int32_t num_choices, bool tied,
 }
 
 // Operations of a program in order, as in the contest's instances: an operation reads the one
-// before it or some of the last ones, some of them a weight that lives to the end; one in two
-// shares its operand's sharding or pays for another one; memory is limited to a tenth more than the
-// least.
+// before it or some of the last ones, some of them a weight that lives to the end; memory
+// is limited to a tenth more than the least.
 SolverProblem Program(int32_t num_operations, uint64_t seed) {
   constexpr int32_t kReach = 30;
   constexpr int32_t kNumKinds = 40;  // of operations, so that tables repeat
@@ -178,12 +177,14 @@ SolverProblem Program(int32_t num_operations, uint64_t seed) {
     problem.AddEdge({from, to, at->second});
   };
   std::vector<int64_t> last_read;
+  std::vector<char> is_weight;
   std::vector<NodeId> operations;
   for (int32_t i = 0; i < num_operations; ++i) {
     const int32_t kind = random.Below(kNumKinds);
     const NodeId node = problem.AddNode(kinds[kind].costs);
     kind_of.push_back(kind);
     last_read.push_back(i + 1);
+    is_weight.push_back(0);
     const auto read = [&](NodeId other) {
       join(other, node);
       last_read[other] = std::max<int64_t>(last_read[other], i + 1);
@@ -196,13 +197,15 @@ SolverProblem Program(int32_t num_operations, uint64_t seed) {
     const NodeId weight = problem.AddNode(kinds[kind].costs);
     kind_of.push_back(kind);
     last_read.push_back(num_operations);
+    is_weight.push_back(1);
     join(node, weight);
   }
   int32_t time = 0;
   for (NodeId node = 0; node < problem.num_nodes(); ++node) {
-    const bool is_weight = last_read[node] == num_operations;
-    problem.AddUsage(node, {is_weight ? 0 : time, last_read[node]}, kinds[kind_of[node]].bytes);
-    if (!is_weight) ++time;
+    const bool lives_from_begin = is_weight[node] != 0;
+    problem.AddUsage(node, {lives_from_begin ? 0 : time, last_read[node]},
+                     kinds[kind_of[node]].bytes);
+    if (!lives_from_begin) ++time;
   }
   SetTightLimit(problem, 1.1);
   return problem;

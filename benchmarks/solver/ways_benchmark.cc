@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
-#include <optional>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,6 +75,7 @@ absl::StatusOr<std::vector<NamedProblem>> Problems(const Flags& flags) {
 struct Outcome {
   double cost = 0, lower_bound = 0;  // mean; infinite cost: one found no choice
   WayRecords ways;
+  int64_t work = 0;
 };
 
 absl::StatusOr<Outcome> SolveWithout(const SolverProblem& problem, const WaySet& left_out,
@@ -89,6 +89,7 @@ absl::StatusOr<Outcome> SolveWithout(const SolverProblem& problem, const WaySet&
     out.cost += (result.choice.empty() ? HUGE_VAL : static_cast<double>(result.cost)) / num_seeds;
     out.lower_bound += static_cast<double>(result.lower_bound) / num_seeds;
     out.ways += result.ways;
+    out.work += result.work;
   }
   return out;
 }
@@ -97,10 +98,12 @@ absl::StatusOr<Outcome> SolveWithout(const SolverProblem& problem, const WaySet&
 struct Loss {
   std::vector<double> of_cost, of_bound;
 
-  void Add(const Outcome& with, const Outcome& without) {
-    if (with.cost <= 0 || with.lower_bound <= 0 || std::isinf(with.cost)) return;
+  // Is there anything to compare?
+  bool Add(const Outcome& with, const Outcome& without) {
+    if (with.cost <= 0 || with.lower_bound <= 0 || std::isinf(with.cost)) return false;
     of_cost.push_back(std::min(100.0, 100 * (without.cost / with.cost - 1)));
     of_bound.push_back(100 * (1 - std::max(0.0, without.lower_bound) / with.lower_bound));
+    return true;
   }
 };
 
@@ -141,19 +144,20 @@ absl::Status MeasureWays(const Flags& flags, const std::function<void(Rows row)>
       outcomes[i] = SolveWithout(problems[i / num_solves].problem, left_out, work, flags.seeds);
     });
     WayRecords records;
+    int64_t work_done = 0;
     std::vector<Loss> losses(ways.size());
     for (size_t p = 0; p < problems.size(); ++p) {
       const absl::StatusOr<Outcome>& with = outcomes[p * num_solves];
       RETURN_IF_ERROR(with.status());
       records += with->ways;
+      work_done += with->work;
       fmt::print("{:32} {:>11} work: cost {:.0f}, gap {:.4f} %\n", problems[p].name, work,
                  with->cost, 100 * (1 - with->lower_bound / with->cost));
       for (size_t w = 0; w < ways.size(); ++w) {
         const absl::StatusOr<Outcome>& without = outcomes[p * num_solves + w + 1];
         RETURN_IF_ERROR(without.status());
-        losses[w].Add(*with, *without);
-        const double of_cost = losses[w].of_cost.empty() ? 0 : losses[w].of_cost.back();
-        const double of_bound = losses[w].of_bound.empty() ? 0 : losses[w].of_bound.back();
+        if (!losses[w].Add(*with, *without)) continue;
+        const double of_cost = losses[w].of_cost.back(), of_bound = losses[w].of_bound.back();
         if (std::abs(of_cost) > 0.01 || std::abs(of_bound) > 0.01)
           fmt::print("    without {:16} cost {:+.3f} %, bound {:+.3f} %\n", WayName(ways[w]),
                      of_cost, -of_bound);
@@ -175,9 +179,7 @@ absl::Status MeasureWays(const Flags& flags, const std::function<void(Rows row)>
            {"bound_worst", Largest(loss.of_bound)},
            {"runs", record.num_runs},
            {"gains", record.num_gains},
-           {"share_of_work",
-            static_cast<double>(record.work) /
-                (static_cast<double>(work) * flags.seeds * static_cast<double>(problems.size()))}});
+           {"share_of_work", static_cast<double>(record.work) / static_cast<double>(work_done)}});
     }
   }
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -79,17 +80,21 @@ class CoreSearch::PrunedImprover : public Improver {
   Way way() const override {
     return whole_.pruned_ && !whole_.pruned_->has_all ? Way::kLikely : Way::kPruning;
   }
+  // The other thread may be searching the other of both.
   bool CanRun(const Known&, int64_t) const override {
-    return whole_.pruned_ && !whole_.pruned_->was_solved;
+    if (!whole_.pruned_ || whole_.pruned_->was_solved) return false;
+    const CoreSearch* const search = Own().get();
+    return search == nullptr || !IsSolved(*search);
   }
-  bool TakesWholeRound() const override { return true; }
+  bool TakesRestOfRound() const override { return true; }
   void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override {
     Pruned& pruned = *whole_.pruned_;
     std::unique_ptr<CoreSearch>& search = helps_ ? pruned.helper : pruned.search;
-    if (!search)
+    int64_t before = search ? search->work() : 0;
+    if (!search) {
       search = whole_.SearchOfPart(pruned.reduction, whole_.seed_ + kSeedOfHelper,
-                                   whole_.ascent_.messages());
-    const int64_t before = search->work();
+                                   whole_.ascent_.messages(), *whole_.best_);
+    }
     search->Round({.work = work / 2 + 1,
                    .gap = whole_.options_.gap,
                    .may_pose_parts = whole_.options_.may_pose_parts && !whole_.WorthProbing(),
@@ -97,11 +102,14 @@ class CoreSearch::PrunedImprover : public Improver {
                   stop);
     work_ += search->work() - before;
     if (!search->best() || (known.best && search->best()->cost >= known.best->cost)) return;
-    if (const auto answer = ExpandAnswer(whole_.core_, pruned.reduction, search->best()->choice))
-      Take(*answer);
+    Take(ExpandAnswer(whole_.core_, pruned.reduction, search->best()->choice));
   }
 
  private:
+  const std::unique_ptr<CoreSearch>& Own() const {
+    return helps_ ? whole_.pruned_->helper : whole_.pruned_->search;
+  }
+
   CoreSearch& whole_;
   const bool helps_;
 };
@@ -133,14 +141,17 @@ void CoreSearch::RaiseBound(int64_t work, const std::function<bool()>& stop) {
   Collect();
 }
 
-// Close to the end the second thread looks for choices in every other round, and once the bound has
-// come to rest in most.
-bool CoreSearch::WorthRaisingBound() {
+void CoreSearch::NoteRise() {
   if (RelativeGap(ascent_.estimate(), bound_that_rose_) > kRise) {
     bound_that_rose_ = ascent_.estimate();
     rounds_since_rise_ = 0;
   }
   ++rounds_since_rise_;
+}
+
+// Close to the end the second thread looks for choices in every other round, and once the bound has
+// come to rest in most.
+bool CoreSearch::WorthRaisingBound() const {
   const bool is_close = best_ && RelativeGap(best_->cost, ascent_.bound()) <= kCloseGap;
   const int rounds_per_rise = BoundIsAtRest() ? kRoundsPerBoundAtRest
                               : is_close      ? kRoundsPerBoundWhenClose
@@ -153,23 +164,22 @@ void CoreSearch::TakeSnapshot() {
   snapshot_->bound_is_at_rest = BoundIsAtRest();
   snapshot_->decoded = team_.decoded();
   if (helpers_) std::ranges::move(helpers_->decoded(), std::back_inserter(snapshot_->decoded));
-  snapshot_->make_part_search = [this](const Reduction& part, uint64_t seed) {
-    return SearchOfPart(part, seed, snapshot_->messages);
+  snapshot_->make_part_search = [this](const Reduction& part, uint64_t seed,
+                                       const CoreAnswer& best) {
+    return SearchOfPart(part, seed, snapshot_->messages, best);
   };
 }
 
-// Parts begin with the best answer.
-Known CoreSearch::KnownNow(const RoundOptions& options) const {
-  const bool may_pose_parts = options.may_pose_parts && best_;
+Known CoreSearch::KnownNow() const {
   return {.messages = snapshot_->messages,
           .prices = snapshot_->prices,
           .lower_bound = snapshot_->lower_bound,
           .best = best_,
           .replaced = replaced_,
           .decoded = snapshot_->decoded,
-          .make_part_search = may_pose_parts ? &snapshot_->make_part_search : nullptr,
+          .make_part_search = options_.may_pose_parts ? &snapshot_->make_part_search : nullptr,
           .bound_is_at_rest = snapshot_->bound_is_at_rest,
-          .may_eliminate = options.may_eliminate,
+          .may_eliminate = options_.may_eliminate,
           .is_pruned = pruned_.has_value()};
 }
 
@@ -179,6 +189,7 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   const bool descends = PruneIfWorthwhile();
   if (complete_) return;
   if (pruned_) pruned_->was_solved = IsSolved(*pruned_->search);
+  NoteRise();
   const bool raises_bound = WorthRaisingBound();
   TakeSnapshot();
   // Only what this round began with may decide, so that the answer does not depend on the threads'
@@ -190,13 +201,13 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
   if (descends && !raises_bound) PruneToLikely();
   const auto first = [&] {
     if (descends && raises_bound) PruneToLikely();
-    team_.Run(KnownNow(options), options.work, stop);
+    team_.Run(KnownNow(), options.work, stop);
   };
   const auto second = [&] {
     if (raises_bound)
       ascent_.Run(options.work, bound_stop);
     else
-      Help(options, stop);
+      Help(stop);
   };
   if (options.in_parallel) {
     std::thread second_thread(second);
@@ -215,17 +226,17 @@ void CoreSearch::Round(const RoundOptions& options, const std::function<bool()>&
 }
 
 // What the second thread does where the bound does not rise.
-void CoreSearch::Help(const RoundOptions& options, const std::function<bool()>& stop) {
-  if (options.may_pose_parts && WorthProbing()) {
-    Probe(options.work, stop);
-  } else if (options.may_pose_parts && WorthBranching()) {
-    Branch(options, stop);
+void CoreSearch::Help(const std::function<bool()>& stop) {
+  if (options_.may_pose_parts && WorthProbing()) {
+    Probe(stop);
+  } else if (options_.may_pose_parts && WorthBranching()) {
+    Branch(stop);
   } else {
     if (!helpers_) {
       helpers_ = std::make_unique<Team>(graph_, seed_ + kSeedOfHelper, left_out_);
       helpers_->Add(std::make_unique<PrunedImprover>(*this, /*helps=*/true));
     }
-    helpers_->Run(KnownNow(options), options.work, stop);
+    helpers_->Run(KnownNow(), options_.work, stop);
   }
 }
 
@@ -245,17 +256,17 @@ bool CoreSearch::WorthBranching() const {
          static_cast<double>(kMostWorkToBranch);
 }
 
-void CoreSearch::Branch(const RoundOptions& options, const std::function<bool()>& stop) {
+void CoreSearch::Branch(const std::function<bool()>& stop) {
   if (!branching_) {
     const ChoiceExcess excess(ascent_.messages());
     other_work_ += graph_.num_cells();
     branching_.emplace(core_, excess.Within(best_->cost), excess, CaseWork(),
                        seed_ + kSeedOfHelper);
   }
-  const double share = std::max(0.0, 1 - options.gap);
+  const double share = std::max(0.0, 1 - options_.gap);
   const auto goal = static_cast<int64_t>(std::ceil(share * static_cast<double>(best_->cost)));
   const int64_t before = branching_->work();
-  branching_->Run(*best_, std::min(goal, best_->cost), snapshot_->make_part_search, options.work,
+  branching_->Run(*best_, std::min(goal, best_->cost), snapshot_->make_part_search, options_.work,
                   stop);
   records_[Way::kBranching] += {.num_runs = 1, .work = branching_->work() - before};
 }
@@ -270,14 +281,14 @@ int64_t CoreSearch::CaseWork() const { return kSweepsPerCase * ascent_.messages(
 
 int64_t CoreSearch::ProbeWork() const { return kSweepsPerProbe * ascent_.messages().sweep_work(); }
 
-void CoreSearch::Probe(int64_t work, const std::function<bool()>& stop) {
+void CoreSearch::Probe(const std::function<bool()>& stop) {
   if (!probing_) {
     const ChoiceExcess excess(ascent_.messages());
     other_work_ += graph_.num_cells();
     probing_.emplace(core_, excess.Within(best_->cost), excess, ProbeWork(), seed_ + kSeedOfHelper);
   }
   const int64_t before = probing_->work();
-  probing_->Run(*best_, snapshot_->make_part_search, work, stop);
+  probing_->Run(*best_, snapshot_->make_part_search, options_.work, stop);
   records_[Way::kProbing] += {.num_runs = 1, .work = probing_->work() - before};
 }
 
@@ -375,31 +386,29 @@ void CoreSearch::Descend(const std::vector<std::vector<int64_t>>& choices, bool 
   pruned_->num_choices = CountChoices(choices);
   other_work_ += pruned_->reduction.core.algebra.work();
   MINKA_CHECK(!pruned_->reduction.core.infeasible, "pruning lost the best answer");
-  pruned_->search = SearchOfPart(pruned_->reduction, seed_ + 1 + round_, messages);
+  pruned_->search = SearchOfPart(pruned_->reduction, seed_ + 1 + round_, messages, *best_);
+  other_work_ += pruned_->search->work();
 }
 
 std::unique_ptr<CoreSearch> CoreSearch::SearchOfPart(const Reduction& part, uint64_t seed,
-                                                     const MessagePassing& messages) const {
+                                                     const MessagePassing& messages,
+                                                     const CoreAnswer& best) const {
   auto search = std::make_unique<CoreSearch>(part.core, seed, left_out_);
   if (!part.core.times.empty())
     search->StartFromPrices(PricesAtTimes(part.core.times, core_.times, messages.prices()));
   search->StartFromMessages(RestrictMessages(messages, part, search->graph()));
-  search->StartFrom(Restrict(part, best_->choice));
+  search->StartFrom(Restrict(part, best.choice));
   return search;
 }
 
 void CoreSearch::CollectFrom(Way way, const std::optional<CoreAnswer>& found) {
   if (!found || (best_ && best_->cost <= found->cost)) return;
-  WayRecord record = {.num_gains = 1};
-  if (best_) {
-    record.gained = best_->cost - found->cost;
-    replaced_ = best_;
-  }
-  records_[way] += record;
+  records_[way] += {.num_gains = 1, .gained = best_ ? best_->cost - found->cost : 0};
   best_ = found;
 }
 
 void CoreSearch::Collect() {
+  std::optional<CoreAnswer> before = best_;
   // First: of two answers that cost the same, the one whose choices probing has kept.
   if (probing_) CollectFrom(Way::kProbing, probing_->found());
   if (MayUse(Way::kSweeps)) CollectFrom(Way::kSweeps, ascent_.decoded());
@@ -408,9 +417,9 @@ void CoreSearch::Collect() {
     if (team == nullptr) continue;
     complete_ |= team->complete();
     // They keep records of their own.
-    if (!team->best() || (best_ && best_->cost <= team->best()->cost)) continue;
-    replaced_ = std::exchange(best_, team->best());
+    if (team->best()) TakeCheaper(*team->best(), best_);
   }
+  if (before && best_->cost < before->cost) replaced_ = std::move(before);
   if (!pruned_ || !pruned_->has_all) return;
   for (const CoreSearch* search : {pruned_->search.get(), pruned_->helper.get()})
     complete_ |= search != nullptr && search->complete();

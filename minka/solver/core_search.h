@@ -1,7 +1,7 @@
 // The search on one core. One side raises the bound, the other looks for choices; where the bound
 // has stalled, both look for choices. Once a choice is known, the core is pruned to what can still
-// beat it and reduced again (prune.h); the smaller core is then searched in the same way, while the
-// bound of the larger one goes on rising.
+// beat it and reduced again (choice_excess.h); the smaller core is then searched in the same way,
+// while the bound of the larger one goes on rising.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class CoreSearch final : public PartSearch {
   CoreSearch(const Core& core, uint64_t seed, const WaySet& left_out = {});
   ~CoreSearch() override;
 
-  // A choice to start from, feasible or not. Before the first round.
+  // A choice to start from; one that does not fit is of no use. Before the first round.
   void StartFrom(std::span<const int32_t> choice);
   void StartFromPrices(std::span<const double> prices) { ascent_.StartFrom(prices); }
   void StartFromMessages(std::vector<double> messages) {
@@ -101,9 +101,10 @@ class CoreSearch final : public PartSearch {
   };
 
   bool MayUse(Way way) const { return !left_out_.test(static_cast<size_t>(way)); }
-  bool WorthRaisingBound();
+  void NoteRise();  // of the bound, before it is asked whether that is at rest
+  bool WorthRaisingBound() const;
   void TakeSnapshot();
-  Known KnownNow(const RoundOptions& options) const;
+  Known KnownNow() const;
   bool ExcessIsOld(int64_t bound) const;
   void SetExcess(const MessagePassing& messages, int64_t bound);
   bool PruneIfWorthwhile();
@@ -116,16 +117,17 @@ class CoreSearch final : public PartSearch {
   void Descend(const std::vector<std::vector<int64_t>>& choices, bool has_all,
                const MessagePassing& messages);
   std::unique_ptr<CoreSearch> SearchOfPart(const Reduction& part, uint64_t seed,
-                                           const MessagePassing& messages) const;
-  void Help(const RoundOptions& options, const std::function<bool()>& stop);
+                                           const MessagePassing& messages,
+                                           const CoreAnswer& best) const;
+  void Help(const std::function<bool()>& stop);
   bool HasComeToRest() const;
   bool BoundIsAtRest() const { return ascent_.stalled() || HasComeToRest(); }
   bool WorthBranching() const;
-  void Branch(const RoundOptions& options, const std::function<bool()>& stop);
+  void Branch(const std::function<bool()>& stop);
   bool WorthProbing() const;
   int64_t CaseWork() const;
   int64_t ProbeWork() const;
-  void Probe(int64_t work, const std::function<bool()>& stop);
+  void Probe(const std::function<bool()>& stop);
   void Collect();
   void CollectFrom(Way way, const std::optional<CoreAnswer>& found);
   int64_t BoundOfPruned() const;
@@ -147,7 +149,7 @@ class CoreSearch final : public PartSearch {
   int rounds_since_rise_ = 0;
   std::optional<Branching> branching_;
   double likely_per_node_ = 0;          // choices; 0: not tried yet
-  int rounds_without_gain_ = 0;         // of the pruned search
+  int rounds_without_gain_ = 0;         // the last ones
   std::optional<ChoiceExcess> excess_;  // of messages that may have changed since
   int64_t excess_bound_ = 0;            // at that time
   std::optional<CoreAnswer> best_, replaced_;

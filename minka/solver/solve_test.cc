@@ -167,7 +167,7 @@ TEST(BranchingTest, ProvesTheOptimumByCases) {
     num_above_root += messages.Certify() < *optimum ? 1 : 0;
     const ChoiceExcess excess(messages);
     Branching branching(core, excess.Within(answer->cost), excess, /*case_work=*/1000, i);
-    const auto search = [](const Reduction& reduced, uint64_t seed) {
+    const auto search = [](const Reduction& reduced, uint64_t seed, const CoreAnswer&) {
       return std::make_unique<CoreSearch>(reduced.core, seed);
     };
     EXPECT_EQ(branching.bound(), INT64_MIN);
@@ -238,7 +238,7 @@ TEST(ProbingTest, FindsTheOptimumAndPrunesOnlyWhatIsNoBetter) {
     const ChoiceExcess excess(messages);
     Probing probing(core, excess.Within(answer->cost), excess, /*probe_work=*/1 + 5000 * (i % 3),
                     i);
-    const auto search = [](const Reduction& pruned, uint64_t seed) {
+    const auto search = [](const Reduction& pruned, uint64_t seed, const CoreAnswer&) {
       return std::make_unique<CoreSearch>(pruned.core, seed);
     };
     probing.Run(*answer, search, /*work=*/2'000'000, [] { return false; });
@@ -267,7 +267,7 @@ TEST(RegionsTest, AnswersFitAndAreOftenTheOptimum) {
     MessagePassing messages(graph);
     messages.Sweep();
     Regions regions(graph, i);
-    const MakePartSearch search = [](const Reduction& free, uint64_t seed) {
+    const MakePartSearch search = [](const Reduction& free, uint64_t seed, const CoreAnswer&) {
       return std::make_unique<CoreSearch>(free.core, seed);
     };
     const Known known = {.messages = messages,
@@ -296,7 +296,7 @@ TEST(RegionsTest, ACoreWithoutNodesHasNoRegions) {
   ASSERT_EQ(reduction.core.num_nodes(), 0);
   const CoreGraph graph(reduction.core);
   MessagePassing messages(graph);
-  const MakePartSearch search = [](const Reduction& free, uint64_t seed) {
+  const MakePartSearch search = [](const Reduction& free, uint64_t seed, const CoreAnswer&) {
     return std::make_unique<CoreSearch>(free.core, seed);
   };
   const CoreAnswer answer = {{}, 1};

@@ -115,7 +115,7 @@ void PrintWays(const SolveResult& result, std::FILE* to) {
 }
 
 nlohmann::ordered_json WaysJson(const SolveResult& result) {
-  nlohmann::ordered_json json;
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (int i = 0; i < kNumWays; ++i) {
     const WayRecord& record = result.ways[static_cast<Way>(i)];
     if (record.num_runs == 0 && record.num_gains == 0) continue;

@@ -97,7 +97,7 @@ class Formulator {
     const bool is_kept = !is_parameter && (users.size() > 1 || IsPlainResult(value) || is_pinned);
     PortId kept_port = producer_port;
     use_ = {facts_.ClassOf(value), facts_.IsReadLate(value)};
-    is_filled_ = users.size() == 1 && IsFilled(value);
+    is_filled_ = users.size() == 1 && users[0].operands.size() <= 1 && IsFilled(value);
     if (is_kept) {
       kept_port = is_pinned ? ports_.Intern({tables_.shardings.Intern(pinned->second)})
                             : KeptPort(value, producer_port, users);

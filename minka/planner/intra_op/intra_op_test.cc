@@ -542,8 +542,6 @@ TEST(PlanMesh, WhatNeedsLeastIsTakenWhereAsked) {
   EXPECT_EQ(least->lower_bound, 0);
 }
 
-// The bound comes from the solver, on the problem that is evaluated here by other code: any other
-// choice costs at least as much, and a worse one shows as a larger gap.
 TEST(Formulation, WhatIsFilledIsMadeAsItIsWanted) {
   const Module module = ParseHloText(R"(HloModule m
 ENTRY e {
@@ -581,6 +579,8 @@ ENTRY e {
   EXPECT_GT(num_paid, 0);
 }
 
+// The bound comes from the solver, on the problem that is evaluated here by other code: any other
+// choice costs at least as much, and a worse one shows as a larger gap.
 TEST(Formulation, PerturbingTheAnswerOnlyWidensTheGap) {
   const Mesh mesh = *Mesh::Parse("data=2,model=2");
   const Step step = TwoLayerStep(64, 64);

@@ -43,12 +43,11 @@ void Decoding::Run(const Known& known, int64_t work, const std::function<bool()>
   Repair(decoded, known.prices, work);
 }
 
-bool Perturbation::CanRun(const Known& known, int64_t work) const {
-  return !known.is_pruned && graph_.num_nodes() > 0 &&
-         work >= kLeastSweeps * known.messages.sweep_work();
-}
-
 void Perturbation::Run(const Known& known, int64_t work, const std::function<bool()>&) {
+  saved_work_ += work;
+  const int64_t sweeps = saved_work_ / known.messages.sweep_work();
+  if (sweeps < kLeastSweeps) return;
+  saved_work_ = 0;
   if (!messages_) {
     const auto cost = static_cast<double>(known.lower_bound - graph_.core().base_cost);
     const double scale = std::pow(10.0, -0.5 - 2 * random_.Unit());
@@ -56,7 +55,6 @@ void Perturbation::Run(const Known& known, int64_t work, const std::function<boo
     messages_->Perturb(scale * std::max(1.0, cost) / graph_.num_nodes(), random_);
     num_sweeps_ = 0;
   }
-  const int64_t sweeps = work / messages_->sweep_work();
   for (int64_t i = 0; i < sweeps; ++i) messages_->Sweep();
   work_ += sweeps * messages_->sweep_work();
   num_sweeps_ += sweeps;
@@ -64,11 +62,11 @@ void Perturbation::Run(const Known& known, int64_t work, const std::function<boo
   if (num_sweeps_ >= kSweepsPerPerturbation) messages_.reset();
 }
 
-void LeastMemory::Run(const Known& known, int64_t work, const std::function<bool()>&) {
+void LeastMemory::Run(const Known&, int64_t work, const std::function<bool()>&) {
   has_run_ = true;
   work_ += work;
   const std::optional<std::vector<int32_t>> choice = SmallestExcess(graph_, seed_, work);
-  if (!choice || !FitsLimit(known.messages.graph().core(), *choice)) return;
+  if (!choice || !FitsLimit(graph_.core(), *choice)) return;
   if (const std::optional<int64_t> cost = CoreCost(graph_.core(), *choice)) Take({*choice, *cost});
 }
 

@@ -55,11 +55,15 @@ class Perturbation : public MessageDecoder {
   using MessageDecoder::MessageDecoder;
 
   Way way() const override { return Way::kPerturbation; }
-  bool CanRun(const Known& known, int64_t work) const override;
+  bool CanRun(const Known& known, int64_t) const override {
+    return !known.is_pruned && graph_.num_nodes() > 0;
+  }
+  // Saves the work up where it is too little.
   void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
 
  private:
   std::optional<MessagePassing> messages_;
+  int64_t saved_work_ = 0;
   int64_t num_sweeps_ = 0;
 };
 

@@ -254,7 +254,9 @@ void DepthFirst::Finish() {
   const int32_t worst = fits ? -1 : usage_.WorstTime();
   for (const int32_t node : order_) usage_.Move(graph_.core(), node, decided_[node], -1);
   if (!fits) {
+    const size_t num_before = hot_times_.size();
     hot_times_.Add(worst);
+    if (hot_times_.size() == num_before) return;
     hot_bytes_.push_back(0);
     for (int32_t node = 0; node < graph_.num_nodes(); ++node) {
       const std::span<const HotTimes::Use> uses = hot_times_.of_node(node);

@@ -1,5 +1,5 @@
 // Depth-first branch and bound over some nodes of a core while the others stay: the search behind
-// exact_search.h and neighbourhood_search.h.
+// whole_core.h and neighbourhoods.h.
 #pragma once
 
 #include <algorithm>

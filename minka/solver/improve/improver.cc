@@ -1,5 +1,7 @@
 #include "minka/solver/improve/improver.h"
 
+#include <cmath>
+
 namespace minka {
 namespace {
 
@@ -9,8 +11,8 @@ constexpr double kRiseToRenew = 2e-4;
 }  // namespace
 
 const ChoiceExcess& KnownExcess::Of(const Known& known, int64_t& work) {
-  const double rise = static_cast<double>(known.lower_bound) - static_cast<double>(bound_);
-  if (!excess_ || rise > kRiseToRenew * static_cast<double>(known.lower_bound)) {
+  const auto bound = static_cast<double>(known.lower_bound);
+  if (!excess_ || bound - static_cast<double>(bound_) > kRiseToRenew * std::abs(bound)) {
     excess_.emplace(known.messages);
     bound_ = known.lower_bound;
     work += known.messages.graph().num_cells();

@@ -59,8 +59,8 @@ class Improver {
   virtual bool CanRun(const Known& known, int64_t work) const = 0;
   // For about `work` units, or until `stop` says so between two steps.
   virtual void Run(const Known& known, int64_t work, const std::function<bool()>& stop) = 0;
-  // Does what it finds depend on being given all the work of a round at once?
-  virtual bool TakesWholeRound() const { return false; }
+  // Is it worth its work with what is left of a round alone, half of it at least?
+  virtual bool TakesRestOfRound() const { return false; }
   // The whole space was searched: the best known or found is optimal, or without one there is none.
   virtual bool complete() const { return false; }
 

@@ -93,9 +93,9 @@ void LikelyElimination::Run(const Known& known, int64_t work, const std::functio
     }
     per_node *= kGrowth;
     if (!eliminated.answer) continue;
-    const auto answer = ExpandAnswer(core, reduction, eliminated.answer->choice);
-    if (!known.best || answer->cost < known.best->cost) in_vain_ = 0;
-    Take(*answer);
+    const CoreAnswer answer = ExpandAnswer(core, reduction, eliminated.answer->choice);
+    if (!known.best || answer.cost < known.best->cost) in_vain_ = 0;
+    Take(answer);
     return;
   }
 }

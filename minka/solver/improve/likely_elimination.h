@@ -23,7 +23,7 @@ class LikelyElimination : public Improver {
   bool CanRun(const Known& known, int64_t) const override {
     return known.may_eliminate && graph_.core().times.empty() && graph_.num_nodes() > 0;
   }
-  bool TakesWholeRound() const override { return true; }
+  bool TakesRestOfRound() const override { return true; }
   // What it finds is never dearer than the best known.
   void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
 

@@ -41,10 +41,6 @@ void LocalSearch::SetPrices(std::span<const double> prices) {
   last_worst_ = -1;
 }
 
-void LocalSearch::Offer(const CoreAnswer& answer) {
-  if (!best_ || answer.cost < best_->cost) best_ = answer;
-}
-
 void LocalSearch::RecordIfBest() {
   if (!feasible()) return;
   const std::optional<int64_t> cost = CoreCost(graph_.core(), choice_);

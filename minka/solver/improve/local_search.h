@@ -47,9 +47,6 @@ class LocalSearch {
   const std::optional<CoreAnswer>& best() const { return best_; }
   // Of the choices without forbidden entries that Repair met, the one with the smallest excess.
   const std::optional<std::vector<int32_t>>& least_excess() const { return least_excess_; }
-  // Replaces the best if cheaper; the choice must be feasible.
-  void Offer(const CoreAnswer& answer);
-  void RecordIfBest();
   int64_t work() const { return work_; }
 
  private:
@@ -62,6 +59,7 @@ class LocalSearch {
     int32_t chosen = 0;
   };
 
+  void RecordIfBest();
   void GrowTree(int32_t seed, int32_t max_nodes);
   void AddTreeNode(int32_t node, int32_t parent, const CoreGraph::Arc* from_parent);
   double TreeCosts(double price_weight, double temperature);

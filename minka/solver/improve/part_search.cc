@@ -1,12 +1,13 @@
 #include "minka/solver/improve/part_search.h"
 
+#include "minka/base/check.h"
+
 namespace minka {
 
-std::optional<CoreAnswer> ExpandAnswer(const Core& whole, const Reduction& part,
-                                       std::span<const int32_t> choice) {
+CoreAnswer ExpandAnswer(const Core& whole, const Reduction& part, std::span<const int32_t> choice) {
   CoreAnswer answer = {Expand(part, choice), 0};
   const std::optional<int64_t> cost = CoreCost(whole, answer.choice);
-  if (!cost) return std::nullopt;
+  MINKA_CHECK(cost.has_value(), "a part's answer is forbidden in the whole");
   answer.cost = *cost;
   return answer;
 }

@@ -1,11 +1,12 @@
 // The search of a core that was made of another one by leaving choices out, as ways that pose such
-// cores see it.
+// cores see it: by this alone, since what searches them (core_search.h) uses those ways.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "minka/solver/bound/message_passing.h"
 #include "minka/solver/reduce/core_answer.h"
@@ -34,13 +35,13 @@ class PartSearch {
   virtual int64_t work() const = 0;
 };
 
-// Begins the search of a part with what is known of the whole. `part` must outlive it.
-using MakePartSearch =
-    std::function<std::unique_ptr<PartSearch>(const Reduction& part, uint64_t seed)>;
+// Begins the search of a part with what is known of the whole and an answer of that. `part` must
+// outlive it.
+using MakePartSearch = std::function<std::unique_ptr<PartSearch>(
+    const Reduction& part, uint64_t seed, const CoreAnswer& best)>;
 
 // The answer of the whole that an answer of the part stands for. Reductions of the part may leave
-// several cheapest choices, so its cost is counted again; nothing where that is forbidden.
-std::optional<CoreAnswer> ExpandAnswer(const Core& whole, const Reduction& part,
-                                       std::span<const int32_t> choice);
+// several cheapest choices, so its cost is counted again.
+CoreAnswer ExpandAnswer(const Core& whole, const Reduction& part, std::span<const int32_t> choice);
 
 }  // namespace minka

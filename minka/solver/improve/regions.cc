@@ -48,13 +48,13 @@ void Regions::SearchRegion(std::span<const std::vector<int64_t>> choices,
   const Reduction reduction = ReduceFurther(graph_.core(), free);
   work_ += reduction.core.algebra.work() + graph_.num_cells();
   if (reduction.core.infeasible) return;
-  const std::unique_ptr<PartSearch> search = make_search(reduction, random_.Below(INT32_MAX));
+  const std::unique_ptr<PartSearch> search =
+      make_search(reduction, random_.Below(INT32_MAX), *found_);
   const auto is_done = [&] { return search->complete() || search->bound() >= found_->cost; };
   while (!is_done() && search->work() < kWorkPerRegion && !stop()) {
     search->Search(kWorkPerRegion / kRoundsPerRegion, stop);
     if (!search->best() || search->best()->cost >= found_->cost) continue;
-    if (const auto answer = ExpandAnswer(graph_.core(), reduction, search->best()->choice))
-      Take(*answer);
+    Take(ExpandAnswer(graph_.core(), reduction, search->best()->choice));
   }
   work_ += search->work();
   region_size_ = std::clamp(is_done() ? region_size_ * kRegionGrowth : region_size_ / kRegionGrowth,

@@ -23,7 +23,7 @@ class Regions : public Improver {
     return known.bound_is_at_rest && known.best.has_value() && known.make_part_search != nullptr &&
            graph_.num_nodes() > 0;
   }
-  bool TakesWholeRound() const override { return true; }
+  bool TakesRestOfRound() const override { return true; }
   void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
 
  private:

@@ -1,6 +1,7 @@
 #include "minka/solver/improve/team.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "minka/solver/improve/likely_elimination.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int64_t kTurnsPerRound = 4;  // of those that do not take a whole one
 constexpr int64_t kWorkPerTurn = 50;   // at least, so that rounds end
+// Before a first answer, a clock that has run out does not end the first of them.
+constexpr int kTurnsWithoutStop = 2;
 
 }  // namespace
 
@@ -54,24 +57,30 @@ void Team::Run(Known known, int64_t work, const std::function<bool()>& stop) {
   replaced_ = known.replaced;
   const int64_t end = work_ + work;
   std::vector<char> may_run(improvers_.size());
+  int num_turns = 0;
+  const int least_turns = best_ || work_ > 0 ? 1 : kTurnsWithoutStop;
   do {
-    known.best = best_;
-    known.replaced = replaced_;
+    if (best_ && (!known.best || best_->cost < known.best->cost)) {
+      known.best = best_;
+      known.replaced = replaced_;
+    }
     const int64_t left = end - work_;
     const int64_t of_turn = std::min(left, std::max<int64_t>(1, work / kTurnsPerRound));
     const bool is_begin = left > work / 2;
     for (size_t i = 0; i < improvers_.size(); ++i) {
-      may_run[i] = improvers_[i]->TakesWholeRound() ? is_begin && improvers_[i]->CanRun(known, left)
-                                                    : improvers_[i]->CanRun(known, of_turn);
+      may_run[i] = improvers_[i]->TakesRestOfRound()
+                       ? is_begin && improvers_[i]->CanRun(known, left)
+                       : improvers_[i]->CanRun(known, of_turn);
     }
     const std::optional<size_t> next = turns_.Next(may_run);
     if (!next) return;
     Improver& improver = *improvers_[*next];
     const int64_t work_before = work_;
     const std::optional<int64_t> cost_before = best_ ? std::optional(best_->cost) : std::nullopt;
-    TakeTurn(improver, known, improver.TakesWholeRound() ? left : of_turn, stop);
+    TakeTurn(improver, known, improver.TakesRestOfRound() ? left : of_turn, stop);
     turns_.Note(*next, work_ - work_before, cost_before && best_ ? *cost_before - best_->cost : 0);
-  } while (work_ < end && !complete_ && !stop());
+    ++num_turns;
+  } while (work_ < end && !complete_ && (num_turns < least_turns || !stop()));
 }
 
 void Team::TakeTurn(Improver& improver, Known& known, int64_t work,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
+#include <vector>
 
 namespace minka {
 namespace {
@@ -14,10 +16,12 @@ constexpr double kColdest = -2.5;  // power of ten of the temperature's unit
 // By turns from the best and from what messages led to, which has other parts.
 void Trees::Start(const Known& known) {
   search_.SetPrices(known.prices);
-  if (num_runs_++ % (kRunsFromBest + 1) == 0 && !known.decoded.empty()) {
-    const size_t last = known.decoded.size() - 1;
-    if (!known.decoded[last].empty()) search_.Start(known.decoded[last]);
-    if (!known.decoded[last].empty() && search_.feasible()) return;
+  if (num_runs_++ % (kRunsFromBest + 1) == 0) {
+    for (const std::vector<int32_t>& decoded : std::views::reverse(known.decoded)) {
+      if (decoded.empty()) continue;
+      search_.Start(decoded);
+      if (search_.feasible()) return;
+    }
   }
   search_.Start(known.best->choice);
 }

@@ -21,7 +21,6 @@ class UsageProfile {
 
   // Largest bytes over the limit, at most 0 if the limit holds; the smallest int64 without times.
   int64_t Excess() const { return most_.empty() ? INT64_MIN : most_[1]; }
-  bool within_limit() const { return Excess() <= 0; }
   // The first time with the largest excess.
   int32_t WorstTime() const;
 

@@ -16,7 +16,7 @@ class WholeCore : public Improver {
   explicit WholeCore(const CoreGraph& graph) : graph_(graph) {}
 
   Way way() const override { return Way::kWholeCore; }
-  // Begins anew each time, so it is worth while again with more work only.
+  // Begins anew each time: again once there is so much more work that it may come to an end.
   bool CanRun(const Known& known, int64_t work) const override;
   void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
   bool complete() const override { return complete_; }

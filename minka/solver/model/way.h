@@ -35,7 +35,9 @@ std::optional<Way> WayOfName(std::string_view name);
 
 using WaySet = std::bitset<kNumWays>;
 
-// What a way did, all cores of a solve together.
+// What a way did in a core and in those pruned from it: pruning and likely hold what the others did
+// in these once more. What searches of parts do counts for the way that poses them. Sweeps are
+// those of the bound, whose work is no way's.
 struct WayRecord {
   int64_t num_runs = 0;
   int64_t work = 0;

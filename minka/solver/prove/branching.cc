@@ -68,7 +68,7 @@ int64_t Branching::Bound(Case& searched, int64_t goal, const MakePartSearch& mak
   const Reduction reduction = ReduceFurther(core_, choices);
   work_ += reduction.core.algebra.work();
   if (reduction.core.infeasible || reduction.core.limit_is_below_least_usage()) return INT64_MAX;
-  const std::unique_ptr<PartSearch> search = make_search(reduction, ++seed_);
+  const std::unique_ptr<PartSearch> search = make_search(reduction, ++seed_, *found_);
   search->RaiseBound(case_work_, [&] { return search->bound() >= goal || stop(); });
   work_ += search->work();
   if (search->best()) Take(reduction, search->best()->choice);
@@ -93,8 +93,9 @@ int64_t Branching::Bound(Case& searched, int64_t goal, const MakePartSearch& mak
   return INT64_MAX;
 }
 
+// A choice that is forbidden is none.
 void Branching::Take(const Reduction& reduction, std::span<const int32_t> choice) {
-  if (const auto answer = ExpandAnswer(core_, reduction, choice)) TakeCheaper(*answer, found_);
+  if (CoreCost(reduction.core, choice)) TakeCheaper(ExpandAnswer(core_, reduction, choice), found_);
 }
 
 }  // namespace minka

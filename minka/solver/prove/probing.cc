@@ -57,7 +57,7 @@ void Probing::Probe(const Candidate& candidate, int64_t cost_to_beat,
   work_ += reduction.core.algebra.work();
   bool hopeless = reduction.core.infeasible || reduction.core.limit_is_below_least_usage();
   if (!hopeless) {
-    const std::unique_ptr<PartSearch> search = make_search(reduction, ++seed_);
+    const std::unique_ptr<PartSearch> search = make_search(reduction, ++seed_, *found_);
     while (search->bound() < cost_to_beat && !search->complete() && search->work() < probe_work_ &&
            !stop())
       search->Search(probe_work_ / kRoundsPerProbe, stop);
