@@ -1,5 +1,6 @@
 """Models made of flax's own layers, linen's and nnx's."""
 
+import inspect
 from typing import Any
 
 import flax.linen as nn
@@ -148,11 +149,15 @@ class NnxClassifier(nnx.Module):
         return self.head(x.mean(1))
 
 
+# Before, flax copied in any case.
+COPY = {"copy": True} if "copy" in inspect.signature(nnx.merge).parameters else {}
+
+
 def of_nnx(model: nnx.Module, optimizer: str, x: np.ndarray, y: np.ndarray) -> Program:
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
     def loss_of(params, rest, batch):
-        model = nnx.merge(graph, params, rest, copy=True)
+        model = nnx.merge(graph, params, rest, **COPY)
         loss = cross_entropy(model(batch["x"]), batch["y"])
         return loss, nnx.split(model, nnx.Param, ...)[2]
 

@@ -65,12 +65,16 @@ void DonateState(Step& step) {
   }
 }
 
-// Operations are named by where they stand in the function: without "jit(train_step)/".
+// Operations are named by where they stand in the function: without "jit(train_step)/", behind
+// which JAX 0.6 says "jit(main)/", too.
 void DropFunctionName(Module& module) {
-  const std::string prefix = "jit(" + module.name + ")/";
+  const std::string function = "jit(" + module.name + ")/", main = "jit(main)/";
   for (Computation& computation : module.computations) {
     for (Instruction& instruction : computation.instructions) {
-      if (instruction.op_name.starts_with(prefix)) instruction.op_name.erase(0, prefix.size());
+      std::string& name = instruction.op_name;
+      for (const std::string& prefix : {function, main}) {
+        if (name.starts_with(prefix)) name.erase(0, prefix.size());
+      }
     }
   }
 }

@@ -119,7 +119,11 @@ ON_MATRICES = {
 }
 
 
-def compare(function, x):
+# By JAX 0.6.2's own XLA the sums of one of eight rows are a unit away.
+TOLERANCES = {"float8 e4m3": 2e-3} if jax.__version_info__ < (0, 7) else {}
+
+
+def compare(function, x, tolerance=2e-4):
     def step(state, batch):
         return state, function(batch * state)
 
@@ -127,13 +131,13 @@ def compare(function, x):
     wanted = jax.jit(step)(state, x)
     parallel = minka.parallelize(step)
     now = parallel(state, x)
-    assert_close(now, wanted, tolerance=2e-4)
+    assert_close(now, wanted, tolerance=tolerance)
     return parallel.plan.json
 
 
 @pytest.mark.parametrize("name", ON_ROWS)
 def test_as_by_jax(devices, name):
-    compare(ON_ROWS[name], ROWS)
+    compare(ON_ROWS[name], ROWS, TOLERANCES.get(name, 2e-4))
 
 
 @pytest.mark.parametrize("name", ON_MATRICES)
