@@ -126,6 +126,8 @@ CoreSearch::CoreSearch(const Core& core, uint64_t seed, const WaySet& left_out)
 
 CoreSearch::~CoreSearch() = default;
 
+CoreSearch::Pruned::Pruned() = default;
+
 void CoreSearch::StartFrom(std::span<const int32_t> choice) {
   const std::optional<int64_t> cost = CoreCost(core_, choice);
   if (cost && FitsLimit(core_, choice)) TakeCheaper({{choice.begin(), choice.end()}, *cost}, best_);

@@ -81,6 +81,7 @@ class CoreSearch final : public PartSearch {
   // Choices that can beat the best answer of the time of pruning or, where too many can, the likely
   // ones among them.
   struct Pruned {
+    Pruned();  // defined apart: clang wants the members' initializers only once CoreSearch is whole
     bool has_all = true;  // that can beat the best answer
     Reduction reduction;
     std::unique_ptr<CoreSearch> search;
