@@ -177,7 +177,6 @@ Known CoreSearch::KnownNow() const {
           .prices = snapshot_->prices,
           .lower_bound = snapshot_->lower_bound,
           .best = best_,
-          .replaced = replaced_,
           .decoded = snapshot_->decoded,
           .make_part_search = options_.may_pose_parts ? &snapshot_->make_part_search : nullptr,
           .bound_is_at_rest = snapshot_->bound_is_at_rest,
@@ -410,7 +409,6 @@ void CoreSearch::CollectFrom(Way way, const std::optional<CoreAnswer>& found) {
 }
 
 void CoreSearch::Collect() {
-  std::optional<CoreAnswer> before = best_;
   // First: of two answers that cost the same, the one whose choices probing has kept.
   if (probing_) CollectFrom(Way::kProbing, probing_->found());
   if (MayUse(Way::kSweeps)) CollectFrom(Way::kSweeps, ascent_.decoded());
@@ -421,7 +419,6 @@ void CoreSearch::Collect() {
     // They keep records of their own.
     if (team->best()) TakeCheaper(*team->best(), best_);
   }
-  if (before && best_->cost < before->cost) replaced_ = std::move(before);
   if (!pruned_ || !pruned_->has_all) return;
   for (const CoreSearch* search : {pruned_->search.get(), pruned_->helper.get()})
     complete_ |= search != nullptr && search->complete();

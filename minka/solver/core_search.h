@@ -153,7 +153,7 @@ class CoreSearch final : public PartSearch {
   int rounds_without_gain_ = 0;         // the last ones
   std::optional<ChoiceExcess> excess_;  // of messages that may have changed since
   int64_t excess_bound_ = 0;            // at that time
-  std::optional<CoreAnswer> best_, replaced_;
+  std::optional<CoreAnswer> best_;
   int64_t proved_ = INT64_MIN;  // by pruned cores that are gone
   bool complete_ = false;
   int round_ = 0;

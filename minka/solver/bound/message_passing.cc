@@ -59,11 +59,6 @@ void MessagePassing::SetPrices(std::span<const double> prices) {
                     static_cast<size_t>(graph_.num_choices(node))});
 }
 
-void MessagePassing::Perturb(double most, Random& random) {
-  for (double& cost : priced_) cost += most * random.Unit();
-  num_swept_ = 0;
-}
-
 // Min-marginals of the node, then its messages to later (forward) or earlier nodes; returns what
 // the sweep's bound gains.
 double MessagePassing::Send(int32_t node, bool forward) {

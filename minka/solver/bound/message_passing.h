@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "minka/solver/bound/core_graph.h"
-#include "minka/solver/model/random.h"
 
 namespace minka {
 
@@ -38,11 +37,6 @@ class MessagePassing {
   // Cost per byte at every time, never negative.
   void SetPrices(std::span<const double> prices);
   std::span<const double> prices() const { return prices_; }
-
-  // Raises the cost of every choice by up to `most`, at random, until prices are set again. Of many
-  // cheapest answers one becomes the cheapest, and messages lead to it; their bound is none of the
-  // core's until then.
-  void Perturb(double most, Random& random);
 
   // Messages of another solve, num_message_entries() of them; any values are valid.
   void SetMessages(std::vector<double> messages) {

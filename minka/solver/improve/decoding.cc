@@ -1,7 +1,6 @@
 #include "minka/solver/improve/decoding.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace minka {
@@ -9,8 +8,6 @@ namespace {
 
 constexpr int kRunsWithoutNoise = 2;
 constexpr double kNoise = 0.01;
-constexpr int64_t kSweepsPerPerturbation = 100;
-constexpr int64_t kLeastSweeps = 5;  // at a time
 
 }  // namespace
 
@@ -41,25 +38,6 @@ void Decoding::Run(const Known& known, int64_t work, const std::function<bool()>
     std::ranges::stable_partition(order_, [&](int32_t node) { return is_hard[node] != 0; });
   }
   Repair(decoded, known.prices, work);
-}
-
-void Perturbation::Run(const Known& known, int64_t work, const std::function<bool()>&) {
-  saved_work_ += work;
-  const int64_t sweeps = saved_work_ / known.messages.sweep_work();
-  if (sweeps < kLeastSweeps) return;
-  saved_work_ = 0;
-  if (!messages_) {
-    const auto cost = static_cast<double>(known.lower_bound - graph_.core().base_cost);
-    const double scale = std::pow(10.0, -0.5 - 2 * random_.Unit());
-    messages_.emplace(known.messages);
-    messages_->Perturb(scale * std::max(1.0, cost) / graph_.num_nodes(), random_);
-    num_sweeps_ = 0;
-  }
-  for (int64_t i = 0; i < sweeps; ++i) messages_->Sweep();
-  work_ += sweeps * messages_->sweep_work();
-  num_sweeps_ += sweeps;
-  Repair(Decode(*messages_, {}, random_), known.prices, work);
-  if (num_sweeps_ >= kSweepsPerPerturbation) messages_.reset();
 }
 
 void LeastMemory::Run(const Known&, int64_t work, const std::function<bool()>&) {

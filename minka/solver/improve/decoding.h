@@ -49,24 +49,6 @@ class Decoding : public MessageDecoder {
   int num_runs_ = 0;
 };
 
-// Of messages of the core with its costs perturbed, so that ties do not mislead.
-class Perturbation : public MessageDecoder {
- public:
-  using MessageDecoder::MessageDecoder;
-
-  Way way() const override { return Way::kPerturbation; }
-  bool CanRun(const Known& known, int64_t) const override {
-    return !known.is_pruned && graph_.num_nodes() > 0;
-  }
-  // Saves the work up where it is too little.
-  void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
-
- private:
-  std::optional<MessagePassing> messages_;
-  int64_t saved_work_ = 0;
-  int64_t num_sweeps_ = 0;
-};
-
 // Where prices do not lead to a choice within the limit, memory alone may. Once.
 class LeastMemory : public Improver {
  public:

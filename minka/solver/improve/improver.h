@@ -21,7 +21,6 @@ struct Known {
   std::span<const double> prices;  // of memory, by time
   int64_t lower_bound = 0;
   std::optional<CoreAnswer> best = {};
-  std::optional<CoreAnswer> replaced = {};  // the best before the last improvement
   // Choices that messages led to, feasible or not.
   std::span<const std::vector<int32_t>> decoded = {};
   const MakePartSearch* make_part_search = nullptr;  // null: parts are not to be searched

@@ -7,7 +7,6 @@
 #include "minka/solver/improve/likely_elimination.h"
 #include "minka/solver/improve/neighbourhoods.h"
 #include "minka/solver/improve/regions.h"
-#include "minka/solver/improve/repetition.h"
 #include "minka/solver/improve/trees.h"
 #include "minka/solver/improve/whole_core.h"
 
@@ -34,9 +33,7 @@ Team::Team(const CoreGraph& graph, uint64_t seed, const WaySet& left_out) : turn
   add(std::make_unique<Trees>(graph, seed + 1));
   add(std::make_unique<Neighbourhoods>(graph, seed + 2));
   add(std::make_unique<WholeCore>(graph));
-  add(std::make_unique<Repetition>(graph));
   add(std::make_unique<LikelyElimination>(graph, seed));
-  add(std::make_unique<Perturbation>(graph, seed + 3));
   add(std::make_unique<Regions>(graph, seed + 4));
 }
 
@@ -54,16 +51,12 @@ std::vector<std::vector<int32_t>> Team::decoded() const {
 
 void Team::Run(Known known, int64_t work, const std::function<bool()>& stop) {
   if (known.best) TakeCheaper(*known.best, best_);
-  replaced_ = known.replaced;
   const int64_t end = work_ + work;
   std::vector<char> may_run(improvers_.size());
   int num_turns = 0;
   const int least_turns = best_ || work_ > 0 ? 1 : kTurnsWithoutStop;
   do {
-    if (best_ && (!known.best || best_->cost < known.best->cost)) {
-      known.best = best_;
-      known.replaced = replaced_;
-    }
+    if (best_ && (!known.best || best_->cost < known.best->cost)) known.best = best_;
     const int64_t left = end - work_;
     const int64_t of_turn = std::min(left, std::max<int64_t>(1, work / kTurnsPerRound));
     const bool is_begin = left > work / 2;
@@ -93,10 +86,7 @@ void Team::TakeTurn(Improver& improver, Known& known, int64_t work,
   WayRecord record = {.num_runs = 1, .work = spent};
   if (improver.found() && (!best_ || improver.found()->cost < best_->cost)) {
     record.num_gains = 1;
-    if (best_) {
-      record.gained = best_->cost - improver.found()->cost;
-      replaced_ = best_;
-    }
+    if (best_) record.gained = best_->cost - improver.found()->cost;
     best_ = improver.found();
   }
   records_[improver.way()] += record;

@@ -39,7 +39,7 @@ class Team {
   std::vector<std::unique_ptr<Improver>> improvers_;
   std::vector<const MessageDecoder*> decoders_;  // of improvers_
   Turns turns_;
-  std::optional<CoreAnswer> best_, replaced_;
+  std::optional<CoreAnswer> best_;
   bool complete_ = false;
   WayRecords records_;
   int64_t work_ = 0;

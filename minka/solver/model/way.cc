@@ -4,9 +4,8 @@ namespace minka {
 namespace {
 
 constexpr std::array<std::string_view, kNumWays> kWayNames = {
-    "sweeps",         "decoding",   "perturbation", "least_memory", "trees",
-    "neighbourhoods", "whole_core", "elimination",  "regions",      "repetition",
-    "pruning",        "likely",     "probing",      "branching",    "shortening"};
+    "sweeps",  "decoding", "least_memory", "trees",   "neighbourhoods", "whole_core", "elimination",
+    "regions", "pruning",  "likely",       "probing", "branching",      "shortening"};
 
 }  // namespace
 

@@ -13,14 +13,12 @@ namespace minka {
 enum class Way {
   kSweeps,          // choices that the messages of the bound's sweeps lead to
   kDecoding,        // messages decoded with the limit in mind, repaired where they break it
-  kPerturbation,    // the same of messages of perturbed costs
   kLeastMemory,     // memory alone decides, where nothing else keeps the limit
   kTrees,           // random trees of nodes decided anew
   kNeighbourhoods,  // small regions searched depth first
   kWholeCore,       // all of a small core searched depth first
   kElimination,     // likely choices searched by eliminating nodes
   kRegions,         // large regions searched as cores of their own
-  kRepetition,      // what helped in one of equal layers, in the others
   kPruning,         // choices that can beat the answer, searched as a core of their own
   kLikely,          // likely choices alone, searched as a core of their own
   kProbing,         // choices taken for granted one by one
