@@ -197,7 +197,8 @@ std::string Page(const Rows& rows) {
       "problems are dearer and cheaper without it by more than 0.01 %. *Bound*: how much lower the "
       "bound is without it. *Runs*, *gains* (runs that\n"
       "improved the answer) and *share* of the work: with all ways, of all problems together, in "
-      "pruned cores, too.\n\n";
+      "pruned cores, too.\n"
+      "Rows of ways that have left since (docs/design/0022) say why.\n\n";
   out +=
       "| work | way | dearer, mean % | worst % | dearer | cheaper | bound lower, mean % | worst % "
       "| runs | gains | share |\n"

@@ -11,19 +11,8 @@ constexpr double kNoise = 0.01;
 
 }  // namespace
 
-void MessageDecoder::Repair(const Decoded& decoded, std::span<const double> prices, int64_t work) {
-  work_ += decoded.work;
-  const int64_t before = search_.work();
-  search_.Start(decoded.choice);
-  search_.SetPrices(prices);
-  if (!search_.feasible()) search_.Repair(work);
-  decoded_ = search_.choice();
-  if (search_.best()) Take(*search_.best());
-  work_ += search_.work() - before;
-}
-
 Decoding::Decoding(const CoreGraph& graph, uint64_t seed)
-    : MessageDecoder(graph, seed), order_(graph.num_nodes()) {
+    : graph_(graph), random_(seed), search_(graph, seed), order_(graph.num_nodes()) {
   std::iota(order_.begin(), order_.end(), 0);
 }
 
@@ -37,7 +26,13 @@ void Decoding::Run(const Known& known, int64_t work, const std::function<bool()>
     for (const int32_t node : decoded.failed) is_hard[node] = 1;
     std::ranges::stable_partition(order_, [&](int32_t node) { return is_hard[node] != 0; });
   }
-  Repair(decoded, known.prices, work);
+  const int64_t before = search_.work();
+  search_.Start(decoded.choice);
+  search_.SetPrices(known.prices);
+  if (!search_.feasible()) search_.Repair(work);
+  decoded_ = search_.choice();
+  if (search_.best()) Take(*search_.best());
+  work_ += decoded.work + search_.work() - before;
 }
 
 void LeastMemory::Run(const Known&, int64_t work, const std::function<bool()>&) {

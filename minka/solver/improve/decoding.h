@@ -14,38 +14,25 @@
 
 namespace minka {
 
-// What decoders share.
-class MessageDecoder : public Improver {
+// What was hard to decide comes first the next time.
+class Decoding : public Improver {
  public:
   // `graph` must outlive this.
-  MessageDecoder(const CoreGraph& graph, uint64_t seed)
-      : graph_(graph), random_(seed), search_(graph, seed) {}
-
-  // The last choice, feasible or not; empty before the first.
-  std::span<const int32_t> decoded() const { return decoded_; }
-
- protected:
-  void Repair(const Decoded& decoded, std::span<const double> prices, int64_t work);
-
-  const CoreGraph& graph_;
-  Random random_;
-
- private:
-  LocalSearch search_;
-  std::vector<int32_t> decoded_;
-};
-
-// Of the bound's messages. What was hard to decide comes first the next time.
-class Decoding : public MessageDecoder {
- public:
   Decoding(const CoreGraph& graph, uint64_t seed);
 
   Way way() const override { return Way::kDecoding; }
   bool CanRun(const Known& known, int64_t) const override { return !known.is_pruned; }
   void Run(const Known& known, int64_t work, const std::function<bool()>& stop) override;
 
+  // The last choice, feasible or not; empty before the first.
+  std::span<const int32_t> decoded() const { return decoded_; }
+
  private:
+  const CoreGraph& graph_;
+  Random random_;
+  LocalSearch search_;
   std::vector<int32_t> order_;
+  std::vector<int32_t> decoded_;
   int num_runs_ = 0;
 };
 

@@ -23,8 +23,8 @@ constexpr int kTurnsWithoutStop = 2;
 Team::Team(const CoreGraph& graph, uint64_t seed, const WaySet& left_out) : turns_(0) {
   const auto add = [&](auto improver) {
     if (left_out.test(static_cast<size_t>(improver->way()))) return;
-    if constexpr (std::is_base_of_v<MessageDecoder, typename decltype(improver)::element_type>)
-      decoders_.push_back(improver.get());
+    if constexpr (std::is_same_v<Decoding, typename decltype(improver)::element_type>)
+      decoding_ = improver.get();
     Add(std::move(improver));
   };
   // Those that have not run yet come in this order.
@@ -44,8 +44,8 @@ void Team::Add(std::unique_ptr<Improver> improver) {
 
 std::vector<std::vector<int32_t>> Team::decoded() const {
   std::vector<std::vector<int32_t>> out;
-  for (const MessageDecoder* decoder : decoders_)
-    out.emplace_back(decoder->decoded().begin(), decoder->decoded().end());
+  if (decoding_ != nullptr)
+    out.emplace_back(decoding_->decoded().begin(), decoding_->decoded().end());
   return out;
 }
 

@@ -37,7 +37,7 @@ class Team {
   void TakeTurn(Improver& improver, Known& known, int64_t work, const std::function<bool()>& stop);
 
   std::vector<std::unique_ptr<Improver>> improvers_;
-  std::vector<const MessageDecoder*> decoders_;  // of improvers_
+  const Decoding* decoding_ = nullptr;  // of improvers_, where it is not left out
   Turns turns_;
   std::optional<CoreAnswer> best_;
   bool complete_ = false;
