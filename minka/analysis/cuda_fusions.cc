@@ -9,6 +9,7 @@
 //     kernel holds a whole row.
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -88,7 +89,7 @@ class CudaPartitioner {
       return;
     }
     if (instruction.results.size() != 1) return;
-    const std::vector<Use>& uses = uses_.uses({id, 0});
+    const std::span<const Use> uses = uses_.uses({id, 0});
     if (uses.empty()) return;
     if (instruction.opcode == Opcode::kConstant) {
       Repeat(id, GroupsOf(uses));
@@ -129,7 +130,7 @@ class CudaPartitioner {
     const Instruction& reduction = computation_.instructions[id];
     const Value reduced = reduction.operands[0];
     if (reduction.results.size() == 1 && HoldsRows(reduction)) {
-      const std::vector<Use>& uses = uses_.uses({id, 0});
+      const std::span<const Use> uses = uses_.uses({id, 0});
       const Groups readers = GroupsOf(uses);
       const bool is_inside =
           readers.size() == 1 && !uses_.is_result({id, 0}) &&
@@ -161,7 +162,7 @@ class CudaPartitioner {
   }
 
   // A reader that is itself repeated stands in several groups.
-  Groups GroupsOf(const std::vector<Use>& uses) const {
+  Groups GroupsOf(std::span<const Use> uses) const {
     Groups groups;
     for (const Use& use : uses) {
       if (repeated_[use.user]) {

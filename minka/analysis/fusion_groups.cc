@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <span>
 
 #include "minka/analysis/flops.h"
 #include "minka/analysis/fusion_parts.h"
@@ -91,7 +92,7 @@ class Partitioner {
     const Instruction& instruction = computation_.instructions[id];
     group_[id] = id;
     if (instruction.results.size() != 1) return;
-    const std::vector<Use>& uses = uses_.uses({id, 0});
+    const std::span<const Use> uses = uses_.uses({id, 0});
     if (uses.empty() || uses_.is_result({id, 0})) return;
     const std::set<InstructionId> readers = ReadingGroups(uses);
     if (instruction.opcode == Opcode::kConstant) {
@@ -113,7 +114,7 @@ class Partitioner {
   }
 
   // What some readers cannot take in is written for them; others compute it again.
-  void RepeatWhereTakenIn(InstructionId id, const std::vector<Use>& uses) {
+  void RepeatWhereTakenIn(InstructionId id, std::span<const Use> uses) {
     const Instruction& instruction = computation_.instructions[id];
     if (!IsCheap(instruction) || !IsAboutUnary(computation_, instruction)) return;
     std::vector<Use> takers;
@@ -128,7 +129,7 @@ class Partitioner {
   }
 
   // A reader that is itself repeated stands in several groups.
-  std::set<InstructionId> ReadingGroups(const std::vector<Use>& uses) const {
+  std::set<InstructionId> ReadingGroups(std::span<const Use> uses) const {
     std::set<InstructionId> groups;
     for (const Use& use : uses) {
       if (repeated_[use.user] || also_repeated_[use.user]) {
@@ -160,7 +161,7 @@ class Partitioner {
     return TakesIn(reader, use.operand, producer.opcode);
   }
 
-  bool AllTakeIn(const Instruction& producer, const std::vector<Use>& uses) const {
+  bool AllTakeIn(const Instruction& producer, std::span<const Use> uses) const {
     return std::ranges::all_of(uses, [&](const Use& use) {
       return IsTakenIn(producer, use) && (IsCheap(producer) || !ReadsRepeatedly(use));
     });

@@ -1,6 +1,7 @@
 #include "minka/analysis/phases.h"
 
 #include <algorithm>
+#include <span>
 
 namespace minka {
 namespace {
@@ -129,7 +130,7 @@ class Classifier {
       if (is_other_result_[id] || !IsOptimiserOperation(entry_.instructions[id], reductions)) {
         continue;
       }
-      const std::vector<Use>& uses = uses_.uses({id, 0});
+      const std::span<const Use> uses = uses_.uses({id, 0});
       tail[id] = (is_state_result_[id] || !uses.empty()) && IsReadOnlyBy(id, tail, tail);
     }
     return tail;

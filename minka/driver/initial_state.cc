@@ -77,7 +77,7 @@ Share ShareOf(const InitialValuesProgram& program, int mesh, const PipelineExecu
     share.step.parameters[i] = {.name = fmt::format("input_{}", i)};
   }
   entry = SetResultsApart(Computation(entry));
-  share.step.module = EliminateDeadCode(share.step.module);
+  share.step.module = EliminateDeadCode(std::move(share.step.module));
   return share;
 }
 

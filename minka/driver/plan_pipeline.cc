@@ -4,14 +4,17 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <ranges>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "fmt/ranges.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/pipeline.h"
@@ -227,7 +230,7 @@ class MicroBatchSearch {
   absl::StatusOr<PlannedPipeline> Run() && {
     const std::vector<TriedCount> tried = SearchCounts(
         {.counts = MicroBatchCounts(steps_.simplified()),
-         .estimate = [&](int64_t count) { return Estimate(count); },
+         .estimate = [&](std::span<const int64_t> counts) { return Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return SearchOf(count).EstimateFitting(); },
          .plan = [&](int64_t count) { return Plan(count); },
          .is_over = [&] { return !CheckNotCancelled(request_).ok(); }});
@@ -246,6 +249,7 @@ class MicroBatchSearch {
     request.micro_batches.num_micro_batches = count;
     if (request_.on_progress) {
       request.on_progress = [this, count](const std::string& what, double seconds, double gap) {
+        const std::lock_guard lock(progress_mutex_);
         request_.on_progress(fmt::format("{} micro-batches: {}", count, what), seconds, gap);
       };
     }
@@ -253,22 +257,28 @@ class MicroBatchSearch {
     return *search;
   }
 
-  // The first that can be is the smallest number, which says what others take at least: meshes of
-  // three axes, whose searches take as long as all others, hardly matter to that. The second is in
-  // the middle: on meshes that are fast there the others are likely to be.
-  absl::StatusOr<CountEstimate> Estimate(int64_t count) {
-    IsTried is_tried;
-    if (num_estimated_ == 0) {
-      is_tried = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 2; };
-    } else if (!likely_meshes_.empty()) {
+  // The first is the smallest number, which says what others take at least: meshes of three axes,
+  // whose searches take as long as all others, hardly matter to that. The second is in the middle:
+  // on meshes that are fast there the others are likely to be.
+  std::vector<absl::StatusOr<CountEstimate>> Estimate(std::span<const int64_t> counts) {
+    std::vector<PipelineSearch*> searches;
+    std::vector<IsTried> are_tried(counts.size());
+    for (const int64_t count : counts) searches.push_back(&SearchOf(count));
+    const bool are_first = likely_meshes_.empty();
+    for (IsTried& is_tried : are_tried) {
+      if (are_first) break;
       is_tried = [&](const MeshOfKind& on) {
         return std::ranges::find(likely_meshes_, on) != likely_meshes_.end();
       };
     }
-    PipelineSearch& search = SearchOf(count);
-    ASSIGN_OR_RETURN(const CountEstimate estimate, search.Estimate(is_tried));
-    if (++num_estimated_ == 2) likely_meshes_ = search.FastMeshes();
-    return estimate;
+    if (are_first && counts.size() > 1)
+      are_tried.front() = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 2; };
+    std::vector<absl::StatusOr<CountEstimate>> estimates(counts.size());
+    ForEachInParallel(
+        static_cast<int>(counts.size()), NumSearchThreads(request_.search),
+        [&](int number) { estimates[number] = searches[number]->Estimate(are_tried[number]); });
+    if (are_first && estimates.back().ok()) likely_meshes_ = searches.back()->FastMeshes();
+    return estimates;
   }
 
   absl::StatusOr<CountPlan> Plan(int64_t count) {
@@ -344,10 +354,10 @@ class MicroBatchSearch {
   const LayerChoice& layers_;
   StagePlanner& stages_;
   std::map<int64_t, std::unique_ptr<PipelineSearch>> searches_;  // by number of micro-batches
-  int num_estimated_ = 0;
   std::vector<MeshOfKind> likely_meshes_;
   std::map<int64_t, PipelineFigures> figures_;
   std::optional<PlannedPipeline> best_;
+  std::mutex progress_mutex_;
 };
 
 // How many there shall be where the step has no boundaries; 0: nothing says how many stages.

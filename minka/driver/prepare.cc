@@ -26,13 +26,13 @@ constexpr int kMaxClonedInstructions = 12;
 
 // A barrier of several values becomes one barrier per value, which the planner splits on its own;
 // lowering joins them again.
-Module SplitBarriers(const Module& module) {
-  Module out = module;
-  Rewriter rewriter(module.entry_computation());
-  for (InstructionId id = 0; id < rewriter.source().num_instructions(); ++id) {
-    const Instruction& instruction = rewriter.source().instructions[id];
+Module SplitBarriers(Module module) {
+  Computation source = std::move(module.entry_computation());
+  Rewriter rewriter(source);
+  for (InstructionId id = 0; id < source.num_instructions(); ++id) {
+    Instruction& instruction = source.instructions[id];
     if (instruction.opcode != Opcode::kOptBarrier || instruction.operands.size() < 2) {
-      rewriter.Copy(id);
+      rewriter.Move(id, std::move(instruction));
       continue;
     }
     for (int lane = 0; lane < static_cast<int>(instruction.operands.size()); ++lane) {
@@ -44,8 +44,8 @@ Module SplitBarriers(const Module& module) {
       rewriter.Map({id, lane}, rewriter.AppendOne(std::move(single)));
     }
   }
-  out.entry_computation() = std::move(rewriter).Finish();
-  return out;
+  module.entry_computation() = std::move(rewriter).Finish();
+  return module;
 }
 
 // By instruction: how many instructions make its value from constants alone; 0 if it depends on
@@ -182,8 +182,8 @@ absl::StatusOr<Step> Simplify(const Step& step, const LayerChoice& layers, bool 
   if (unrolls_loops) {
     module = UnrollLayerLoops({.module = std::move(module), .parameters = step.parameters});
   }
-  module = SplitBarriers(ExchangeTransposedDots(module));
-  module = OrderForMemory(EliminateCommonSubexpressions(EliminateDeadCode(module)));
+  module = SplitBarriers(ExchangeTransposedDots(std::move(module)));
+  module = OrderForMemory(EliminateCommonSubexpressions(EliminateDeadCode(std::move(module))));
   ASSIGN_OR_RETURN(Step simplified, MakeStep(std::move(module), {}));
   return WithStructure(std::move(simplified), layers);
 }
@@ -235,9 +235,9 @@ absl::StatusOr<Step> PrepareWholeBatch(const Step& simplified, const RematChoice
   // Before constants are cloned, so that copies get their own.
   ASSIGN_OR_RETURN(const Step step, Rematerialize(simplified, remat));
   Module module = ToModule(step);
-  const Computation entry = module.entry_computation();
+  const Computation entry = std::move(module.entry_computation());
   module.entry_computation() = ConstantCloner(entry).Run();
-  module = EliminateDeadCode(module);
+  module = EliminateDeadCode(std::move(module));
   ASSIGN_OR_RETURN(Step prepared, MakeStep(std::move(module), {}));
   prepared.num_layers = step.num_layers;
   return prepared;

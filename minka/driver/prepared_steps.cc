@@ -8,19 +8,27 @@ namespace minka {
 
 absl::StatusOr<const Step*> PreparedSteps::With(const RematChoice& remat,
                                                 const MicroBatchOptions& micro_batches) {
-  const Way way{remat, micro_batches};
-  const auto found = prepared_.find(way);
-  if (found != prepared_.end()) return &found->second;
-  ASSIGN_OR_RETURN(const Step* of_whole_batch, OfWholeBatch(remat));
-  ASSIGN_OR_RETURN(Step prepared, PrepareMicroBatches(*of_whole_batch, micro_batches));
-  return &prepared_.emplace(way, std::move(prepared)).first->second;
+  return Find(prepared_, {remat, micro_batches}, [&]() -> absl::StatusOr<Step> {
+    ASSIGN_OR_RETURN(const Step* of_whole_batch, OfWholeBatch(remat));
+    return PrepareMicroBatches(*of_whole_batch, micro_batches);
+  });
 }
 
 absl::StatusOr<const Step*> PreparedSteps::OfWholeBatch(const RematChoice& remat) {
-  const auto found = of_whole_batch_.find(remat);
-  if (found != of_whole_batch_.end()) return &found->second;
-  ASSIGN_OR_RETURN(Step prepared, PrepareWholeBatch(simplified_, remat));
-  return &of_whole_batch_.emplace(remat, std::move(prepared)).first->second;
+  return Find(of_whole_batch_, remat, [&] { return PrepareWholeBatch(simplified_, remat); });
+}
+
+template <typename Key>
+absl::StatusOr<const Step*> PreparedSteps::Find(std::map<Key, Made>& steps, const Key& key,
+                                                const std::function<absl::StatusOr<Step>()>& make) {
+  Made* made = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    made = &steps[key];
+  }
+  std::call_once(made->once, [&] { made->step = make(); });
+  RETURN_IF_ERROR(made->step.status());
+  return &*made->step;
 }
 
 RematChoice PreparedSteps::RematCandidates() const {

@@ -3,7 +3,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -13,6 +15,7 @@
 namespace minka {
 
 // Another number of micro-batches only makes these anew, of the same step of the whole batch.
+// Thread-safe: who asks for one first makes it, others wait.
 class PreparedSteps {
  public:
   explicit PreparedSteps(Step simplified) : simplified_(std::move(simplified)) {}
@@ -34,11 +37,19 @@ class PreparedSteps {
     auto operator<=>(const Way&) const = default;
   };
 
+  struct Made {
+    std::once_flag once;
+    absl::StatusOr<Step> step;
+  };
+  template <typename Key>
+  absl::StatusOr<const Step*> Find(std::map<Key, Made>& steps, const Key& key,
+                                   const std::function<absl::StatusOr<Step>()>& make);
   absl::StatusOr<const Step*> OfWholeBatch(const RematChoice& remat);
 
-  Step simplified_;
-  std::map<RematChoice, Step> of_whole_batch_;
-  std::map<Way, Step> prepared_;
+  const Step simplified_;
+  std::mutex mutex_;
+  std::map<RematChoice, Made> of_whole_batch_;  // guarded by mutex_, not what is in it
+  std::map<Way, Made> prepared_;                // likewise
 };
 
 }  // namespace minka

@@ -1,7 +1,9 @@
 #include "minka/driver/stage_hash.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,17 +88,18 @@ class OrderFree {
     const std::vector<uint64_t> computations = ComputationHashes(module_);
     for (const Instruction& instruction : entry_.instructions)
       below_.push_back(StableHash(TextOf(instruction, computations)));
-    std::vector<std::vector<std::string>> uses(entry_.num_instructions());
+    std::vector<std::vector<uint64_t>> uses(entry_.num_instructions());
     for (const Value result : entry_.results)
-      uses[result.instruction].push_back(fmt::format("result {}", result.result));
+      uses[result.instruction].push_back(HashOf({0, static_cast<uint64_t>(result.result)}));
     std::vector<uint64_t> all(entry_.num_instructions());
     for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
       std::ranges::sort(uses[id]);
-      all[id] = StableHash(fmt::format("{} {}", below_[id], fmt::join(uses[id], ",")));
+      uses[id].push_back(below_[id]);
+      all[id] = HashOf(uses[id]);
       const std::vector<Value>& operands = entry_.instructions[id].operands;
       for (size_t i = 0; i < operands.size(); ++i) {
         uses[operands[i].instruction].push_back(
-            fmt::format("{} {} {}", operands[i].result, i, all[id]));
+            HashOf({1, static_cast<uint64_t>(operands[i].result), i, all[id]}));
       }
     }
     for (size_t i = 0; i < step_.parameters.size(); ++i) {
@@ -107,10 +110,17 @@ class OrderFree {
                                            all[value.instruction], value.result)));
     }
     std::ranges::sort(all);
-    return StableHash(fmt::format("{}", fmt::join(all, " ")));
+    return HashOf(all);
   }
 
  private:
+  static uint64_t HashOf(std::span<const uint64_t> numbers) {
+    return StableHash({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
+  }
+  static uint64_t HashOf(std::initializer_list<uint64_t> numbers) {
+    return HashOf(std::span(numbers.begin(), numbers.size()));
+  }
+
   std::string TextOf(const Instruction& instruction,
                      const std::vector<uint64_t>& computations) const {
     if (instruction.opcode == Opcode::kParameter) {

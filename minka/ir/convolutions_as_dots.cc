@@ -182,9 +182,9 @@ class AsDot {
 
 }  // namespace
 
-Module ConvolutionsAsDots(const Module& module) {
+Module ConvolutionsAsDots(Module module) {
   return ReplaceByCalls(
-      module,
+      std::move(module),
       [](const Computation& computation, const Instruction& instruction) -> std::optional<Module> {
         if (instruction.opcode != Opcode::kConvolution) return std::nullopt;
         return AsDot(computation, instruction).Run();

@@ -13,6 +13,6 @@ namespace minka {
 //               kernel),
 // and where dimensions need not be transposed. Dots read their operands as they lie, where
 // convolutions cut patches out of them, and multiply no holes of dilation.
-Module ConvolutionsAsDots(const Module& module);
+Module ConvolutionsAsDots(Module module);
 
 }  // namespace minka

@@ -113,12 +113,13 @@ class Expansion {
 
 }  // namespace
 
-Module ExpandBatchNorm(const Module& module) {
-  return ReplaceByCalls(module, [](const Computation& computation, const Instruction& instruction) {
-    return IsBatchNorm(instruction.opcode)
-               ? std::optional(Expansion(computation, instruction).Run())
-               : std::nullopt;
-  });
+Module ExpandBatchNorm(Module module) {
+  return ReplaceByCalls(std::move(module),
+                        [](const Computation& computation, const Instruction& instruction) {
+                          return IsBatchNorm(instruction.opcode)
+                                     ? std::optional(Expansion(computation, instruction).Run())
+                                     : std::nullopt;
+                        });
 }
 
 }  // namespace minka

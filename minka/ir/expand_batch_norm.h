@@ -10,6 +10,6 @@ namespace minka {
 // same with sums and elementwise operations in f32 (f64 where x is f64); variances as XLA expands
 // them, E[x^2] - E[x]^2, but never below zero. InlineCalls() then makes the calls part of their
 // computations.
-Module ExpandBatchNorm(const Module& module);
+Module ExpandBatchNorm(Module module);
 
 }  // namespace minka

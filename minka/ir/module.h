@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -250,6 +251,9 @@ struct Module {
   const Computation& entry_computation() const { return computations[entry]; }
 };
 
+// The module with this instead of its entry computation.
+Module WithEntry(const Module& module, Computation entry);
+
 // For each value, in instruction order, who reads it. Computed once, indexed by Value.
 struct Use {
   InstructionId user = -1;
@@ -259,16 +263,18 @@ struct Use {
 class UseTable {
  public:
   explicit UseTable(const Computation& computation);
-  const std::vector<Use>& uses(Value value) const {
-    return uses_[offsets_[value.instruction] + value.result];
+  std::span<const Use> uses(Value value) const {
+    const int32_t number = offsets_[value.instruction] + value.result;
+    return {uses_.data() + first_use_[number], uses_.data() + first_use_[number + 1]};
   }
   bool is_result(Value value) const {
     return is_result_[offsets_[value.instruction] + value.result];
   }
 
  private:
-  std::vector<int32_t> offsets_;
-  std::vector<std::vector<Use>> uses_;
+  std::vector<int32_t> offsets_;    // by instruction: the number of its first value
+  std::vector<int32_t> first_use_;  // by value, and one more
+  std::vector<Use> uses_;
   std::vector<bool> is_result_;
 };
 

@@ -3,10 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <set>
 #include <string>
 #include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 
 namespace minka {
 
@@ -25,8 +26,8 @@ class UniqueNames {
   std::string Take(const std::string& wanted);
 
  private:
-  std::set<std::string> taken_;
-  std::map<std::string, int> last_suffix_;  // by name without its numeric suffix
+  absl::flat_hash_set<std::string> taken_;
+  absl::flat_hash_map<std::string, int> last_suffix_;  // by name without its numeric suffix
 };
 
 }  // namespace minka

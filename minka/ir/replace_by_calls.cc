@@ -17,11 +17,10 @@ void ShiftCalls(Computation& computation, ComputationId offset) {
 
 }  // namespace
 
-Module ReplaceByCalls(const Module& module, const BodyOf& body_of) {
-  Module replaced = module;
+Module ReplaceByCalls(Module module, const BodyOf& body_of) {
   std::vector<Computation> bodies;
   std::vector<std::pair<Instruction*, ComputationId>> calls;
-  for (Computation& computation : replaced.computations) {
+  for (Computation& computation : module.computations) {
     for (Instruction& instruction : computation.instructions) {
       std::optional<Module> body = body_of(computation, instruction);
       if (!body) continue;
@@ -33,9 +32,9 @@ Module ReplaceByCalls(const Module& module, const BodyOf& body_of) {
       calls.emplace_back(&instruction, body->entry + offset);
     }
   }
-  if (calls.empty()) return replaced;
+  if (calls.empty()) return module;
   const auto offset = static_cast<ComputationId>(bodies.size());
-  for (Computation& computation : replaced.computations) ShiftCalls(computation, offset);
+  for (Computation& computation : module.computations) ShiftCalls(computation, offset);
   for (const auto& [instruction, body] : calls) {
     instruction->opcode = Opcode::kCall;
     instruction->attributes = {};
@@ -43,15 +42,14 @@ Module ReplaceByCalls(const Module& module, const BodyOf& body_of) {
     instruction->called = {body};
   }
   // Callees before callers.
-  replaced.computations.insert(replaced.computations.begin(),
-                               std::make_move_iterator(bodies.begin()),
-                               std::make_move_iterator(bodies.end()));
-  replaced.entry += offset;
+  module.computations.insert(module.computations.begin(), std::make_move_iterator(bodies.begin()),
+                             std::make_move_iterator(bodies.end()));
+  module.entry += offset;
   UniqueNames names;
-  for (Computation& computation : replaced.computations) {
+  for (Computation& computation : module.computations) {
     computation.name = names.Take(computation.name);
   }
-  return replaced;
+  return module;
 }
 
 }  // namespace minka

@@ -14,6 +14,6 @@ using BodyOf =
 
 // Replaces the instructions that get a body by calls of it. InlineCalls() then makes the calls part
 // of their computations.
-Module ReplaceByCalls(const Module& module, const BodyOf& body_of);
+Module ReplaceByCalls(Module module, const BodyOf& body_of);
 
 }  // namespace minka

@@ -20,7 +20,7 @@ std::string Rewriter::NewName(const std::string& wanted) {
 }
 
 void Rewriter::Map(Value value, Value now) {
-  std::vector<Value>& results = now_[value.instruction];
+  absl::InlinedVector<Value, 1>& results = now_[value.instruction];
   results.resize(std::max<size_t>(results.size(), value.result + 1));
   results[value.result] = now;
 }
@@ -39,6 +39,14 @@ std::vector<Value> Rewriter::Append(Instruction instruction) {
   }
   copy_.instructions.push_back(std::move(instruction));
   return results;
+}
+
+void Rewriter::Move(InstructionId id, Instruction&& instruction) {
+  for (Value& operand : instruction.operands) operand = Now(operand);
+  now_[id].clear();
+  for (size_t i = 0; i < instruction.results.size(); ++i)
+    now_[id].push_back({copy_.num_instructions(), static_cast<int32_t>(i)});
+  copy_.instructions.push_back(std::move(instruction));
 }
 
 Value Rewriter::AppendOne(Instruction instruction) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "minka/ir/module.h"
 #include "minka/ir/names.h"
 
@@ -37,7 +38,9 @@ class Rewriter {
   Value Now(Value value) const { return now_[value.instruction][value.result]; }
   // What is written from now on reads `now` for the value.
   void Map(Value value, Value now);
-  void Map(InstructionId id, std::vector<Value> results) { now_[id] = std::move(results); }
+  void Map(InstructionId id, const std::vector<Value>& results) {
+    now_[id].assign(results.begin(), results.end());
+  }
   bool IsMapped(InstructionId id) const { return !now_[id].empty(); }
 
   // The instruction with what its operands have become, not part of the copy yet.
@@ -46,7 +49,9 @@ class Rewriter {
   std::vector<Value> Append(Instruction instruction);
   // The same of an instruction of one result, or the first of several.
   Value AppendOne(Instruction instruction);
-  void Copy(InstructionId id) { Map(id, Append(Translated(id))); }
+  void Copy(InstructionId id) { Move(id, Instruction(source_.instructions[id])); }
+  // The same without a copy, where the source is not needed any more: `instruction` is its own.
+  void Move(InstructionId id, Instruction&& instruction);
   // Appends what another computation of the same module does; names stay as they are. Returns its
   // results.
   std::vector<Value> Inline(const Computation& callee, const std::vector<Value>& arguments);
@@ -62,7 +67,7 @@ class Rewriter {
  private:
   const Computation& source_;
   Computation copy_;
-  std::vector<std::vector<Value>> now_;  // by instruction of the source
+  std::vector<absl::InlinedVector<Value, 1>> now_;  // by instruction of the source
   UniqueNames names_;
   bool knows_names_ = false;  // of the source, which names_ has from the first new one on
 };

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "minka/ir/call_graph.h"
 #include "minka/ir/names.h"
 #include "minka/ir/rewriter.h"
@@ -53,13 +53,20 @@ std::vector<bool> FindLive(const Module& module, const Computation& computation)
   return live;
 }
 
-Computation WithoutDeadCode(const Module& module, const Computation& source) {
-  const std::vector<bool> live = FindLive(module, source);
+Computation WithoutDead(const std::vector<bool>& live, Computation source) {
   Rewriter rewriter(source);
   for (InstructionId id = 0; id < source.num_instructions(); ++id) {
-    if (live[id]) rewriter.Copy(id);
+    if (live[id]) rewriter.Move(id, std::move(source.instructions[id]));
   }
   return WithUniqueNames(std::move(rewriter).Finish());
+}
+
+bool HasCalls(const Module& module) {
+  return std::ranges::any_of(module.computations, [](const Computation& computation) {
+    return std::ranges::any_of(computation.instructions, [](const Instruction& instruction) {
+      return instruction.opcode == Opcode::kCall;
+    });
+  });
 }
 
 bool MayMerge(const Module& module, const Instruction& instruction) {
@@ -98,48 +105,48 @@ std::vector<int> NumReaders(const Computation& computation) {
 
 }  // namespace
 
-Module InlineCalls(const Module& module) {
-  Module inlined = module;
+Module InlineCalls(Module module) {
+  if (!HasCalls(module)) return module;
   // In order, because callees come before callers: what is inlined has no calls left.
-  for (Computation& computation : inlined.computations) {
-    computation = WithoutCalls(inlined, computation);
-  }
-  const std::vector<ComputationId> reachable = ReachableComputations(inlined);
-  return KeepComputations(std::move(inlined), reachable);
-}
-
-Module EliminateDeadCode(Module module) {
   for (Computation& computation : module.computations) {
-    computation = WithoutDeadCode(module, computation);
+    computation = WithoutCalls(module, computation);
   }
   const std::vector<ComputationId> reachable = ReachableComputations(module);
   return KeepComputations(std::move(module), reachable);
 }
 
-Module EliminateCommonSubexpressions(const Module& module) {
-  Rewriter rewriter(module.entry_computation());
+Module EliminateDeadCode(Module module) {
+  for (Computation& computation : module.computations) {
+    const std::vector<bool> live = FindLive(module, computation);
+    computation = WithoutDead(live, std::move(computation));
+  }
+  const std::vector<ComputationId> reachable = ReachableComputations(module);
+  return KeepComputations(std::move(module), reachable);
+}
+
+Module EliminateCommonSubexpressions(Module module) {
   const std::vector<uint64_t> hashes = ComputationHashes(module);
-  std::unordered_map<std::string, std::vector<Value>> results_by_key;
-  for (InstructionId id = 0; id < rewriter.source().num_instructions(); ++id) {
-    Instruction instruction = rewriter.Translated(id);
+  Computation source = std::move(module.entry_computation());
+  Rewriter rewriter(source);
+  absl::flat_hash_map<std::string, std::vector<Value>> results_by_key;
+  for (InstructionId id = 0; id < source.num_instructions(); ++id) {
+    Instruction& instruction = source.instructions[id];
+    for (Value& operand : instruction.operands) operand = rewriter.Now(operand);
     if (!MayMerge(module, instruction)) {
       rewriter.Map(id, rewriter.Append(std::move(instruction)));
       continue;
     }
-    const std::string key =
-        StructureKey(instruction, PackValue, [&](ComputationId called) { return hashes[called]; });
-    const auto [found, is_new] = results_by_key.try_emplace(key);
+    const auto [found, is_new] = results_by_key.try_emplace(
+        StructureKey(instruction, PackValue, [&](ComputationId called) { return hashes[called]; }));
     if (is_new) found->second = rewriter.Append(std::move(instruction));
     rewriter.Map(id, found->second);
   }
-  Module merged = module;
-  merged.computations[module.entry] = WithUniqueNames(std::move(rewriter).Finish());
-  return merged;
+  module.entry_computation() = WithUniqueNames(std::move(rewriter).Finish());
+  return module;
 }
 
-Module ExchangeTransposedDots(const Module& module) {
-  Module exchanged = module;
-  for (Computation& computation : exchanged.computations) {
+Module ExchangeTransposedDots(Module module) {
+  for (Computation& computation : module.computations) {
     const std::vector<int> readers = NumReaders(computation);
     for (Instruction& transpose : computation.instructions) {
       if (transpose.opcode != Opcode::kTranspose) continue;
@@ -156,7 +163,7 @@ Module ExchangeTransposedDots(const Module& module) {
       transpose = std::move(replacement);
     }
   }
-  return exchanged;
+  return module;
 }
 
 }  // namespace minka

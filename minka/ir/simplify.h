@@ -1,4 +1,4 @@
-// Rewrites that change no result. Each returns a new module; opt-barrier keeps its operands apart
+// Rewrites that change no result. opt-barrier keeps its operands apart
 // from equal values outside, so that rematerialised operations stay.
 #pragma once
 
@@ -10,15 +10,15 @@ namespace minka {
 
 // Replaces every call of the entry computation (also inside what it calls) by the callee's
 // instructions.
-Module InlineCalls(const Module& module);
+Module InlineCalls(Module module);
 // Drops instructions that reach no result and have no side effect, and computations that nothing
 // calls. Parameters stay.
 Module EliminateDeadCode(Module module);
 // Merges instructions of the entry computation with equal opcode, operands and attributes.
-Module EliminateCommonSubexpressions(const Module& module);
+Module EliminateCommonSubexpressions(Module module);
 // Writes a transposition that only changes which operand of a dot comes first, and is its only
 // reader, as the dot of the operands exchanged. Gradients of weights come so from JAX: compilers
 // else transpose again in whatever reads them behind a collective, in strided loops.
-Module ExchangeTransposedDots(const Module& module);
+Module ExchangeTransposedDots(Module module);
 
 }  // namespace minka

@@ -68,14 +68,14 @@ namespace {
 
 // Takes the mark barriers out of the entry computation; users read what the barrier read.
 absl::StatusOr<std::vector<Mark>> RemoveMarks(Module& module) {
-  const Computation entry = std::move(module.entry_computation());
+  Computation entry = std::move(module.entry_computation());
   Rewriter rewriter(entry);
   std::vector<Mark> marks;
   for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-    const Instruction& instruction = entry.instructions[id];
+    Instruction& instruction = entry.instructions[id];
     const auto found = instruction.frontend_attributes.find(kMarkAttribute);
     if (found == instruction.frontend_attributes.end()) {
-      rewriter.Copy(id);
+      rewriter.Move(id, std::move(instruction));
       continue;
     }
     if (instruction.opcode != Opcode::kOptBarrier) {
@@ -354,8 +354,6 @@ absl::StatusOr<Step> MakeStep(Module module, const StepFlags& flags,
 }
 
 Module ToModule(const Step& step) {
-  Module module = step.module;
-  module.frontend_attributes[kStepAttribute] = DescriptionJson(step);
   Rewriter rewriter(step.module.entry_computation());
   auto mark = step.marks.begin();
   for (InstructionId id = 0; id < rewriter.source().num_instructions(); ++id) {
@@ -370,7 +368,8 @@ Module ToModule(const Step& step) {
                               .frontend_attributes = {{kMarkAttribute, MarkText(*mark)}}}));
     }
   }
-  module.entry_computation() = std::move(rewriter).Finish();
+  Module module = WithEntry(step.module, std::move(rewriter).Finish());
+  module.frontend_attributes[kStepAttribute] = DescriptionJson(step);
   WriteLoopAttributes(module);
   return module;
 }

@@ -1,5 +1,6 @@
 #include "minka/ir/structure_key.h"
 
+#include <array>
 #include <bit>
 #include <type_traits>
 
@@ -8,16 +9,20 @@
 namespace minka {
 namespace {
 
+constexpr size_t kUsualBytes = 256;
+
 // Every field is written with fixed width or with its length, so that keys never run together.
 class KeyWriter {
  public:
+  KeyWriter() { key_.reserve(kUsualBytes); }
+
   template <typename T>
     requires std::is_integral_v<T> || std::is_enum_v<T>
   void Add(T number) {
     const auto wide = static_cast<uint64_t>(number);
-    for (int shift = 0; shift < 64; shift += 8) {
-      key_.push_back(static_cast<char>((wide >> shift) & 0xff));
-    }
+    std::array<char, 8> bytes;
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(wide >> (8 * i));
+    key_.append(bytes.data(), bytes.size());
   }
   void Add(const std::string& text) {
     Add(text.size());

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "absl/container/flat_hash_set.h"
 #include "minka/base/status.h"
 #include "minka/ir/shape_inference.h"
 
@@ -28,7 +29,7 @@ class ComputationVerifier {
 
  private:
   absl::Status CheckNames() const {
-    std::set<std::string_view> names;
+    absl::flat_hash_set<std::string_view> names;
     for (InstructionId id = 0; id < computation_.num_instructions(); ++id) {
       const std::string& name = computation_.instructions[id].name;
       if (name.empty()) {

@@ -529,9 +529,9 @@ class Arranger {
   }
 
   void Rearrange(const std::vector<InstructionId>& order) {
-    const Computation source = std::move(entry_);
+    Computation source = std::move(entry_);
     Rewriter rewriter(source);
-    for (const InstructionId id : order) rewriter.Copy(id);
+    for (const InstructionId id : order) rewriter.Move(id, std::move(source.instructions[id]));
     std::erase_if(step_.marks,
                   [&](const Mark& mark) { return !rewriter.IsMapped(mark.value.instruction); });
     for (Mark& mark : step_.marks) mark.value = rewriter.Now(mark.value);

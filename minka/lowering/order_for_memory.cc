@@ -109,17 +109,15 @@ class EarlyOrder {
 
 }  // namespace
 
-Module OrderForMemory(const Module& module) {
-  Module out = module;
-  for (Computation& computation : out.computations) {
-    const Computation source = computation;
-    const std::vector<InstructionId> order = EarlyOrder(source).Make();
+Module OrderForMemory(Module module) {
+  for (Computation& computation : module.computations) {
+    const std::vector<InstructionId> order = EarlyOrder(computation).Make();
     if (std::ranges::is_sorted(order)) continue;
-    Rewriter rewriter(source);
-    for (const InstructionId id : order) rewriter.Copy(id);
+    Rewriter rewriter(computation);
+    for (const InstructionId id : order) rewriter.Move(id, std::move(computation.instructions[id]));
     computation = std::move(rewriter).Finish();
   }
-  return out;
+  return module;
 }
 
 }  // namespace minka

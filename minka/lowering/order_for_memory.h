@@ -11,6 +11,6 @@ namespace minka {
 // free memory (last_reads.h), with the light operations that they alone need, stand right behind
 // what they read where another dot, convolution, loop or branch came in between; nothing stands
 // later than before. What is computed stays the same.
-Module OrderForMemory(const Module& module);
+Module OrderForMemory(Module module);
 
 }  // namespace minka

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "minka/analysis/layers.h"
@@ -41,7 +42,7 @@ class LayerFacts {
     return is_operation && instruction.part.phase == Phase::kForward ? instruction.part.layer : -1;
   }
   bool varies(Value value) const { return varies_[value.instruction]; }
-  const std::vector<Use>& uses(Value value) const { return uses_.uses(value); }
+  std::span<const Use> uses(Value value) const { return uses_.uses(value); }
   bool IsBackward(InstructionId id) const {
     return entry_.instructions[id].part.phase == Phase::kBackward;
   }

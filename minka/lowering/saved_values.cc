@@ -46,7 +46,7 @@ class Saver {
  public:
   Saver(StageStep stage, std::span<const int> received)
       : stage_(std::move(stage)),
-        entry_(stage_.step.module.entry_computation()),
+        entry_(std::move(stage_.step.module.entry_computation())),
         is_kept_(entry_.instructions.size()),
         rewriter_(entry_) {
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {

@@ -333,7 +333,7 @@ class StackSplitter {
 absl::StatusOr<Step> WithoutLoops(const Step& step) {
   const Module module =
       UnrollLayerLoops({.module = InlineCalls(ToModule(step)), .parameters = step.parameters});
-  return MakeStep(EliminateDeadCode(module), {});
+  return MakeStep(EliminateDeadCode(std::move(module)), {});
 }
 
 absl::StatusOr<SplitStep> Split(const Step& given, const Step& unrolled, Stacks& stacks,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_map.h"
 #include "minka/analysis/layers.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
@@ -17,8 +18,10 @@ StagePlacement::StagePlacement(const Step& step, const StageOptions& options)
       is_sent_weight_(entry_.instructions.size()),
       num_stages_(options.stage_of_layer.back() + 1),
       tasks_(entry_.instructions.size()),
-      earliest_(num_stages_, tasks_) {
+      instructions_of_(num_stages_),
+      everywhere_(entry_.instructions.size()) {
   FindStages();
+  FindInstructions();
   FindSentWeights();
   FindTasks();
   DelayUpdates();
@@ -29,34 +32,23 @@ int StagePlacement::StageOfResult(int result) const {
   return stage != kEverywhere ? stage : 0;
 }
 
-std::vector<bool> StagePlacement::InstructionsOf(int stage) const {
-  std::vector<bool> found(entry_.instructions.size());
-  for (int i = 0; i < static_cast<int>(entry_.results.size()); ++i) {
-    if (StageOfResult(i) == stage) found[entry_.results[i].instruction] = true;
-  }
-  for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-    if (stage_[id] == stage || loop_.IsIndex(id)) found[id] = true;
-    if (!found[id]) continue;
-    for (const Value operand : entry_.instructions[id].operands) {
-      if (stage_[operand.instruction] == kEverywhere) found[operand.instruction] = true;
-    }
-  }
-  return found;
-}
-
-std::vector<ProgramTask> StagePlacement::TasksOf(int stage,
-                                                 const std::vector<bool>& on_stage) const {
-  std::vector<std::optional<ProgramTask>> first_read(entry_.instructions.size());
-  std::vector<ProgramTask> tasks = tasks_;
-  for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
-    if (!on_stage[id]) continue;
+std::vector<ProgramTask> StagePlacement::TasksOf(int stage) const {
+  const std::vector<InstructionId>& ids = instructions_of_[stage];
+  absl::flat_hash_map<InstructionId, ProgramTask> first_read;  // of what is made everywhere
+  std::vector<ProgramTask> tasks(ids.size());
+  for (size_t i = ids.size(); i-- > 0;) {
+    const InstructionId id = ids[i];
+    tasks[i] = tasks_[id];
     if (stage_[id] == kEverywhere) {
-      const ProgramTask wanted = first_read[id].value_or(ProgramTask{KindByPlace(id)});
-      tasks[id] = std::max(earliest_[stage][id], WithinReach(id, wanted));
+      const auto read = first_read.find(id);
+      const ProgramTask wanted =
+          read != first_read.end() ? read->second : ProgramTask{KindByPlace(id)};
+      tasks[i] = std::max(Made(id, stage).earliest, WithinReach(id, wanted));
     }
     for (const Value operand : entry_.instructions[id].operands) {
-      std::optional<ProgramTask>& first = first_read[operand.instruction];
-      first = first ? std::min(*first, tasks[id]) : tasks[id];
+      if (stage_[operand.instruction] != kEverywhere) continue;
+      const auto [first, added] = first_read.try_emplace(operand.instruction, tasks[i]);
+      if (!added) first->second = std::min(first->second, tasks[i]);
     }
   }
   return tasks;
@@ -157,6 +149,37 @@ void StagePlacement::FindStages() {
   }
 }
 
+void StagePlacement::FindInstructions() {
+  for (const Value result : entry_.results) {
+    if (stage_[result.instruction] == kEverywhere) everywhere_[result.instruction].push_back({0});
+  }
+  for (const InstructionId index : loop_.indices) {
+    for (int stage = 0; stage < num_stages_; ++stage) {
+      if (stage != stage_[index]) everywhere_[index].push_back({stage});
+    }
+  }
+  for (InstructionId id = entry_.num_instructions() - 1; id >= 0; --id) {
+    std::vector<OnStage>& made = everywhere_[id];
+    std::ranges::sort(made, {}, &OnStage::stage);
+    const auto repeated = std::ranges::unique(made, {}, &OnStage::stage);
+    made.erase(repeated.begin(), repeated.end());
+    const auto place = [&](int stage) {
+      instructions_of_[stage].push_back(id);
+      for (const Value operand : entry_.instructions[id].operands) {
+        if (stage_[operand.instruction] == kEverywhere)
+          everywhere_[operand.instruction].push_back({stage});
+      }
+    };
+    if (stage_[id] != kEverywhere) place(stage_[id]);
+    for (const OnStage& on : made) place(on.stage);
+  }
+  for (std::vector<InstructionId>& ids : instructions_of_) std::ranges::reverse(ids);
+}
+
+const StagePlacement::OnStage& StagePlacement::Made(InstructionId everywhere, int stage) const {
+  return *std::ranges::lower_bound(everywhere_[everywhere], stage, {}, &OnStage::stage);
+}
+
 ProgramKind StagePlacement::KindByPlace(InstructionId id) const {
   if (loop_.exists() && !loop_.IsInside(id)) {
     return loop_.PartOf(id) == LoopPart::kFront ? ProgramKind::kFront : ProgramKind::kApply;
@@ -197,21 +220,20 @@ void StagePlacement::FindTasks() {
   for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
     const bool is_parameter = entry_.instructions[id].opcode == Opcode::kParameter;
     tasks_[id] = {is_parameter ? ProgramKind::kFront : KindByPlace(id)};
-    for (int stage = 0; stage < num_stages_; ++stage) {
-      if (stage_[id] != stage && stage_[id] != kEverywhere) continue;
-      ProgramTask earliest = {stage_[id] == kEverywhere ? ProgramKind::kFront : tasks_[id].kind};
-      for (const Value operand : entry_.instructions[id].operands) {
-        earliest = std::max(earliest, EarliestRead(operand.instruction, stage, id));
-      }
-      earliest_[stage][id] = earliest;
-      if (stage_[id] == stage) tasks_[id] = earliest;
-    }
+    if (stage_[id] != kEverywhere) tasks_[id] = Earliest(id, stage_[id], tasks_[id]);
+    for (OnStage& on : everywhere_[id]) on.earliest = Earliest(id, on.stage, {ProgramKind::kFront});
   }
+}
+
+ProgramTask StagePlacement::Earliest(InstructionId id, int stage, ProgramTask least) const {
+  for (const Value operand : entry_.instructions[id].operands)
+    least = std::max(least, EarliestRead(operand.instruction, stage, id));
+  return least;
 }
 
 ProgramTask StagePlacement::EarliestRead(InstructionId source, int stage,
                                          InstructionId reader) const {
-  if (stage_[source] == kEverywhere) return earliest_[stage][source];
+  if (stage_[source] == kEverywhere) return Made(source, stage).earliest;
   const ProgramTask& made = tasks_[source];
   const bool is_sent = stage_[source] != stage;
   if (loop_.LeavesLoop(source) && !loop_.IsInside(reader)) {

@@ -27,10 +27,14 @@ class StagePlacement {
   const std::vector<int>& stages() const { return stage_; }
   // Where `result` of the step is made.
   int StageOfResult(int result) const;
-  // By instruction: the stage's own and what it makes for itself.
-  std::vector<bool> InstructionsOf(int stage) const;
-  // Of the instructions of a stage. What every stage makes for itself runs where it is first read.
-  std::vector<ProgramTask> TasksOf(int stage, const std::vector<bool>& on_stage) const;
+  // On the stage that makes it.
+  const ProgramTask& task(InstructionId id) const { return tasks_[id]; }
+  // The stage's own and what it makes for itself, ascending.
+  const std::vector<InstructionId>& InstructionsOf(int stage) const {
+    return instructions_of_[stage];
+  }
+  // Parallel to these. What every stage makes for itself runs where it is first read.
+  std::vector<ProgramTask> TasksOf(int stage) const;
 
   // OK, or who would wait for ever: forward programs go up the stages, backward ones down. `read`:
   // what the reader is part of on the stage.
@@ -57,6 +61,7 @@ class StagePlacement {
   std::optional<int> StageOfOperands(InstructionId id, int64_t num_elements) const;
 
   void FindStages();
+  void FindInstructions();
 
   ProgramKind KindByPlace(InstructionId id) const;
 
@@ -74,6 +79,14 @@ class StagePlacement {
   void DelayUpdates();
   bool MakesLess(InstructionId id) const;
 
+  // Of what is made everywhere.
+  struct OnStage {
+    int stage = 0;
+    ProgramTask earliest;  // not before
+  };
+  const OnStage& Made(InstructionId everywhere, int stage) const;
+  ProgramTask Earliest(InstructionId id, int stage, ProgramTask least) const;
+
   const Step& step_;
   const Computation& entry_;
   const StageOptions& options_;
@@ -81,8 +94,9 @@ class StagePlacement {
   std::vector<int> stage_;  // by instruction
   std::vector<bool> is_sent_weight_;
   const int num_stages_;
-  std::vector<ProgramTask> tasks_;                  // by instruction; of those of a stage
-  std::vector<std::vector<ProgramTask>> earliest_;  // by stage and instruction: not before
+  std::vector<ProgramTask> tasks_;                           // by instruction; of those of a stage
+  std::vector<std::vector<InstructionId>> instructions_of_;  // by stage
+  std::vector<std::vector<OnStage>> everywhere_;             // by instruction: by stage, ascending
 };
 
 }  // namespace minka

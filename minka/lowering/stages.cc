@@ -50,14 +50,13 @@ absl::StatusOr<Borders> FindBorders(const Step& step, const StagePlacement& plac
   const Computation& entry = step.module.entry_computation();
   Borders borders;
   for (int stage = 0; stage < num_stages; ++stage) {
-    const std::vector<bool> on_stage = placement.InstructionsOf(stage);
-    const std::vector<ProgramTask> tasks = placement.TasksOf(stage, on_stage);
-    for (InstructionId id = 0; id < entry.num_instructions(); ++id) {
-      if (!on_stage[id]) continue;
-      for (const Value operand : entry.instructions[id].operands) {
+    const std::vector<InstructionId>& ids = placement.InstructionsOf(stage);
+    const std::vector<ProgramTask> tasks = placement.TasksOf(stage);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      for (const Value operand : entry.instructions[ids[i]].operands) {
         const int source = placement.stage(operand.instruction);
         if (source == kEverywhere || source == stage) continue;
-        RETURN_IF_ERROR(placement.CheckRead(operand, id, stage, tasks[id].kind));
+        RETURN_IF_ERROR(placement.CheckRead(operand, ids[i], stage, tasks[i].kind));
         std::vector<int>& readers = borders[operand];
         if (readers.empty() || readers.back() != stage) readers.push_back(stage);
       }
@@ -80,20 +79,23 @@ class StageWriter {
         borders_(borders),
         example_dims_(example_dims),
         stage_(stage),
-        on_stage_(placement.InstructionsOf(stage)),
-        source_tasks_(placement.TasksOf(stage, on_stage_)),
-        rewriter_(entry_, std::ranges::count(on_stage_, true)) {}
+        ids_(placement.InstructionsOf(stage)),
+        tasks_of_ids_(placement.TasksOf(stage)),
+        rewriter_(entry_, ids_.size()) {}
 
   StageStep Run(StagedStep& staged) && {
     WriteParameters(staged);
     Receive(staged, /*per_micro_batch=*/false);
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (placement_.loop().exists() && id == placement_.loop().begin + 1) {
+    bool is_in_loop = false;
+    for (size_t i = 0; i < ids_.size(); ++i) {
+      const InstructionId id = ids_[i];
+      if (!is_in_loop && placement_.loop().exists() && id > placement_.loop().begin) {
+        is_in_loop = true;
         Receive(staged, /*per_micro_batch=*/true);
       }
-      if (!on_stage_[id] || entry_.instructions[id].opcode == Opcode::kParameter) continue;
+      if (entry_.instructions[id].opcode == Opcode::kParameter) continue;
       rewriter_.Copy(id);
-      tasks_.push_back(source_tasks_[id]);
+      tasks_.push_back(tasks_of_ids_[i]);
     }
     WriteResults(staged);
     SetTasksOfParameters();
@@ -101,6 +103,8 @@ class StageWriter {
   }
 
  private:
+  bool IsOnStage(InstructionId id) const { return std::ranges::binary_search(ids_, id); }
+
   Value AppendParameter(Instruction instruction, const ParameterInfo& info) {
     instruction.attributes =
         ParameterAttributes{.number = static_cast<int64_t>(step_.parameters.size())};
@@ -112,7 +116,7 @@ class StageWriter {
   void WriteParameters(StagedStep& staged) {
     for (size_t i = 0; i < entry_.parameters.size(); ++i) {
       const InstructionId id = entry_.parameters[i];
-      if (!on_stage_[id]) continue;
+      if (!IsOnStage(id)) continue;
       staged.parameters[i].push_back({stage_, static_cast<int>(step_.parameters.size())});
       parameters_[static_cast<int>(i)] = static_cast<int>(step_.parameters.size());
       rewriter_.Map({id, 0}, AppendParameter(entry_.instructions[id], source_.parameters[i]));
@@ -136,15 +140,13 @@ class StageWriter {
       border.to.push_back({stage_, static_cast<int>(step_.parameters.size())});
       ParameterInfo info{.role = ParameterRole::kConstant,
                          .name = fmt::format("received/{}", source.name)};
-      if (IsPerMicroBatch(TaskOfSource(value).kind)) {
+      if (IsPerMicroBatch(placement_.task(value.instruction).kind)) {
         info.role = ParameterRole::kBatch;
         info.received = example_dims_[value.instruction][value.result];
       }
       rewriter_.Map(value, AppendParameter(std::move(parameter), info));
     }
   }
-
-  ProgramTask TaskOfSource(Value value) const { return source_tasks_[value.instruction]; }
 
   void WriteResults(StagedStep& staged) {
     for (int i = 0; i < static_cast<int>(entry_.results.size()); ++i) {
@@ -196,7 +198,7 @@ class StageWriter {
 
   void KeepMarks() {
     for (Mark mark : source_.marks) {
-      if (!on_stage_[mark.value.instruction]) continue;
+      if (!IsOnStage(mark.value.instruction)) continue;
       mark.value = rewriter_.Now(mark.value);
       if (mark.kind == MarkKind::kGradient) {
         const auto parameter = parameters_.find(mark.index);
@@ -227,8 +229,8 @@ class StageWriter {
   const Borders& borders_;
   const std::vector<std::vector<ExampleDims>>& example_dims_;
   const int stage_;
-  const std::vector<bool> on_stage_;
-  const std::vector<ProgramTask> source_tasks_;
+  const std::vector<InstructionId>& ids_;  // on the stage
+  const std::vector<ProgramTask> tasks_of_ids_;
   Rewriter rewriter_;
   std::map<int, int> parameters_, results_;  // of the whole step -> of the stage
   Step step_;
@@ -304,8 +306,7 @@ absl::StatusOr<StagedStep> CutIntoStages(const Step& step, const StageOptions& o
                               .shape = summed.module.entry_computation().shape(value)});
   }
   const std::vector<std::vector<ExampleDims>> example_dims = FindExampleDims(summed);
-  Module frame = summed.module;
-  frame.entry_computation() = {};
+  const Module frame = WithEntry(summed.module, {});
   for (int stage = 0; stage < num_stages; ++stage) {
     staged.stages.push_back(
         StageWriter(summed, frame, placement, borders, example_dims, stage).Run(staged));

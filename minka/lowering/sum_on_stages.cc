@@ -140,10 +140,13 @@ class StageSumWriter {
   }
 
   Step Finish() {
-    Step step = step_;
+    Step step{.parameters = step_.parameters,
+              .results = step_.results,
+              .marks = step_.marks,
+              .num_layers = step_.num_layers};
     for (Mark& mark : step.marks) mark.value = rewriter_.Now(mark.value);
     std::ranges::sort(step.marks, {}, &Mark::value);
-    step.module.entry_computation() = std::move(rewriter_).Finish();
+    step.module = WithEntry(step_.module, std::move(rewriter_).Finish());
     return step;
   }
 

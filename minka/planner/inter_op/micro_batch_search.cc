@@ -19,6 +19,8 @@ constexpr double kAsFast = 1.005;
 constexpr double kOfChord = 0.9;
 // See RaiseBeyondSlower.
 constexpr double kSlower = 1.03;
+// So many are estimated side by side: for each a step is prepared and cut on one thread.
+constexpr size_t kAtOnce = 2;
 
 class CountSearcher {
  public:
@@ -34,8 +36,8 @@ class CountSearcher {
           (1 - kNearlyEqual) * (best ? std::min(best->at_least_us, best_us_) : best_us_);
       RaiseToChord();
       RaiseBeyondSlower();
-      if (TriedCount* const next = UnknownBelow(to_beat)) {
-        Estimate(*next);
+      if (const std::vector<TriedCount*> next = UnknownBelow(to_beat); !next.empty()) {
+        Estimate(next);
       } else if (best && MayBeFaster(*best)) {
         best->state == CountState::kEstimated ? EstimateFitting(*best) : Plan(*best);
       } else if (TriedCount* const largest = LargestTooLarge(); largest && std::isinf(best_us_)) {
@@ -123,23 +125,23 @@ class CountSearcher {
     return best;
   }
 
-  // The smallest number first, since it divides all others, then the middle of those that may do,
-  // then, of these, what is nearest to the best.
-  TriedCount* UnknownBelow(double us) {
+  // Of those that may do the smallest number first, since it divides all others, and one in the
+  // middle, then what is nearest to the best.
+  std::vector<TriedCount*> UnknownBelow(double us) {
     std::vector<TriedCount*> below;
     const TriedCount* best = nullptr;
-    int num_estimated = 0;
     for (TriedCount& tried : tried_) {
       if (tried.state == CountState::kUnknown && tried.at_least_us < us) below.push_back(&tried);
       if (!KnownOf(tried).work_us) continue;
-      ++num_estimated;
       if (best == nullptr || KnownOf(tried).free_us < KnownOf(*best).free_us) best = &tried;
     }
-    if (below.empty()) return nullptr;
-    if (num_estimated == 0) return below.front();
-    if (num_estimated == 1) return below[below.size() / 2];
-    return *std::ranges::min_element(
-        below, {}, [&](const TriedCount* tried) { return std::abs(tried - best); });
+    if (best == nullptr && below.size() > kAtOnce) return {below[0], below[(below.size() + 1) / 2]};
+    if (best != nullptr) {
+      std::ranges::stable_sort(below, {},
+                               [&](const TriedCount* tried) { return std::abs(tried - best); });
+    }
+    below.resize(std::min(below.size(), kAtOnce));
+    return below;
   }
 
   TriedCount* LargestTooLarge() {
@@ -150,8 +152,14 @@ class CountSearcher {
     return largest;
   }
 
-  void Estimate(TriedCount& tried) {
-    const absl::StatusOr<CountEstimate> estimate = search_.estimate(tried.num_micro_batches);
+  void Estimate(std::span<TriedCount* const> tried) {
+    std::vector<int64_t> counts;
+    for (const TriedCount* of : tried) counts.push_back(of->num_micro_batches);
+    const std::vector<absl::StatusOr<CountEstimate>> estimates = search_.estimate(counts);
+    for (size_t i = 0; i < tried.size(); ++i) Learn(*tried[i], estimates[i]);
+  }
+
+  void Learn(TriedCount& tried, const absl::StatusOr<CountEstimate>& estimate) {
     if (!estimate.ok()) return Fail(tried, estimate.status());
     tried.state = CountState::kEstimated;
     KnownOf(tried) = {.free_us = estimate->step_time_us,

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,7 +46,9 @@ struct TriedCount {
 
 struct CountSearch {
   std::vector<int64_t> counts;  // ascending
-  std::function<absl::StatusOr<CountEstimate>(int64_t count)> estimate;
+  // In their order, of numbers that may be looked at side by side.
+  std::function<std::vector<absl::StatusOr<CountEstimate>>(std::span<const int64_t> counts)>
+      estimate;
   // The step time of the fastest that fits into memory, of a number with an estimate; nullopt: none
   // does.
   std::function<absl::StatusOr<std::optional<double>>(int64_t count)> estimate_fitting;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "minka/base/check.h"
@@ -445,7 +446,7 @@ std::vector<bool> LeadToApplyOnly(const Computation& entry, const UseTable& uses
   std::vector<bool> leads(entry.num_instructions());
   for (InstructionId id = entry.num_instructions() - 1; id >= 0; --id) {
     const Value value = {id, 0};
-    const std::vector<Use>& readers = uses.uses(value);
+    const std::span<const Use> readers = uses.uses(value);
     leads[id] = phases[id] == Phase::kApply ||
                 (IsArranging(entry, id) && !readers.empty() && !uses.is_result(value) &&
                  std::ranges::all_of(readers, [&](const Use& use) { return leads[use.user]; }));
@@ -498,7 +499,7 @@ StepFacts::StepFacts(const Step& step_in, Platform platform)
 
 TensorClass StepFacts::ClassOf(Value value) const {
   if (!is_activation[value.instruction]) return TensorClass::kState;
-  const std::vector<Use>& readers = uses.uses(value);
+  const std::span<const Use> readers = uses.uses(value);
   const bool is_gradient = !readers.empty() && std::ranges::all_of(readers, [this](const Use& use) {
     return leads_to_apply_only[use.user];
   });
@@ -543,7 +544,8 @@ InstructionId StepFacts::LastUse(Value value) const {
 }
 
 std::vector<User> UsersOf(const StepFacts& facts, Value value) {
-  std::vector<Use> uses = facts.uses.uses(value);
+  const std::span<const Use> readers = facts.uses.uses(value);
+  std::vector<Use> uses(readers.begin(), readers.end());
   std::ranges::sort(uses);
   std::vector<User> users;
   for (const Use& use : uses) {

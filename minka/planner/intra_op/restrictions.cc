@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "fmt/ranges.h"
 #include "minka/base/status.h"
@@ -65,7 +66,7 @@ std::vector<bool> FindOptimizerState(const Step& step) {
   std::vector<bool> found;
   const UseTable uses(entry);
   for (size_t i = 0; i < step.parameters.size(); ++i) {
-    const std::vector<Use>& readers = uses.uses({entry.parameters[i], 0});
+    const std::span<const Use> readers = uses.uses({entry.parameters[i], 0});
     found.push_back(step.parameters[i].role == ParameterRole::kState &&
                     std::ranges::all_of(readers, [&](const Use& use) {
                       return entry.instructions[use.user].part.phase == Phase::kApply;
