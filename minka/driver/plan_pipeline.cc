@@ -257,27 +257,26 @@ class MicroBatchSearch {
     return *search;
   }
 
-  // The first is the smallest number, which says what others take at least: meshes of three axes,
-  // whose searches take as long as all others, hardly matter to that. The second is in the middle:
-  // on meshes that are fast there the others are likely to be.
+  // The smallest number, which comes first, says what others take at least: meshes of three axes,
+  // whose searches take as long as all others, hardly matter to that. The one beside it is in the
+  // middle: on meshes that are fast there the others are likely to be.
   std::vector<absl::StatusOr<CountEstimate>> Estimate(std::span<const int64_t> counts) {
-    std::vector<PipelineSearch*> searches;
-    std::vector<IsTried> are_tried(counts.size());
-    for (const int64_t count : counts) searches.push_back(&SearchOf(count));
-    const bool are_first = likely_meshes_.empty();
-    for (IsTried& is_tried : are_tried) {
-      if (are_first) break;
-      is_tried = [&](const MeshOfKind& on) {
-        return std::ranges::find(likely_meshes_, on) != likely_meshes_.end();
+    IsTried likely;
+    if (likely_meshes_) {
+      likely = [&](const MeshOfKind& on) {
+        return std::ranges::find(*likely_meshes_, on) != likely_meshes_->end();
       };
     }
-    if (are_first && counts.size() > 1)
-      are_tried.front() = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 2; };
+    std::vector<IsTried> tried(counts.size(), likely);
+    const bool bounds_others = std::exchange(is_first_, false) && counts.size() > 1;
+    if (bounds_others)
+      tried[0] = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 2; };
+    std::vector<PipelineSearch*> searches;
+    for (const int64_t count : counts) searches.push_back(&SearchOf(count));
     std::vector<absl::StatusOr<CountEstimate>> estimates(counts.size());
-    ForEachInParallel(
-        static_cast<int>(counts.size()), NumSearchThreads(request_.search),
-        [&](int number) { estimates[number] = searches[number]->Estimate(are_tried[number]); });
-    if (are_first && estimates.back().ok()) likely_meshes_ = searches.back()->FastMeshes();
+    ForEachInParallel(static_cast<int>(counts.size()), NumSearchThreads(request_.search),
+                      [&](int i) { estimates[i] = searches[i]->Estimate(tried[i]); });
+    if (!likely_meshes_ && estimates.back().ok()) likely_meshes_ = searches.back()->FastMeshes();
     return estimates;
   }
 
@@ -354,7 +353,8 @@ class MicroBatchSearch {
   const LayerChoice& layers_;
   StagePlanner& stages_;
   std::map<int64_t, std::unique_ptr<PipelineSearch>> searches_;  // by number of micro-batches
-  std::vector<MeshOfKind> likely_meshes_;
+  bool is_first_ = true;                                         // nothing has been estimated
+  std::optional<std::vector<MeshOfKind>> likely_meshes_;         // nullopt: not known
   std::map<int64_t, PipelineFigures> figures_;
   std::optional<PlannedPipeline> best_;
   std::mutex progress_mutex_;

@@ -25,8 +25,9 @@ uint64_t KeyOf(const Step& step, const StageRequest& request) {
   for (const std::string& pin : search.pins) text += " " + pin;
   if (search.memory_limit_bytes) text += fmt::format(" <{}", *search.memory_limit_bytes);
   for (const Mesh& mesh : request.meshes) text += " " + mesh.ToString();
-  text += fmt::format(" {} {} {} {} {} {}", request.kind, request.memory_price, request.in_flight,
-                      request.tries_unusual, search.gap, search.num_threads);
+  text += fmt::format(" {} {} {} {} {} {} {}", request.kind, request.memory_price,
+                      request.in_flight, request.tries_unusual, search.gap, search.num_threads,
+                      step.module.num_micro_batches);
   const SearchLimits& limits = search.limits;
   text +=
       fmt::format(" {}{}{}{}{} {} {}", limits.no_all_gather, limits.no_all_to_all,

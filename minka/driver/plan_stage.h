@@ -53,7 +53,8 @@ MemoryPrice MemoryPriceOf(double price, double in_flight, int64_t num_micro_batc
 // See StageRequest::tries_unusual.
 void LeaveOutUnusual(IntraOpOptions& options);
 
-// How many searches run at a time: one where searches shall have one thread.
+// How many searches run at a time, for each number of micro-batches that is looked at: one where
+// searches shall have one thread.
 int NumSearchThreads(const SearchOptions& search);
 
 // Remembers what it found: stages of equal layers are searched once, in however many pipelines of

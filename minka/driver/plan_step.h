@@ -55,6 +55,7 @@ struct PlanRequest {
   bool names_culprits = true;  // in refusals; takes a search for each pin and limit
   CostModelChoice cost_model;
   std::map<std::string, std::string> options;  // recorded in the plan
+  // Called from several threads, one at a time.
   std::function<void(const std::string& what, double seconds, double gap)> on_progress;
   // Polled; set it from another thread to end the search soon, with Cancelled.
   const std::atomic<bool>* cancelled = nullptr;

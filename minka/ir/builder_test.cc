@@ -146,6 +146,34 @@ TEST(ModuleHash, LeavesOutNamesButNotConstantsOrAliases) {
   EXPECT_NE(build("a", 1, false), build("a", 1, true));
 }
 
+TEST(WithEntry, ReplacesTheEntryAlone) {
+  Module module{.name = "m",
+                .computations = {{.name = "first"}, {.name = "main"}, {.name = "last"}},
+                .entry = 1,
+                .aliases = {{.result = 1, .parameter = 2}},
+                .num_micro_batches = 3,
+                .frontend_attributes = {{"key", "value"}},
+                .undecoded = std::make_shared<const std::string>("fields")};
+  const Module with = WithEntry(module, {.name = "other"});
+  EXPECT_EQ(with.name, "m");
+  ASSERT_EQ(with.computations.size(), 3U);
+  EXPECT_EQ(with.computations[0].name, "first");
+  EXPECT_EQ(with.entry_computation().name, "other");
+  EXPECT_EQ(with.computations[2].name, "last");
+  EXPECT_EQ(with.aliases, module.aliases);
+  EXPECT_EQ(with.num_micro_batches, 3);
+  EXPECT_EQ(with.frontend_attributes, module.frontend_attributes);
+  EXPECT_EQ(with.undecoded, module.undecoded);
+}
+
+TEST(UseTable, OfNothingIsEmpty) {
+  static_cast<void>(UseTable(Computation()));
+  Computation computation;
+  computation.instructions.resize(2);  // the first has no results
+  computation.instructions[1].results.resize(1);
+  EXPECT_TRUE(UseTable(computation).uses({1, 0}).empty());
+}
+
 TEST(UseTable, ListsUsersInOrderAndResults) {
   ModuleBuilder builder("m");
   ComputationBuilder b = builder.Entry();

@@ -18,8 +18,13 @@ Module WithEntry(const Module& module, Computation entry) {
              .undecoded = module.undecoded};
   out.computations.reserve(module.computations.size());
   for (ComputationId id = 0; id < static_cast<ComputationId>(module.computations.size()); ++id) {
-    out.computations.push_back(id == module.entry ? std::move(entry) : module.computations[id]);
+    if (id == module.entry) {
+      out.computations.emplace_back();
+    } else {
+      out.computations.push_back(module.computations[id]);
+    }
   }
+  out.entry_computation() = std::move(entry);
   return out;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "minka/base/check.h"
+
 namespace minka {
 
 Rewriter::Rewriter(const Computation& source, size_t num_instructions)
@@ -13,6 +15,7 @@ Rewriter::Rewriter(const Computation& source, size_t num_instructions)
 
 std::string Rewriter::NewName(const std::string& wanted) {
   if (!knows_names_) {
+    MINKA_CHECK(!has_moved_, "names of the source are asked for behind Move");
     for (const Instruction& instruction : source_.instructions) names_.Reserve(instruction.name);
     knows_names_ = true;
   }
@@ -41,7 +44,14 @@ std::vector<Value> Rewriter::Append(Instruction instruction) {
   return results;
 }
 
+void Rewriter::Copy(InstructionId id) { Write(id, source_.instructions[id]); }
+
 void Rewriter::Move(InstructionId id, Instruction&& instruction) {
+  has_moved_ = true;
+  Write(id, std::move(instruction));
+}
+
+void Rewriter::Write(InstructionId id, Instruction instruction) {
   for (Value& operand : instruction.operands) operand = Now(operand);
   now_[id].clear();
   for (size_t i = 0; i < instruction.results.size(); ++i)

@@ -49,8 +49,9 @@ class Rewriter {
   std::vector<Value> Append(Instruction instruction);
   // The same of an instruction of one result, or the first of several.
   Value AppendOne(Instruction instruction);
-  void Copy(InstructionId id) { Move(id, Instruction(source_.instructions[id])); }
-  // The same without a copy, where the source is not needed any more: `instruction` is its own.
+  void Copy(InstructionId id);
+  // The same without a copy: `instruction` is the source's, which is not read again, neither here
+  // nor for names (NewName).
   void Move(InstructionId id, Instruction&& instruction);
   // Appends what another computation of the same module does; names stay as they are. Returns its
   // results.
@@ -65,11 +66,14 @@ class Rewriter {
   Computation Finish(std::vector<Value> results) &&;
 
  private:
+  void Write(InstructionId id, Instruction instruction);
+
   const Computation& source_;
   Computation copy_;
   std::vector<absl::InlinedVector<Value, 1>> now_;  // by instruction of the source
   UniqueNames names_;
   bool knows_names_ = false;  // of the source, which names_ has from the first new one on
+  bool has_moved_ = false;
 };
 
 }  // namespace minka

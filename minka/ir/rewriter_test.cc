@@ -36,6 +36,32 @@ TEST(Rewriter, CopiesAndSaysWhatValuesHaveBecome) {
   EXPECT_EQ(copy.instruction(copy.results[0]).operands, (std::vector<Value>{x, y}));
 }
 
+TEST(Rewriter, MovesAsItCopies) {
+  ModuleBuilder module("m");
+  ComputationBuilder b = module.Entry();
+  const Value x = b.Parameter({ElementType::kF32, {4}}, "x");
+  const Value y = b.Unary(Opcode::kNegate, x);
+  const std::vector<Value> both = b.OptBarrier(std::vector<Value>{x, y});
+  b.SetResults({b.Binary(Opcode::kAdd, both[1], both[0])});
+  Computation source = (*std::move(module).Finish()).entry_computation();
+  Rewriter copying(source);
+  for (InstructionId id = 0; id < source.num_instructions(); ++id) copying.Copy(id);
+  const Computation copied = std::move(copying).Finish();
+  Rewriter moving(source);
+  for (InstructionId id = 0; id < source.num_instructions(); ++id)
+    moving.Move(id, std::move(source.instructions[id]));
+  EXPECT_EQ(moving.Now(both[1]), both[1]);
+  const Computation moved = std::move(moving).Finish();
+  ASSERT_EQ(moved.num_instructions(), copied.num_instructions());
+  for (InstructionId id = 0; id < moved.num_instructions(); ++id) {
+    EXPECT_EQ(moved.instructions[id].name, copied.instructions[id].name);
+    EXPECT_EQ(moved.instructions[id].operands, copied.instructions[id].operands);
+    EXPECT_EQ(moved.instructions[id].results, copied.instructions[id].results);
+  }
+  EXPECT_EQ(moved.parameters, copied.parameters);
+  EXPECT_EQ(moved.results, copied.results);
+}
+
 TEST(Rewriter, LaterReadersReadWhatAValueWasMappedToLast) {
   ModuleBuilder module("m");
   ComputationBuilder b = module.Entry();

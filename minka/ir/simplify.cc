@@ -106,10 +106,10 @@ std::vector<int> NumReaders(const Computation& computation) {
 }  // namespace
 
 Module InlineCalls(Module module) {
-  if (!HasCalls(module)) return module;
-  // In order, because callees come before callers: what is inlined has no calls left.
-  for (Computation& computation : module.computations) {
-    computation = WithoutCalls(module, computation);
+  if (HasCalls(module)) {
+    // In order, because callees come before callers: what is inlined has no calls left.
+    for (Computation& computation : module.computations)
+      computation = WithoutCalls(module, computation);
   }
   const std::vector<ComputationId> reachable = ReachableComputations(module);
   return KeepComputations(std::move(module), reachable);

@@ -68,6 +68,20 @@ TEST(InlineCalls, ReachesNestedCallsAndWhileBodies) {
   EXPECT_THAT(Opcodes(module.computations[0]), ElementsAre("parameter", "tanh"));
 }
 
+TEST(InlineCalls, DropsWhatNothingCalls) {
+  Module module = InlineCalls(Nested());
+  module.computations.insert(module.computations.begin(), module.computations[0]);
+  module.computations.front().name = "unread";
+  for (Computation& computation : module.computations) {
+    for (Instruction& instruction : computation.instructions) {
+      for (ComputationId& called : instruction.called) ++called;
+    }
+  }
+  ++module.entry;
+  EXPECT_THAT(ComputationNames(InlineCalls(std::move(module))),
+              UnorderedElementsAre("body", "condition", "main"));
+}
+
 TEST(EliminateDeadCode, KeepsParametersAndSideEffects) {
   ModuleBuilder builder("m");
   ComputationBuilder b = builder.Entry();

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <type_traits>
 
 #include "minka/base/hash.h"

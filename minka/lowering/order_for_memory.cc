@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "minka/ir/rewriter.h"

@@ -331,7 +331,7 @@ class StackSplitter {
 };
 
 absl::StatusOr<Step> WithoutLoops(const Step& step) {
-  const Module module =
+  Module module =
       UnrollLayerLoops({.module = InlineCalls(ToModule(step)), .parameters = step.parameters});
   return MakeStep(EliminateDeadCode(std::move(module)), {});
 }

@@ -153,6 +153,7 @@ void StagePlacement::FindInstructions() {
   for (const Value result : entry_.results) {
     if (stage_[result.instruction] == kEverywhere) everywhere_[result.instruction].push_back({0});
   }
+  // Every stage has a loop.
   for (const InstructionId index : loop_.indices) {
     for (int stage = 0; stage < num_stages_; ++stage) {
       if (stage != stage_[index]) everywhere_[index].push_back({stage});

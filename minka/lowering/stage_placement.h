@@ -27,7 +27,7 @@ class StagePlacement {
   const std::vector<int>& stages() const { return stage_; }
   // Where `result` of the step is made.
   int StageOfResult(int result) const;
-  // On the stage that makes it.
+  // On the stage that makes it. Precondition: one does (stage).
   const ProgramTask& task(InstructionId id) const { return tasks_[id]; }
   // The stage's own and what it makes for itself, ascending.
   const std::vector<InstructionId>& InstructionsOf(int stage) const {
@@ -79,11 +79,12 @@ class StagePlacement {
   void DelayUpdates();
   bool MakesLess(InstructionId id) const;
 
-  // Of what is made everywhere.
+  // What is made on several stages: everywhere, or the number of a micro-batch.
   struct OnStage {
     int stage = 0;
     ProgramTask earliest;  // not before
   };
+  // Precondition: it is made there.
   const OnStage& Made(InstructionId everywhere, int stage) const;
   ProgramTask Earliest(InstructionId id, int stage, ProgramTask least) const;
 
@@ -96,7 +97,7 @@ class StagePlacement {
   const int num_stages_;
   std::vector<ProgramTask> tasks_;                           // by instruction; of those of a stage
   std::vector<std::vector<InstructionId>> instructions_of_;  // by stage
-  std::vector<std::vector<OnStage>> everywhere_;             // by instruction: by stage, ascending
+  std::vector<std::vector<OnStage>> everywhere_;  // by instruction made on several: ascending
 };
 
 }  // namespace minka

@@ -168,7 +168,7 @@ class LoopUnroller {
       }
     }
     scope_ = 0;
-    rewriter_.Map(loop, std::move(carried));
+    rewriter_.Map(loop, carried);
   }
 
   // Each trip's layer boundaries, and those outside, get numbers in the order in which they stand;

@@ -1,4 +1,6 @@
 // Which submeshes stages get where none are named, and how many micro-batches where nobody says.
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <string>
@@ -222,6 +224,30 @@ TEST(ChosenMicroBatches, AreAsFastAsAnyOtherNumber) {
       EXPECT_EQ(tried.figures->step_time_us, planned->plan.step_time_us);
     }
     EXPECT_THAT(counts, testing::ElementsAre(1, 2, 3, 4, 6, 8, 12, 24));
+  }
+}
+
+TEST(ChosenMicroBatches, AreTheSameWithAnyNumberOfThreads) {
+  std::string first;
+  for (const int num_threads : {1, 4}) {
+    std::atomic<int> num_inside = 0, most_inside = 0;
+    const auto planned = PlanPipeline(
+        SmallMlp(), {.cluster = Accelerators(4),
+                     .micro_batches = {.num_micro_batches = kChooseMicroBatches},
+                     .pipeline = PipelineOptions(),
+                     .search = {.work_limit = 1'000'000'000, .num_threads = num_threads},
+                     .on_progress = [&](const std::string&, double, double) {
+                       most_inside = std::max<int>(most_inside, ++num_inside);
+                       --num_inside;
+                     }});
+    ASSERT_TRUE(planned.ok()) << Message(planned.status());
+    EXPECT_EQ(most_inside, 1);
+    std::string text;
+    for (const TriedMicroBatches& tried : planned->tried_micro_batches)
+      text += fmt::format("{}: {}; ", tried.num_micro_batches, tried.why_not);
+    text += fmt::format("{} us", planned->plan.step_time_us);
+    if (first.empty()) first = text;
+    EXPECT_EQ(text, first);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "minka/base/status.h"
 
@@ -19,7 +20,8 @@ constexpr double kAsFast = 1.005;
 constexpr double kOfChord = 0.9;
 // See RaiseBeyondSlower.
 constexpr double kSlower = 1.03;
-// So many are estimated side by side: for each a step is prepared and cut on one thread.
+// So many are estimated side by side, though not all may turn out to be asked for: for each a step
+// is prepared and cut on one thread.
 constexpr size_t kAtOnce = 2;
 
 class CountSearcher {
@@ -125,22 +127,24 @@ class CountSearcher {
     return best;
   }
 
-  // Of those that may do the smallest number first, since it divides all others, and one in the
-  // middle, then what is nearest to the best.
+  // Of those that may do the smallest number, since it divides all others, and one in the middle,
+  // then what is nearest to the best; as long as one alone is known, to the middle.
   std::vector<TriedCount*> UnknownBelow(double us) {
     std::vector<TriedCount*> below;
     const TriedCount* best = nullptr;
+    int num_estimated = 0;
     for (TriedCount& tried : tried_) {
       if (tried.state == CountState::kUnknown && tried.at_least_us < us) below.push_back(&tried);
       if (!KnownOf(tried).work_us) continue;
+      ++num_estimated;
       if (best == nullptr || KnownOf(tried).free_us < KnownOf(*best).free_us) best = &tried;
     }
-    if (best == nullptr && below.size() > kAtOnce) return {below[0], below[(below.size() + 1) / 2]};
-    if (best != nullptr) {
-      std::ranges::stable_sort(below, {},
-                               [&](const TriedCount* tried) { return std::abs(tried - best); });
-    }
-    below.resize(std::min(below.size(), kAtOnce));
+    if (below.size() <= kAtOnce) return below;
+    if (num_estimated == 0) return {below[0], below[(below.size() + 1) / 2]};
+    const TriedCount* const centre = num_estimated == 1 ? below[below.size() / 2] : best;
+    std::ranges::stable_sort(below, {},
+                             [&](const TriedCount* tried) { return std::abs(tried - centre); });
+    below.resize(kAtOnce);
     return below;
   }
 

@@ -103,6 +103,34 @@ TEST(SearchCounts, PlansOneMoreOfThoseEstimatedAsFast) {
   EXPECT_NE(tried[3].state, CountState::kPlanned);
 }
 
+// First the smallest and one in the middle, and never more than two; where the middle has no
+// estimate, others there come next.
+TEST(SearchCounts, EstimatesTwoSideBySide) {
+  for (const bool middle_fails : {false, true}) {
+    std::vector<std::vector<int64_t>> asked;
+    SearchCounts({.counts = Divisors(64),
+                  .estimate =
+                      [&](std::span<const int64_t> counts) {
+                        asked.emplace_back(counts.begin(), counts.end());
+                        std::vector<absl::StatusOr<CountEstimate>> estimates;
+                        for (const int64_t count : counts) {
+                          if (middle_fails && count == 16) {
+                            estimates.emplace_back(InvalidArgument("no 16"));
+                          } else {
+                            estimates.emplace_back(CountEstimate{.step_time_us = 10, .work_us = 1});
+                          }
+                        }
+                        return estimates;
+                      },
+                  .estimate_fitting = [](int64_t) { return 10.0; },
+                  .plan = [](int64_t) { return CountPlan{.step_time_us = 10}; }});
+    ASSERT_GE(asked.size(), middle_fails ? 2U : 1U);
+    EXPECT_THAT(asked[0], testing::ElementsAre(1, 16));
+    if (middle_fails) EXPECT_THAT(asked[1], testing::ElementsAre(8, 4));
+    for (const std::vector<int64_t>& counts : asked) EXPECT_LE(counts.size(), 2U);
+  }
+}
+
 TEST(SearchCounts, FindsTheFastestWithoutPlanningAll) {
   std::mt19937 random(1);
   const auto draw = [&](double least, double most) {
