@@ -5,6 +5,7 @@
 
 #include "jax_step.h"
 #include "minka/base/status.h"
+#include "minka/runtime/mesh/local_devices.h"
 #include "planned_step.h"
 
 namespace minka {
@@ -321,6 +322,7 @@ absl::StatusOr<std::vector<Literal>> Executable::Values(
 
 absl::StatusOr<std::string> Executable::Check(std::vector<Literal> values, int num_steps) {
   const std::lock_guard lock(mutex_);
+  const KeptEnvironment environment;  // the user's
   const StepInputs inputs = [&](int) -> absl::StatusOr<ParameterValues> { return values; };
   ASSIGN_OR_RETURN(const OracleReport report, CheckAgainstOneDevice(run_, inputs, num_steps));
   if (report.ok()) return DescribeCheck(report);

@@ -1,6 +1,8 @@
 """What a plan computes, what its shardings are worth, and how it shows."""
 
 import re
+import subprocess
+import sys
 
 import jax
 import minka
@@ -17,9 +19,12 @@ def test_check_finds_what_one_device_computes_and_consumes_nothing(devices, meth
     step, state, batches = make_program("mlp")
     parallel = minka.parallelize(step, method=method)
     state, loss = parallel(state, batches[0])
+    show = [sys.executable, "-c", "import os; print({name: os.environ.get(name) for name in ('XLA_FLAGS', 'NPROC', 'TF_CPP_MIN_LOG_LEVEL')})"]
+    before = subprocess.run(show, check=True, capture_output=True).stdout
     report = parallel.check(state, batches[1], num_steps=2)
     assert report.startswith("compared with one device after 2 steps, ")
     assert len(re.findall(r" ok\n", report)) == 10
+    assert subprocess.run(show, check=True, capture_output=True).stdout == before  # children get no flags of another XLA
     state, loss = parallel(state, batches[1])
     assert np.isfinite(float(loss))
 

@@ -11,6 +11,9 @@
 namespace minka {
 namespace {
 
+// All that OpenLocalDevices sets.
+constexpr const char* kVariables[] = {"XLA_FLAGS", "NPROC", "TF_CPP_MIN_LOG_LEVEL"};
+
 // XLA sizes the pool by NPROC, else by the cores. What is set stays where it is enough: it may come
 // from the user, or from a client of fewer devices that was opened before.
 void SetThreadPool(int num_devices) {
@@ -59,6 +62,23 @@ absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options
                            path, client.num_devices());
   }
   return LocalDevices{std::move(client), plugin};
+}
+
+KeptEnvironment::KeptEnvironment() {
+  for (const char* name : kVariables) {
+    const char* const value = std::getenv(name);
+    values_.push_back(value != nullptr ? std::optional<std::string>(value) : std::nullopt);
+  }
+}
+
+KeptEnvironment::~KeptEnvironment() {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (values_[i]) {
+      setenv(kVariables[i], values_[i]->c_str(), /*overwrite=*/1);
+    } else {
+      unsetenv(kVariables[i]);
+    }
+  }
 }
 
 absl::StatusOr<LocalDevices> LazyLocalDevices::Get() {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "minka/runtime/pjrt/client.h"
@@ -33,6 +34,20 @@ struct LocalDevices {
 // environment variables that XLA reads (pjrt::PrepareEnvironment), unless they are set, and NPROC,
 // unless it is enough for the devices.
 absl::StatusOr<LocalDevices> OpenLocalDevices(const LocalDevicesOptions& options);
+
+// Puts these variables back as they were when it was made, for processes that are not minka's own:
+// children inherit them, and XLAs of other versions end processes that set flags they do not know.
+// Devices have read them once they have compiled something.
+class KeptEnvironment {
+ public:
+  KeptEnvironment();
+  ~KeptEnvironment();
+  KeptEnvironment(const KeptEnvironment&) = delete;
+  KeptEnvironment& operator=(const KeptEnvironment&) = delete;
+
+ private:
+  std::vector<std::optional<std::string>> values_;
+};
 
 // Devices that are opened when they are first asked for: beside workers, many a process needs none.
 class LazyLocalDevices {

@@ -49,6 +49,20 @@ std::string ConvolutionsAndCollectives(int num_devices) {
   return ExportHlo(Must(std::move(module).Finish()));
 }
 
+TEST(KeptEnvironment, IsAsItWas) {
+  setenv("XLA_FLAGS", "--xla_dump_to=there", 1);
+  unsetenv("NPROC");
+  {
+    const KeptEnvironment environment;
+    pjrt::PrepareEnvironment(Platform::kCpu);
+    EXPECT_STRNE(std::getenv("XLA_FLAGS"), "--xla_dump_to=there");
+    setenv("NPROC", "7", 1);
+  }
+  EXPECT_STREQ(std::getenv("XLA_FLAGS"), "--xla_dump_to=there");
+  EXPECT_EQ(std::getenv("NPROC"), nullptr);
+  unsetenv("XLA_FLAGS");
+}
+
 TEST(CpuThreadPoolTest, OperationsAreDividedOnlyWhereCoresAreLeft) {
   const int num_cores = NumHardwareThreads();
   EXPECT_EQ(pjrt::CpuThreadPoolFor(num_cores).num_threads, num_cores);
