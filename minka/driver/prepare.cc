@@ -231,9 +231,23 @@ absl::Status CheckLayers(const Step& simplified, const LayerChoice& layers) {
       name);
 }
 
+namespace {
+
+// A loss that nobody asks for has said what the forward pass is.
+void ForgetUnreadLosses(Step& step) {
+  const UseTable uses(step.module.entry_computation());
+  std::erase_if(step.marks, [&](const Mark& mark) {
+    return mark.kind == MarkKind::kLoss && !uses.is_result(mark.value) &&
+           uses.uses(mark.value).empty();
+  });
+}
+
+}  // namespace
+
 absl::StatusOr<Step> PrepareWholeBatch(const Step& simplified, const RematChoice& remat) {
   // Before constants are cloned, so that copies get their own.
-  ASSIGN_OR_RETURN(const Step step, Rematerialize(simplified, remat));
+  ASSIGN_OR_RETURN(Step step, Rematerialize(simplified, remat));
+  ForgetUnreadLosses(step);
   Module module = ToModule(step);
   const Computation entry = std::move(module.entry_computation());
   module.entry_computation() = ConstantCloner(entry).Run();

@@ -117,6 +117,50 @@ ENTRY e {
   EXPECT_EQ(carried.size(), loop->operands.size()) << HloText(prepared.module);
 }
 
+// What a step returns are gradients alone; its loss, marked by a barrier that they stand behind,
+// says which pass is which, then goes.
+TEST(Prepare, ALossThatNobodyReadsSaysWhatTheForwardPassIs) {
+  const Module module = ParseHloText(R"(HloModule m, input_output_alias={ {}: (0, {}, may-alias) }
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}
+
+ENTRY e {
+  w = f32[8] parameter(0)
+  x = f32[8] parameter(1)
+  y = f32[8] multiply(w, x)
+  zero = f32[] constant(0)
+  loss = f32[] reduce(y, zero), dimensions={0}, to_apply=add
+  exponential = f32[8] exponential(y)
+  gradient = f32[8] opt-barrier(exponential), frontend_attributes={minka.mark="gradient 0"}
+  both = (f32[], f32[8]) tuple(loss, gradient)
+  marked = (f32[], f32[8]) opt-barrier(both), frontend_attributes={minka.mark="loss 0"}
+  behind = f32[8] get-tuple-element(marked), index=1
+  ROOT new = f32[8] subtract(w, behind)
+}
+)")
+                            .value();
+  const Step step = MakeStep(module, {}).value();
+  EXPECT_EQ(std::ranges::count(step.marks, MarkKind::kLoss, &Mark::kind), 1);
+  EXPECT_EQ(std::ranges::count(step.marks, MarkKind::kGradient, &Mark::kind), 1);
+  const auto instruction = [](const Step& of, Opcode opcode) {
+    const std::vector<Instruction>& all = of.module.entry_computation().instructions;
+    return std::ranges::find(all, opcode, &Instruction::opcode);
+  };
+  const Step simplified = Simplify(step).value();
+  ASSERT_TRUE(NamesLoss(simplified));
+  EXPECT_EQ(instruction(simplified, Opcode::kMultiply)->part.phase, Phase::kForward);
+  EXPECT_EQ(instruction(simplified, Opcode::kExponential)->part.phase, Phase::kBackward);
+  const Step prepared = PrepareWholeBatch(simplified, {}).value();
+  EXPECT_FALSE(NamesLoss(prepared));
+  const auto& all = prepared.module.entry_computation().instructions;
+  EXPECT_EQ(instruction(prepared, Opcode::kReduce), all.end());
+  EXPECT_EQ(instruction(prepared, Opcode::kExponential)->part.phase, Phase::kBackward);
+}
+
 TEST(Prepare, ValuesOfTooManyDimensionsAreRefused) {
   const auto step_of_rank = [](int rank) {
     ModuleBuilder module("m");

@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "minka/ir/call_graph.h"
+#include "minka/ir/mark_text.h"
 #include "minka/ir/names.h"
 #include "minka/ir/rewriter.h"
 #include "minka/ir/structure_key.h"
@@ -39,12 +40,20 @@ Computation WithoutCalls(const Module& module, const Computation& source) {
   return WithUniqueNames(std::move(rewriter).Finish());
 }
 
+bool MarksLoss(const Instruction& instruction) {
+  const auto text = instruction.frontend_attributes.find(kMarkAttribute);
+  if (text == instruction.frontend_attributes.end()) return false;
+  const absl::StatusOr<Mark> mark = ParseMark(text->second);
+  return mark.ok() && mark->kind == MarkKind::kLoss;
+}
+
 std::vector<bool> FindLive(const Module& module, const Computation& computation) {
   std::vector<bool> live(computation.instructions.size());
   for (const Value result : computation.results) live[result.instruction] = true;
   for (InstructionId id = computation.num_instructions() - 1; id >= 0; --id) {
     const Instruction& instruction = computation.instructions[id];
-    if (instruction.opcode == Opcode::kParameter || HasSideEffect(module, instruction)) {
+    if (instruction.opcode == Opcode::kParameter || HasSideEffect(module, instruction) ||
+        MarksLoss(instruction)) {
       live[id] = true;
     }
     if (!live[id]) continue;

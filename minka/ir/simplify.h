@@ -12,7 +12,8 @@ namespace minka {
 // instructions.
 Module InlineCalls(Module module);
 // Drops instructions that reach no result and have no side effect, and computations that nothing
-// calls. Parameters stay.
+// calls. Parameters stay, and so does a marked loss: gradients of it may be all that a step
+// returns, while it says what their forward pass is.
 Module EliminateDeadCode(Module module);
 // Merges instructions of the entry computation with equal opcode, operands and attributes.
 Module EliminateCommonSubexpressions(Module module);

@@ -84,8 +84,10 @@ absl::StatusOr<std::vector<Mark>> RemoveMarks(Module& module) {
     }
     ASSIGN_OR_RETURN(Mark mark, ParseMark(found->second));
     const std::vector<Value> marked = rewriter.Translated(id).operands;
-    for (const Value value : marked) {
-      mark.value = value;
+    // Behind a loss stand gradients that keep it where nothing else reads it.
+    const size_t num_marked = mark.kind == MarkKind::kLoss ? 1 : marked.size();
+    for (size_t i = 0; i < std::min(num_marked, marked.size()); ++i) {
+      mark.value = marked[i];
       marks.push_back(mark);
     }
     rewriter.Map(id, marked);

@@ -85,6 +85,35 @@ def _mark(value, text: str):
     return _mark_primitive().bind(value, text=text)
 
 
+@functools.cache
+def _loss_primitive():
+    from jax import lax
+    from jax.experimental.xla_metadata import set_xla_metadata
+    from jax.extend.core import Primitive
+    from jax.interpreters import ad, batching, mlir
+
+    primitive = Primitive("minka_loss")
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *values: list(values))
+    primitive.def_abstract_eval(lambda *values: list(values))
+    ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), list(tangents))
+    batching.primitive_batchers[primitive] = lambda values, dims: (primitive.bind(*values), list(dims))
+
+    def lower(*values):
+        with set_xla_metadata(**{"minka.mark": "loss 0"}):
+            return list(lax.optimization_barrier(values))
+
+    mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=True))
+    return primitive
+
+
+def _mark_loss_behind(gradients, loss):
+    """The gradients, which keep the marked loss: JAX does not lower what nothing reads."""
+    import jax
+    leaves, tree = jax.tree.flatten(gradients)
+    return jax.tree.unflatten(tree, _loss_primitive().bind(loss, *leaves)[1:])
+
+
 def mark_boundary(x: Any) -> Any:
     """Ends a layer: what computes x belongs to it, what reads it to the next one. x: an array or a tree of them, which is
     returned. minka.Pipeline cuts at boundaries; without minka it is the identity."""
@@ -114,6 +143,10 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: boo
 
     Raises Error INVALID_ARGUMENT where a step does so twice.
     """
+    return _differentiates(fun, argnums, has_aux, options, returns_loss=True)
+
+
+def _differentiates(fun, argnums, has_aux, options, returns_loss: bool) -> Callable:
     import jax
     differentiate = jax.value_and_grad(fun, argnums=argnums, has_aux=has_aux, **options)
 
@@ -134,15 +167,19 @@ def value_and_grad(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: boo
         now.has_loss = True
         of = [args[i] for i in argnums] if isinstance(argnums, Sequence) else args[argnums]
         loss, *aux = value if has_aux else (value,)
-        loss = _mark(loss, "loss 0")
-        return (loss, *aux) if has_aux else loss, _mark_gradients(gradients, of, now.parameter_of)
+        gradients = _mark_gradients(gradients, of, now.parameter_of)
+        if returns_loss:
+            loss = _mark(loss, "loss 0")
+        else:
+            gradients = _mark_loss_behind(gradients, loss)
+        return (loss, *aux) if has_aux else loss, gradients
 
     return value_and_gradients
 
 
 def grad(fun: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False, **options) -> Callable:
     """jax.grad, as value_and_grad above."""
-    differentiate = value_and_grad(fun, argnums, has_aux, **options)
+    differentiate = _differentiates(fun, argnums, has_aux, options, returns_loss=False)
 
     @functools.wraps(fun)
     def gradients_of(*args, **kwargs):

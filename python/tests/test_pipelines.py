@@ -33,6 +33,22 @@ def test_stages_are_those_asked_for_and_compute_what_jax_does(devices, options, 
     assert_close(now, wanted_state)
 
 
+@pytest.mark.parametrize("layers", [2, minka.AutoLayers(2)], ids=["number", "auto"])
+def test_a_step_that_returns_new_state_alone_has_a_backward_pass(devices, layers):
+    def step(weights, x):
+        def loss_of(weights):
+            return jax.numpy.square(jax.numpy.tanh(x @ weights[0]) @ weights[1]).mean()
+
+        return [w - 0.1 * g for w, g in zip(weights, minka.grad(loss_of)(weights))]
+
+    weights = list(np.random.default_rng(0).normal(size=(2, 16, 16)).astype(np.float32))
+    x = np.random.default_rng(1).normal(size=(8, 16)).astype(np.float32)
+    parallel = minka.parallelize(step, method=minka.Pipeline(num_micro_batches=2, layers=layers, stages=2))
+    assert_close(parallel(weights, x), jax.jit(step)(weights, x))
+    assert parallel.plan.json["schedule"] != "inference"
+    assert all(stage["backward_us"] + stage.get("weight_gradient_us", 0) > 0 for stage in parallel.plan.json["stages"])
+
+
 def test_auto_stages_take_what_is_fastest(devices):
     step, state, batches = make_program("mlp")
     steps = {stages: minka.parallelize(step, method=minka.Pipeline(num_micro_batches=4, layers=4, stages=stages))
