@@ -9,8 +9,8 @@
 
 namespace minka {
 
-// Of the opt-barrier that is a mark: its kind and number, "gradient 3". All of its operands have it,
-// but of a loss's the first alone.
+// Of the opt-barrier that is a mark: its kind and number, "gradient 3". All of its operands have
+// it, but of a loss's the first alone.
 inline constexpr char kMarkAttribute[] = "minka.mark";
 
 std::string MarkText(const Mark& mark);
