@@ -114,6 +114,7 @@ class OrderFree {
   }
 
  private:
+  // By the machine's byte order: these hashes are compared within a process.
   static uint64_t HashOf(std::span<const uint64_t> numbers) {
     return StableHash({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
   }

@@ -67,51 +67,30 @@ def _mark_primitive():
     from jax.interpreters import ad, batching, mlir
 
     primitive = Primitive("minka_mark")
-    primitive.def_impl(lambda x, *, text: x)
-    primitive.def_abstract_eval(lambda x, *, text: x)
-    # The mark belongs to the value: its tangent passes unmarked.
-    ad.primitive_jvps[primitive] = lambda primals, tangents, *, text: (primitive.bind(*primals, text=text), tangents[0])
-    batching.primitive_batchers[primitive] = lambda values, dims, *, text: (primitive.bind(*values, text=text), dims[0])
-
-    def lower(x, *, text):
-        with set_xla_metadata(**{"minka.mark": text}):
-            return lax.optimization_barrier(x)
-
-    mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=False))
-    return primitive
-
-
-def _mark(value, text: str):
-    return _mark_primitive().bind(value, text=text)
-
-
-@functools.cache
-def _loss_primitive():
-    from jax import lax
-    from jax.experimental.xla_metadata import set_xla_metadata
-    from jax.extend.core import Primitive
-    from jax.interpreters import ad, batching, mlir
-
-    primitive = Primitive("minka_loss")
     primitive.multiple_results = True
-    primitive.def_impl(lambda *values: list(values))
-    primitive.def_abstract_eval(lambda *values: list(values))
-    ad.primitive_jvps[primitive] = lambda primals, tangents: (primitive.bind(*primals), list(tangents))
-    batching.primitive_batchers[primitive] = lambda values, dims: (primitive.bind(*values), list(dims))
+    primitive.def_impl(lambda *values, text: list(values))
+    primitive.def_abstract_eval(lambda *values, text: list(values))
+    # The mark belongs to the values: their tangents pass unmarked.
+    ad.primitive_jvps[primitive] = lambda primals, tangents, *, text: (primitive.bind(*primals, text=text), list(tangents))
+    batching.primitive_batchers[primitive] = lambda values, dims, *, text: (primitive.bind(*values, text=text), list(dims))
 
-    def lower(*values):
-        with set_xla_metadata(**{"minka.mark": "loss 0"}):
+    def lower(*values, text):
+        with set_xla_metadata(**{"minka.mark": text}):
             return list(lax.optimization_barrier(values))
 
     mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=True))
     return primitive
 
 
+def _mark(value, text: str):
+    return _mark_primitive().bind(value, text=text)[0]
+
+
 def _mark_loss_behind(gradients, loss):
     """The gradients, which keep the marked loss: JAX does not lower what nothing reads."""
     import jax
     leaves, tree = jax.tree.flatten(gradients)
-    return jax.tree.unflatten(tree, _loss_primitive().bind(loss, *leaves)[1:])
+    return jax.tree.unflatten(tree, _mark_primitive().bind(loss, *leaves, text="loss 0")[1:])
 
 
 def mark_boundary(x: Any) -> Any:
