@@ -33,7 +33,9 @@ inline constexpr std::string_view kLeftOutByLayers =
     "where nothing asks for it, are left out";
 
 struct FittedMeshes {
-  std::vector<PlanCandidate> candidates;  // by mesh, by method shard; one fits at least
+  // By mesh, by method shard. One fits at least, unless the request asks for what is faster than a
+  // plan at hand: then all may say why none was searched for.
+  std::vector<PlanCandidate> candidates;
   // The objective of no plan on these meshes that fits is less, as far as layers by themselves say
   // (stage_bound.h), less what they are seen to count more than the plans; nullopt: unknown. At
   // most that of the best candidate.

@@ -126,6 +126,33 @@ TEST(FitByLayers, SaysWhyOtherMeshesAreNotPlanned) {
   EXPECT_THAT(Message(other.status), HasSubstr("not planned: estimated to need too much memory"));
 }
 
+// By the layers on one mesh, so that what is asked for takes no search.
+TEST(FitByLayers, WhatIsFasterThanAnyPlanIsNotSearchedFor) {
+  PlanRequest request = OnTwo(/*limit_mib=*/36);
+  const SearchResult<PlanResult> best = PlanStep(GptOfLayers(2), request);
+  ASSERT_TRUE(best.ok()) << best.status().why;
+  const double best_us = best->candidates[best->best].plan.step_time_us;
+  request.faster_than_us = best_us / 2;
+  const absl::Status slower = PlanStep(GptOfLayers(2), request).status().why;
+  EXPECT_TRUE(absl::IsAborted(slower)) << slower;
+  EXPECT_THAT(Message(slower), HasSubstr("not planned: estimated to take"));
+  request.faster_than_us = 2 * best_us;
+  const SearchResult<PlanResult> again = PlanStep(GptOfLayers(2), request);
+  ASSERT_TRUE(again.ok()) << again.status().why;
+  EXPECT_EQ(again->candidates[again->best].plan.step_time_us, best_us);
+}
+
+// A sixth of the memory that the least takes: with another way at hand that is not tried.
+TEST(FitByLayers, WhatIsEstimatedNotToFitIsNotSearchedForBesideOtherWays) {
+  PlanRequest request = OnTwo(/*limit_mib=*/14);
+  request.faster_than_us = std::numeric_limits<double>::infinity();
+  const absl::Status refused = PlanStep(GptOfLayers(4), request).status().why;
+  EXPECT_THAT(Message(refused), HasSubstr("not planned: estimated to need"));
+  request.faster_than_us.reset();
+  const absl::Status searched = PlanStep(GptOfLayers(4), request).status().why;
+  EXPECT_THAT(Message(searched), HasSubstr("the smallest limit known to work is"));
+}
+
 TEST(FitByLayers, WhatIsCancelledIsAnError) {
   const std::atomic<bool> cancelled = true;
   PlanRequest request = OnTwo(/*limit_mib=*/40);

@@ -10,6 +10,7 @@
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/predict_pipeline.h"
+#include "minka/report/format.h"
 #include "minka/schedule/generate.h"
 
 namespace minka {
@@ -260,7 +261,12 @@ StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, 
   return input;
 }
 
-CountEstimate EstimateOf(const LayersOnMeshes& layers) {
+absl::Status EstimatedToTake(double us) {
+  return MakeError(absl::StatusCode::kAborted,
+                   fmt::format("not planned: estimated to take {}", FormatTime(us)));
+}
+
+CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& request) {
   if (layers.free.empty()) return {};  // nothing is known
   // In so many micro-batches the busiest stage takes the whole step.
   StageSearchInput endless = layers.input;
@@ -274,9 +280,11 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers) {
   const double work_us = micro_batch_us * num_micro_batches;
   const int most_held = layers.input.Held(static_cast<int>(fastest.stages.size())).in_flight;
   const bool may_hold_all = 2 * most_held > num_micro_batches;
-  return {.step_time_us = fastest.step_time_us,
-          .work_us = work_us,
-          .waits_us = may_hold_all ? 0 : fastest.step_time_us - work_us};
+  return {
+      .step_time_us = fastest.step_time_us,
+      .work_us = work_us,
+      .waits_us = may_hold_all ? 0 : fastest.step_time_us - work_us,
+      .part_of_limits = PartOfLimits(fastest, layers.ways.ways, WithLimits(layers.input, request))};
 }
 
 std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,

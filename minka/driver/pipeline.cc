@@ -12,6 +12,7 @@
 #include "minka/ir/micro_loop.h"
 #include "minka/lowering/emit.h"
 #include "minka/lowering/task_programs.h"
+#include "minka/report/format.h"
 #include "minka/schedule/generate.h"
 
 namespace minka {
@@ -35,15 +36,17 @@ PipelineRow RowOf(const TriedSubmeshes& tried) {
   }
   meshes += " " + (devices.empty() ? "devices" : devices.back());
   return {.chosen = tried.chosen,
-          .what = fmt::format("{} stages on {}", tried.num_devices.size(), meshes),
+          .what = fmt::format(
+              "{} on {}",
+              FormatNumberOf(static_cast<int64_t>(tried.num_devices.size()), "stage", "stages"),
+              meshes),
           .figures = tried.figures,
           .remark = tried.why_not};
 }
 
 PipelineRow RowOf(const TriedMicroBatches& tried) {
   return {.chosen = tried.chosen,
-          .what = fmt::format("{} micro-batch{}", tried.num_micro_batches,
-                              tried.num_micro_batches == 1 ? "" : "es"),
+          .what = FormatNumberOf(tried.num_micro_batches, "micro-batch", "micro-batches"),
           .figures = tried.figures,
           .remark = tried.why_not};
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -103,6 +104,11 @@ absl::StatusOr<StageMeshes> GivenMeshes(const PlanRequest& request) {
   return given;
 }
 
+// What is estimated to take longer is not wanted.
+double MostEstimatedUs(const PlanRequest& request) {
+  return request.faster_than_us.value_or(std::numeric_limits<double>::infinity()) / kOfEstimate;
+}
+
 // Pipelines of one number of micro-batches.
 class PipelineSearch {
  public:
@@ -122,7 +128,7 @@ class PipelineSearch {
       if (layers.ok()) layers_ = *std::move(layers);
     }
     if (!is_on_some_meshes_) RETURN_IF_ERROR(FindLayers());
-    return minka::EstimateOf(*layers_);
+    return minka::EstimateOf(*layers_, request_);
   }
   // Behind Estimate, on the same meshes; on all where none of them does.
   absl::StatusOr<std::optional<double>> EstimateFitting() {
@@ -140,6 +146,8 @@ class PipelineSearch {
     ASSIGN_OR_RETURN(StageMeshes given, GivenMeshes(request_));
     if (given.shapes.empty()) {
       RETURN_IF_ERROR(FindLayers());
+      const double us = layers_->free.front().step_time_us;
+      if (us > MostEstimatedUs(request_)) return EstimatedToTake(us);
       ASSIGN_OR_RETURN(FittedPipeline found,
                        SearchSubmeshes(planner_, request_, *std::move(layers_)));
       return std::move(found.pipeline);
@@ -233,7 +241,8 @@ class MicroBatchSearch {
          .estimate = [&](std::span<const int64_t> counts) { return Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return SearchOf(count).EstimateFitting(); },
          .plan = [&](int64_t count) { return Plan(count); },
-         .is_over = [&] { return !CheckNotCancelled(request_).ok(); }});
+         .is_over = [&] { return !CheckNotCancelled(request_).ok(); },
+         .faster_than_us = MostEstimatedUs(request_)});
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!best_) return WhyNone(tried);
     RETURN_IF_ERROR(CheckFits(tried));
@@ -298,7 +307,14 @@ class MicroBatchSearch {
     return absl::OkStatus();
   }
 
-  static absl::Status WhyNone(const std::vector<TriedCount>& tried) {
+  absl::Status WhyNone(const std::vector<TriedCount>& tried) const {
+    std::optional<double> least_us;  // of what may fit
+    for (const TriedCount& count : tried) {
+      if (count.state != CountState::kEstimated && count.state != CountState::kEstimatedToFit)
+        continue;
+      least_us = std::min(least_us.value_or(count.at_least_us), count.at_least_us);
+    }
+    if (least_us && *least_us > MostEstimatedUs(request_)) return EstimatedToTake(*least_us);
     RETURN_IF_ERROR(FailureAbove(0, tried));
     return ResourceExhausted("no number of micro-batches is estimated to give a pipeline");
   }
@@ -331,7 +347,7 @@ class MicroBatchSearch {
         break;
       case CountState::kEstimated:
       case CountState::kEstimatedToFit:
-        out.why_not = fmt::format("not planned: estimated to take {}", at_least);
+        out.why_not = Message(EstimatedToTake(count.at_least_us));
         break;
       case CountState::kTooLarge:
         out.why_not = "not planned: estimated to need too much memory";
@@ -386,11 +402,46 @@ absl::StatusOr<StepInLayers> FindLayersOf(const Step& step, const PipelineOption
   return found;
 }
 
+// Beside what was tried for the better one.
+void AddTried(const PlannedPipeline& slower, PlannedPipeline& better) {
+  for (TriedSubmeshes tried : slower.tried) {
+    if (std::exchange(tried.chosen, false)) tried.why_not = "slower";
+    better.tried.push_back(std::move(tried));
+  }
+  for (size_t i = 0; i < better.tried_micro_batches.size(); ++i) {
+    TriedMicroBatches tried = slower.tried_micro_batches[i];
+    if (better.tried_micro_batches[i].figures || !tried.figures) continue;
+    if (std::exchange(tried.chosen, false)) tried.why_not = "slower";
+    better.tried_micro_batches[i] = std::move(tried);
+  }
+}
+
+bool TriesOneStage(const PlanRequest& request) {
+  const PipelineOptions& options = *request.pipeline;
+  return options.tries_one_stage && options.num_stages == 0 && options.stage_of_layer.empty() &&
+         !GivesMeshes(options) && request.num_kinds() == 1;
+}
+
 absl::StatusOr<PlannedPipeline> SearchPipeline(const PlanRequest& request, PreparedSteps& steps,
                                                const LayerChoice& layers, StagePlanner& stages) {
   if (request.micro_batches.num_micro_batches != kChooseMicroBatches)
     return PipelineSearch(request, steps, layers, stages).Plan();
-  return MicroBatchSearch(request, steps, layers, stages).Run();
+  absl::StatusOr<PlannedPipeline> planned = MicroBatchSearch(request, steps, layers, stages).Run();
+  if (!TriesOneStage(request)) return planned;
+  RETURN_IF_ERROR(CheckNotCancelled(request));
+  PlanRequest of_one_stage = request;
+  of_one_stage.pipeline->num_stages = 1;
+  const bool fits = planned.ok() && CheckMemory(planned->plan, request).ok();
+  if (fits) of_one_stage.faster_than_us = planned->plan.step_time_us;
+  absl::StatusOr<PlannedPipeline> one_stage =
+      MicroBatchSearch(of_one_stage, steps, layers, stages).Run();
+  if (!one_stage.ok()) return planned;
+  const bool is_better =
+      !planned.ok() || (CheckMemory(one_stage->plan, request).ok() &&
+                        (!fits || one_stage->plan.step_time_us < planned->plan.step_time_us));
+  PlannedPipeline& better = is_better ? *one_stage : *planned;
+  if (planned.ok()) AddTried(is_better ? *planned : *one_stage, better);
+  return std::move(better);
 }
 
 }  // namespace

@@ -202,7 +202,9 @@ class Planner {
         remat_(remat),
         budget_(request.search.work_limit),
         rules_budget_(request.search.work_limit / 2),
-        num_targets_(num_targets) {}
+        num_targets_(num_targets) {
+    if (request.faster_than_us.value_or(kNever) < kNever) best_objective_ = request.faster_than_us;
+  }
 
   PlanCandidate PlanOn(const Mesh& mesh, Method method) {
     ++number_;
@@ -228,6 +230,7 @@ class Planner {
       IntraOpOptions options = OptionsFor(request_.search, target, budget);
       options.search.memory_limit_bytes = way.limit_bytes.value_or(kUnreachedLimit);
       options.memory_price = way.memory_price;
+      options.cutoff.reset();  // which does not count what memory costs
       options.tries_rules = false;
       LeaveOutUnusual(options);  // as layers do
       SearchResult<Plan> plan = PlanPrepared(*prepared, request_, target, options);
@@ -249,7 +252,9 @@ class Planner {
   // Where the best plan is far from its bound, a search by plans of the whole step alone follows on
   // its mesh, if that is quick: layers estimate small steps badly, and know no plans by rules.
   void SearchOnBest(FittedMeshes& fitted) {
-    PlanCandidate& best = fitted.candidates[Fastest(fitted.candidates)];
+    const int fastest = Fastest(fitted.candidates);
+    if (fastest < 0) return;
+    PlanCandidate& best = fitted.candidates[fastest];
     const int num_instructions = steps_.simplified().module.entry_computation().num_instructions();
     if (num_instructions > kMostSearchedAgain) return;
     // Rules first, which are tried at smaller gaps.
@@ -456,8 +461,9 @@ class Planner {
   WorkBudget budget_, rules_budget_;
   const Clock::time_point start_ = Clock::now();
   const int num_targets_;
-  int number_ = 0;  // of the target that is searched
-  std::optional<double> best_objective_;
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  int number_ = 0;                        // of the target that is searched
+  std::optional<double> best_objective_;  // of plans that fit, or are at hand
 };
 
 // The refusal of a candidate, with the pins and limits to blame: whatever plan there is without one
@@ -605,7 +611,7 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
                                                            "the smallest of those tried needs",
                                                            nearest.plan.peak_memory_bytes)
                                               : RefusalOf(nearest);
-  if (!request.names_culprits) return refusal;
+  if (!request.names_culprits || request.faster_than_us) return refusal;
   return WithCulprits(refusal, steps, remat, request, nearest);
 }
 

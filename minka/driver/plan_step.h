@@ -52,6 +52,9 @@ struct PlanRequest {
   std::vector<Method> methods = {Method::kShard};
   std::optional<PipelineOptions> pipeline;  // plans several meshes, see pipeline.h
   SearchOptions search;
+  // There is a plan that takes so long, or another way to find one (infinite): where layers by
+  // themselves say that nothing is faster, or fits on one mesh, nothing is searched for.
+  std::optional<double> faster_than_us;
   bool names_culprits = true;  // in refusals; takes a search for each pin and limit
   CostModelChoice cost_model;
   std::map<std::string, std::string> options;  // recorded in the plan

@@ -83,6 +83,10 @@ std::string FormatTime(double us) {
 
 std::string FormatPercent(double fraction) { return fmt::format("{:.2f} %", 100 * fraction); }
 
+std::string FormatNumberOf(int64_t number, std::string_view one, std::string_view several) {
+  return fmt::format("{} {}", number, number == 1 ? one : several);
+}
+
 std::string FormatCount(int64_t count) {
   if (std::abs(count) < 1000) return fmt::format("{}", count);
   return Scaled(static_cast<double>(count), 1000, std::array{"", "k", "M", "G", "T"});

@@ -15,6 +15,8 @@ std::string FormatBytes(int64_t bytes);
 std::string FormatTime(double us);
 std::string FormatPercent(double fraction);
 std::string FormatCount(int64_t count);
+// "1 stage", "2 stages".
+std::string FormatNumberOf(int64_t number, std::string_view one, std::string_view several);
 
 // A path name with the numbers of layers taken out: "params/layer_3/mlp/kernel" has the pattern
 // "params/layer_*/mlp/kernel" and the number "3". A number is a whole component, or what follows

@@ -86,10 +86,11 @@ std::string SentTable(const PipelinePlan& plan, const std::vector<SentValue>& se
 }
 
 std::string Headline(const Step& prepared, const PipelinePlan& plan, const Schedule& schedule) {
-  std::string text =
-      fmt::format("{} as a pipeline: {} stages on {} meshes, {} micro-batches, schedule {}\n",
-                  prepared.module.name, plan.stages.size(), schedule.shape.num_meshes,
-                  plan.num_micro_batches, plan.schedule);
+  std::string text = fmt::format(
+      "{} as a pipeline: {} on {}, {}, schedule {}\n", prepared.module.name,
+      FormatNumberOf(static_cast<int64_t>(plan.stages.size()), "stage", "stages"),
+      FormatNumberOf(schedule.shape.num_meshes, "mesh", "meshes"),
+      FormatNumberOf(plan.num_micro_batches, "micro-batch", "micro-batches"), plan.schedule);
   text +=
       fmt::format("  step time    {} predicted{} (cost model {})\n", FormatTime(plan.step_time_us),
                   plan.meshes_share_cores ? ", all meshes on the same cores" : "", plan.cost_model);

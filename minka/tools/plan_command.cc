@@ -18,6 +18,7 @@
 #include "minka/driver/candidates_file.h"
 #include "minka/driver/describe_pipeline.h"
 #include "minka/driver/pipeline.h"
+#include "minka/driver/plan_fastest.h"
 #include "minka/report/format.h"
 #include "minka/report/pipeline_comparison.h"
 #include "minka/report/pipeline_table.h"
@@ -102,23 +103,7 @@ absl::Status WriteCandidates(const std::string& file, const PlannedPipeline& pla
   return WriteFile(file, text);
 }
 
-// What a step is planned as.
-using Planned = std::variant<PlanResult, PlannedPipeline>;
-
 const Plan& BestOf(const PlanResult& result) { return result.candidates[result.best].plan; }
-const PipelinePlan& BestOf(const PlannedPipeline& planned) { return planned.plan; }
-
-double StepTimeUs(const Planned& planned) {
-  if (const auto* const result = std::get_if<PlanResult>(&planned))
-    return BestOf(*result).stage.step_time_us;
-  return BestOf(std::get<PlannedPipeline>(planned)).step_time_us;
-}
-
-int64_t PeakBytes(const Planned& planned) {
-  if (const auto* const result = std::get_if<PlanResult>(&planned))
-    return BestOf(*result).stage.peak_memory_bytes;
-  return BestOf(std::get<PlannedPipeline>(planned)).peak_memory_bytes;
-}
 
 void AddNotes(const SourceStep& source, Planned& planned) {
   auto* const result = std::get_if<PlanResult>(&planned);
@@ -143,21 +128,16 @@ absl::StatusOr<std::string> Describe(const Planned& planned, const PlanFlags& fl
          DescribeTried(pipeline.tried_schedules) + table;
 }
 
-// One of the ways in which a step may be planned.
-struct Attempt {
-  std::string name;
-  PlanningFlags planning;
-  PlanRequest request;
-  absl::StatusOr<Planned> planned = absl::UnknownError("not planned");
-};
-
 absl::StatusOr<Attempt> AttemptBy(const PlanFlags& flags, std::string_view method,
                                   std::string name) {
-  Attempt attempt{.name = std::move(name), .planning = flags.planning};
-  attempt.planning.method = method;
-  ASSIGN_OR_RETURN(attempt.request, RequestOf(attempt.planning));
+  Attempt attempt{.name = std::move(name)};
+  PlanningFlags planning = flags.planning;
+  planning.method = method;
+  ASSIGN_OR_RETURN(attempt.request, RequestOf(planning));
   RETURN_IF_ERROR(CheckTraceFlag(flags.trace, attempt.request.pipeline.has_value()));
   RETURN_IF_ERROR(CheckCandidatesFlag(flags.candidates, attempt.request));
+  attempt.request.options = ToOptions(flags.source);
+  attempt.request.options.merge(ToOptions(planning));
   return attempt;
 }
 
@@ -185,75 +165,45 @@ absl::StatusOr<std::vector<Attempt>> AttemptsOf(const PlanFlags& flags) {
   const bool wants_mesh = !planning.meshes.empty() || planning.cost_model == "alpa" ||
                           (planning.per_micro_batch && ChoosesMicroBatches(planning));
   const Cluster& cluster = attempts.front().request.cluster;
-  if (!wants_mesh && cluster.num_devices() > 1 && !cluster.shared_compute_pool)
-    RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
+  if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool) return attempts;
+  RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
+  // A host's devices are near enough that one mesh of them, in micro-batches, may be faster than
+  // stages.
+  if (ChoosesMicroBatches(planning) && cluster.num_hosts == 1)
+    attempts.back().request.pipeline->tries_one_stage = true;
   return attempts;
-}
-
-absl::Status Make(const PlanFlags& flags, const SourceStep& source, bool is_only,
-                  Attempt& attempt) {
-  PlanRequest& request = attempt.request;
-  RETURN_IF_ERROR(AddLocalDevices(flags.plugin, request));
-  request.options = ToOptions(flags.source);
-  request.options.merge(ToOptions(attempt.planning));
-  const std::string prefix = is_only ? "" : attempt.name + ": ";
-  request.on_progress = [prefix](const std::string& what, double seconds, double gap) {
-    ShowStatus(DescribeProgress(prefix + what, seconds, gap));
-  };
-  if (request.pipeline) {
-    attempt.planned = PlanPipeline(source.step, request);
-  } else if (SearchResult<PlanResult> result = PlanStep(source.step, request); result.ok()) {
-    attempt.planned = *std::move(result);
-  } else {
-    attempt.planned = result.status().why;
-  }
-  ClearStatus();
-  return absl::OkStatus();
-}
-
-// A host's devices are near enough that one mesh of them, in micro-batches, may be faster than
-// stages.
-bool MayBeOneMeshInMicroBatches(const PlanFlags& flags, const std::vector<Attempt>& attempts) {
-  const Attempt& one_mesh = attempts.front();
-  return attempts.size() > 1 && ChoosesMicroBatches(flags.planning) &&
-         absl::IsResourceExhausted(one_mesh.planned.status()) &&
-         one_mesh.request.cluster.num_hosts == 1;
 }
 
 absl::Status MakeAll(const PlanFlags& flags, const SourceStep& source,
                      std::vector<Attempt>& attempts) {
   const bool is_only = attempts.size() == 1;
-  for (Attempt& attempt : attempts) {
-    RETURN_IF_ERROR(Make(flags, source, is_only, attempt));
-    const absl::Status& status = attempt.planned.status();
-    if (absl::IsInvalidArgument(status) && &attempt == &attempts.front()) return status;
+  for (auto& [name, request, planned] : attempts) {
+    RETURN_IF_ERROR(AddLocalDevices(flags.plugin, request));
+    request.on_progress = [prefix = is_only ? "" : name + ": "](const std::string& what,
+                                                                double seconds, double gap) {
+      ShowStatus(DescribeProgress(prefix + what, seconds, gap));
+    };
   }
-  if (!MayBeOneMeshInMicroBatches(flags, attempts)) return absl::OkStatus();
-  PlanFlags in_one_stage = flags;
-  in_one_stage.planning.stages = "1";
-  ASSIGN_OR_RETURN(attempts.emplace_back(),
-                   AttemptBy(in_one_stage, kPipelineMethod, "one mesh in micro-batches"));
-  return Make(flags, source, is_only, attempts.back());
-}
-
-// Null: none has a plan.
-Attempt* FastestOf(std::vector<Attempt>& attempts) {
-  Attempt* fastest = nullptr;
-  for (Attempt& attempt : attempts) {
-    if (!attempt.planned.ok()) continue;
-    if (fastest == nullptr || StepTimeUs(*attempt.planned) < StepTimeUs(*fastest->planned))
-      fastest = &attempt;
-  }
-  return fastest;
+  PlanAll(source.step, attempts);
+  ClearStatus();
+  return absl::OkStatus();
 }
 
 absl::Status WhyNone(const std::vector<Attempt>& attempts) {
   const absl::Status& first = attempts.front().planned.status();
-  if (attempts.size() == 1) return first;
+  if (attempts.size() == 1 || absl::IsInvalidArgument(first)) return first;
   std::vector<std::string> reasons;
   for (const Attempt& attempt : attempts)
     reasons.push_back(fmt::format("{}: {}", attempt.name, Message(attempt.planned.status())));
   return MakeError(first.code(), fmt::format("{}", fmt::join(reasons, "; ")));
+}
+
+// What became of it.
+std::string NameOf(const Attempt& attempt) {
+  const auto* const pipeline =
+      attempt.planned.ok() ? std::get_if<PlannedPipeline>(&*attempt.planned) : nullptr;
+  const bool has_stages = pipeline == nullptr || pipeline->plan.stages.size() > 1;
+  return has_stages ? attempt.name : "one mesh in micro-batches";
 }
 
 // "": there is nothing to compare.
@@ -266,12 +216,12 @@ std::string Compare(const std::vector<Attempt>& attempts, const Attempt& best) {
                {"remark"}});
   for (const Attempt& attempt : attempts) {
     if (!attempt.planned.ok()) {
-      table.Add({"", attempt.name, "-", "-", Message(attempt.planned.status())});
+      table.Add({"", NameOf(attempt), "-", "-", Message(attempt.planned.status())});
       continue;
     }
     const bool is_best = &attempt == &best;
-    table.Add({is_best ? "*" : "", attempt.name, FormatTime(StepTimeUs(*attempt.planned)),
-               FormatBytes(PeakBytes(*attempt.planned)), is_best ? "" : "slower"});
+    table.Add({is_best ? "*" : "", NameOf(attempt), FormatTime(StepTimeUs(*attempt.planned)),
+               FormatBytes(PeakMemoryBytes(*attempt.planned)), is_best ? "" : "slower"});
   }
   return table.ToString() + "\n";
 }

@@ -54,15 +54,17 @@ TEST_F(PlanCommandTest, AHostThatAStepDoesNotFitOnIsAlsoOneMeshInMicroBatches) {
   const std::string here = fmt::format("plan {} --cluster a100:1x2 ", kSmallGpt);
   const Outcome tight = Run(here + "--global-batch 64 --memory-limit 24MiB");
   EXPECT_EQ(tight.exit_code, 0) << tight.err;
-  EXPECT_THAT(tight.out, HasSubstr("   one mesh                           -              -  no "));
-  EXPECT_THAT(tight.out, ContainsRegex("\n[* ]  one mesh in micro-batches +[0-9.]+ ms"));
+  EXPECT_THAT(tight.out,
+              ContainsRegex("\n   one mesh +- +-  not planned: estimated to need too much "));
+  EXPECT_THAT(tight.out, ContainsRegex("\n[* ]  1 stage on 2 devices +4 +x=2 +[0-9.]+ ms"));
+  EXPECT_THAT(tight.out,
+              ContainsRegex("\n[* ]  2 stages on 1[+]1 devices +2,2 +x=1 each +[0-9.]+ ms"));
   const Outcome nothing = Run(here + "--global-batch 64 --memory-limit 1MiB");
   EXPECT_EQ(nothing.exit_code, 1);
   EXPECT_THAT(nothing.err, StartsWith("minka: one mesh: no plan fits into 1048576 bytes"));
   EXPECT_THAT(nothing.err,
               HasSubstr("; pipeline: the state alone takes 11.4 MiB, the 2 devices may hold 2.00 "
-                        "MiB together; raise the limit, or take more devices; one mesh in "
-                        "micro-batches: the state alone takes "));
+                        "MiB together; raise the limit, or take more devices\n"));
 }
 
 TEST_F(PlanCommandTest, FlagsOfOneMethodLeaveOutTheOther) {

@@ -20,13 +20,17 @@ constexpr double kAsFast = 1.005;
 constexpr double kOfChord = 0.9;
 // See RaiseBeyondSlower.
 constexpr double kSlower = 1.03;
+// What needs more of its limits is likely not to fit, whatever is recomputed: of layers of models
+// of text and pictures that leaves a third to an eleventh.
+constexpr double kLikelyTooLarge = 4;
 // So many are estimated side by side, though not all may turn out to be asked for: for each a step
 // is prepared and cut on one thread.
 constexpr size_t kAtOnce = 2;
 
 class CountSearcher {
  public:
-  explicit CountSearcher(const CountSearch& search) : search_(search) {
+  explicit CountSearcher(const CountSearch& search)
+      : search_(search), best_us_(search.faster_than_us) {
     for (const int64_t count : search.counts) tried_.push_back({.num_micro_batches = count});
     known_.resize(tried_.size());
   }
@@ -41,7 +45,7 @@ class CountSearcher {
       if (const std::vector<TriedCount*> next = UnknownBelow(to_beat); !next.empty()) {
         Estimate(next);
       } else if (best && MayBeFaster(*best)) {
-        best->state == CountState::kEstimated ? EstimateFitting(*best) : Plan(*best);
+        best->state == CountState::kEstimated ? FindFitting(*best) : Plan(*best);
       } else if (TriedCount* const largest = LargestTooLarge(); largest && std::isinf(best_us_)) {
         Plan(*largest);
       } else {
@@ -57,6 +61,7 @@ class CountSearcher {
     double free_us = 0;             // a step at least, whatever memory it needs
     double saving_us = 0;           // what fitting into memory adds to that at least
     std::optional<double> work_us;  // as estimated
+    double part_of_limits = 0;      // as estimated
   };
 
   Known& KnownOf(const TriedCount& tried) { return known_[&tried - tried_.data()]; }
@@ -156,7 +161,7 @@ class CountSearcher {
     return largest;
   }
 
-  void Estimate(std::span<TriedCount* const> tried) {
+  void Estimate(const std::vector<TriedCount*>& tried) {
     std::vector<int64_t> counts;
     for (const TriedCount* of : tried) counts.push_back(of->num_micro_batches);
     const std::vector<absl::StatusOr<CountEstimate>> estimates = search_.estimate(counts);
@@ -168,7 +173,8 @@ class CountSearcher {
     tried.state = CountState::kEstimated;
     KnownOf(tried) = {.free_us = estimate->step_time_us,
                       .saving_us = KnownOf(tried).saving_us,
-                      .work_us = estimate->work_us};
+                      .work_us = estimate->work_us,
+                      .part_of_limits = estimate->part_of_limits};
     tried.at_least_us = 0;
     Raise(tried);
     for (TriedCount& other : tried_) {
@@ -182,6 +188,23 @@ class CountSearcher {
       known.free_us = std::max(known.free_us, estimate->work_us + part * estimate->waits_us);
       Raise(other);
     }
+  }
+
+  // Where the number is likely to be too small to fit, of the largest one first of which the same
+  // is likely: if that does not fit, neither does this one; if it does, saving memory takes this
+  // one as long at least.
+  void FindFitting(TriedCount& tried) {
+    const Known& known = KnownOf(tried);
+    TriedCount* first = &tried;
+    for (TriedCount& other : tried_) {
+      const bool is_open =
+          other.state == CountState::kUnknown || other.state == CountState::kEstimated;
+      if (!is_open || other.num_micro_batches % tried.num_micro_batches != 0) continue;
+      const double part = known.part_of_limits * static_cast<double>(tried.num_micro_batches) /
+                          static_cast<double>(other.num_micro_batches);
+      if (known.saving_us == 0 && part > kLikelyTooLarge) first = &other;
+    }
+    first->state == CountState::kUnknown ? Estimate({first}) : EstimateFitting(*first);
   }
 
   void EstimateFitting(TriedCount& tried) {
@@ -233,10 +256,10 @@ class CountSearcher {
 
   const CountSearch& search_;
   std::vector<TriedCount> tried_;
-  std::vector<Known> known_;                                  // parallel to tried_
-  double best_us_ = std::numeric_limits<double>::infinity();  // of plans that fit
-  double part_taken_ = 1;  // the least that a plan took of what was estimated
-  int num_as_fast_ = 0;    // numbers planned that were not estimated to be faster
+  std::vector<Known> known_;  // parallel to tried_
+  double best_us_;            // of plans that fit, or to be beaten
+  double part_taken_ = 1;     // the least that a plan took of what was estimated
+  int num_as_fast_ = 0;       // numbers planned that were not estimated to be faster
 };
 
 }  // namespace

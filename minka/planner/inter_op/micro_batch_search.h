@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -26,6 +27,8 @@ struct CountEstimate {
   // For how long its busiest stage waits, if it still does where more micro-batches follow: where
   // stages may hold all that there are, they would fill that time.
   double waits_us = 0;
+  // What the fastest one needs of its memory limits; 0: there are none.
+  double part_of_limits = 0;
 };
 
 struct CountPlan {
@@ -55,6 +58,8 @@ struct CountSearch {
   std::function<absl::StatusOr<std::optional<double>>(int64_t count)> estimate_fitting;
   std::function<absl::StatusOr<CountPlan>(int64_t count)> plan;
   std::function<bool()> is_over = [] { return false; };  // asked before each of these
+  // Only what is faster is looked for.
+  double faster_than_us = std::numeric_limits<double>::infinity();
 };
 
 // By count. The fastest plan that fits is within a hundredth of the fastest there is, as far as

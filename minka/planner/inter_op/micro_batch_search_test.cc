@@ -271,6 +271,52 @@ TEST(SearchCounts, WhatSavingMemoryTakesIsKnownOfLargerMicroBatches) {
   EXPECT_DOUBLE_EQ(tried[0].at_least_us, 10.3 + 3);
 }
 
+// One micro-batch, estimated to be the fastest, needs twenty times the limit, sixteen a little more
+// than it. Where four do not fit, fewer are not asked about; where they do, what that takes says
+// enough of fewer.
+TEST(SearchCounts, WhatNeedsManyTimesTheLimitIsNotLookedAtByItself) {
+  for (const bool four_fit : {false, true}) {
+    std::vector<int64_t> asked;
+    const auto step_us = [](int64_t count) { return 100 + static_cast<double>(count); };
+    const std::vector<TriedCount> tried = SearchCounts(
+        {.counts = {1, 2, 4, 8, 16},
+         .estimate = OneByOne([&](int64_t count) {
+           return CountEstimate{.step_time_us = step_us(count),
+                                .part_of_limits = 20 / static_cast<double>(count)};
+         }),
+         .estimate_fitting = [&](int64_t count) -> absl::StatusOr<std::optional<double>> {
+           asked.push_back(count);
+           if (count < (four_fit ? 4 : 8)) return std::nullopt;
+           return step_us(count) + 80 / static_cast<double>(count);
+         },
+         .plan =
+             [&](int64_t count) {
+               return CountPlan{.step_time_us = step_us(count) + 80 / static_cast<double>(count)};
+             }});
+    EXPECT_EQ(asked.front(), 4);
+    EXPECT_THAT(asked, testing::Not(testing::Contains(testing::AnyOf(1, 2))));
+    EXPECT_EQ(Fastest(tried).num_micro_batches, 8);
+  }
+}
+
+TEST(SearchCounts, OnlyWhatIsFasterThanAskedForIsLookedFor) {
+  for (const double faster_than_us : {2.5, 20.0}) {
+    std::vector<int64_t> planned;
+    const auto step_us = [](int64_t count) { return 4 - std::log2(static_cast<double>(count)); };
+    SearchCounts({.counts = {1, 2},
+                  .estimate = OneByOne(
+                      [&](int64_t count) { return CountEstimate{.step_time_us = step_us(count)}; }),
+                  .estimate_fitting = [&](int64_t count) { return step_us(count); },
+                  .plan =
+                      [&](int64_t count) {
+                        planned.push_back(count);
+                        return CountPlan{.step_time_us = step_us(count)};
+                      },
+                  .faster_than_us = faster_than_us});
+    EXPECT_EQ(planned.size(), faster_than_us > 3 ? 1 : 0);
+  }
+}
+
 TEST(SearchCounts, WhereNothingFitsTheMostMicroBatchesArePlanned) {
   SmallSearch search;
   search.fits = [](int64_t) { return false; };

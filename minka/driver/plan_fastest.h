@@ -1,0 +1,39 @@
+// Plans a step on one mesh and as pipelines, and takes what is faster.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "minka/driver/pipeline.h"
+#include "minka/driver/plan_step.h"
+#include "minka/ir/step.h"
+
+namespace minka {
+
+// What a step is planned as.
+using Planned = std::variant<PlanResult, PlannedPipeline>;
+
+double StepTimeUs(const Planned& planned);
+int64_t PeakMemoryBytes(const Planned& planned);
+
+// A way to plan a step.
+struct Attempt {
+  std::string name;
+  PlanRequest request;  // with pipeline options: as a pipeline
+  absl::StatusOr<Planned> planned = absl::UnknownError("not planned");
+};
+
+// Each is searched for no longer than until it is seen to be slower than what others are planned to
+// be (PlanRequest::faster_than_us), first whatever is likely to be the fastest: across hosts
+// pipelines, on a single one one mesh, unless the step is seen to be too large for that. What has
+// no plan says why.
+void PlanAll(const Step& step, std::span<Attempt> attempts);
+
+// Null: none has a plan.
+Attempt* FastestOf(std::span<Attempt> attempts);
+
+}  // namespace minka
