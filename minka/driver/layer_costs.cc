@@ -248,8 +248,8 @@ double InFlight(StagePrograms programs) {
   return programs == StagePrograms::kOne ? 1 : kUsualInFlight;
 }
 
-std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
-    const std::vector<LayersOn>& asked) {
+std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Find(
+    const std::vector<LayersOn>& asked, Layers which) {
   std::vector<size_t> of_cut, of_others;
   std::set<RematChoice> to_cut;
   for (size_t i = 0; i < asked.size(); ++i) {
@@ -273,7 +273,7 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
     ForEachInParallel(static_cast<int>(jobs.size()), NumSearchThreads(planning_.search),
                       find_costs);
   };
-  std::vector<Job> first = JobsOf(asked, of_cut, costs);
+  std::vector<Job> first = JobsOf(asked, which, of_cut, costs);
   {
     // What cannot be cut says so again below.
     const auto cut = [&] {
@@ -285,14 +285,28 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Of(
     search(first);
   }
   Collect(asked, first, costs);
-  std::vector<Job> others = JobsOf(asked, of_others, costs);
+  std::vector<Job> others = JobsOf(asked, which, of_others, costs);
   search(others);
   Collect(asked, others, costs);
   return costs;
 }
 
+absl::StatusOr<std::vector<bool>> LayerCosts::IsSearched(const CutStep& cut, Layers which) {
+  const size_t num_layers = cut.first_equal.size();
+  std::vector<int> num_equal(num_layers);
+  for (const int first : cut.first_equal) ++num_equal[first];
+  std::vector<bool> is_searched(num_layers);
+  size_t num_covered = 0;
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    is_searched[layer] = num_equal[layer] > (which == Layers::kRepeated ? 1 : 0);
+    if (is_searched[layer]) num_covered += num_equal[layer];
+  }
+  if (2 * num_covered < num_layers) return absl::NotFoundError("few layers are equal to others");
+  return is_searched;
+}
+
 std::vector<LayerCosts::Job> LayerCosts::JobsOf(
-    const std::vector<LayersOn>& asked, std::span<const size_t> numbers,
+    const std::vector<LayersOn>& asked, Layers which, std::span<const size_t> numbers,
     std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs) {
   std::vector<Job> jobs;
   std::map<std::tuple<const StageStep*, int, std::string>, size_t> job_of;
@@ -302,10 +316,14 @@ std::vector<LayerCosts::Job> LayerCosts::JobsOf(
       costs[i] = cut.status();
       continue;
     }
-    const std::vector<int>& first_equal = (*cut)->first_equal;
-    costs[i].emplace(first_equal.size());
-    for (int layer = 0; layer < static_cast<int>(first_equal.size()); ++layer) {
-      if (first_equal[layer] != layer) continue;
+    const absl::StatusOr<std::vector<bool>> is_searched = IsSearched(**cut, which);
+    if (!is_searched.ok()) {
+      costs[i] = is_searched.status();
+      continue;
+    }
+    costs[i].emplace(is_searched->size());
+    for (int layer = 0; layer < static_cast<int>(is_searched->size()); ++layer) {
+      if (!(*is_searched)[layer]) continue;
       const StageStep* const step = &(*cut)->staged.stages[layer];
       const MeshOfKind& on = asked[i].on;
       const auto [at, added] = job_of.try_emplace({step, on.kind, on.mesh.ToString()}, jobs.size());

@@ -46,7 +46,15 @@ class LayerCosts {
   // By what is asked, then by layer; layers are searched in parallel, equal ones once, and beside
   // them the step is cut in other ways. An error where the step cannot be cut behind every layer,
   // or a layer has no plan there. Pins and the memory limit of the request are left out.
-  std::vector<absl::StatusOr<std::vector<LayerCost>>> Of(const std::vector<LayersOn>& asked);
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> Of(const std::vector<LayersOn>& asked) {
+    return Find(asked, Layers::kAll);
+  }
+  // The same of layers that are equal to others alone; those of the others stay empty. An error
+  // where they are less than half of all.
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> OfRepeated(
+      const std::vector<LayersOn>& asked) {
+    return Find(asked, Layers::kRepeated);
+  }
 
   // By layer, what crosses in front of it. An error where the step cannot be cut behind every
   // layer.
@@ -59,10 +67,17 @@ class LayerCosts {
     std::vector<int> first_equal;            // by layer: the first that is equal to it
   };
 
+  enum class Layers { kAll, kRepeated };
+
+  std::vector<absl::StatusOr<std::vector<LayerCost>>> Find(const std::vector<LayersOn>& asked,
+                                                           Layers which);
   absl::StatusOr<const CutStep*> CutBehindLayers(const RematChoice& remat);
+  // By layer, whether it is one to search: the first of those that are equal.
+  static absl::StatusOr<std::vector<bool>> IsSearched(const CutStep& cut, Layers which);
   struct Job;
   // To find what is asked for by these numbers; costs of steps that cannot be cut become errors.
-  std::vector<Job> JobsOf(const std::vector<LayersOn>& asked, std::span<const size_t> numbers,
+  std::vector<Job> JobsOf(const std::vector<LayersOn>& asked, Layers which,
+                          std::span<const size_t> numbers,
                           std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs);
   void Collect(const std::vector<LayersOn>& asked, const std::vector<Job>& jobs,
                std::vector<absl::StatusOr<std::vector<LayerCost>>>& costs) const;

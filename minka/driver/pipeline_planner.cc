@@ -200,6 +200,44 @@ std::span<const double> PipelinePlanner::MemoryPrices(const MeshOfKind& on,
 
 LayerWays PipelinePlanner::WaysOn(const std::vector<MeshOfKind>& meshes,
                                   const std::vector<MeshOfKind>& saving) {
+  const bool gives_shapes = !planning_.meshes.empty() || GivesMeshes(*planning_.pipeline);
+  if (!gives_shapes) unlikely_.Find(meshes, [this](const auto& on) { return RepeatedOn(on); });
+  std::vector<MeshOfKind> likely;
+  std::vector<RefusedWay> left_out;
+  for (const MeshOfKind& mesh : meshes) {
+    const absl::Status why_not = unlikely_.WhyNot(mesh);
+    if (why_not.ok()) {
+      likely.push_back(mesh);
+    } else {
+      left_out.push_back({{.on = mesh}, why_not});
+    }
+  }
+  LayerWays ways = WaysOnAll(likely, saving);
+  std::ranges::move(left_out, std::back_inserter(ways.refused));
+  return ways;
+}
+
+std::vector<std::optional<RepeatedLayers>> PipelinePlanner::RepeatedOn(
+    const std::vector<MeshOfKind>& meshes) {
+  std::vector<LayersOn> asked;
+  for (const MeshOfKind& mesh : meshes)
+    asked.push_back({mesh, MemoryPrices(mesh, /*saves_memory=*/false).front(), FirstRemat()});
+  const auto num_micro_batches = static_cast<double>(planning_.micro_batches.num_micro_batches);
+  std::vector<std::optional<RepeatedLayers>> out;
+  for (const absl::StatusOr<std::vector<LayerCost>>& costs : layer_costs_.OfRepeated(asked)) {
+    std::optional<RepeatedLayers>& sum = out.emplace_back();
+    if (!costs.ok()) continue;
+    sum.emplace();
+    for (const LayerCost& layer : *costs) {
+      sum->us += num_micro_batches * layer.micro_batch_us + layer.step_us;
+      sum->bytes += static_cast<double>(layer.static_bytes + layer.saved_bytes);
+    }
+  }
+  return out;
+}
+
+LayerWays PipelinePlanner::WaysOnAll(const std::vector<MeshOfKind>& meshes,
+                                     const std::vector<MeshOfKind>& saving) {
   RematChoice all, dots;
   if (!saving.empty() && !planning_.remat) all = steps_.RematCandidates();
   for (const RematPolicy policy : all)

@@ -19,6 +19,7 @@
 #include "minka/driver/pipeline.h"
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/prepared_steps.h"
+#include "minka/driver/unlikely_meshes.h"
 #include "minka/planner/inter_op/fit_stages.h"
 #include "minka/planner/inter_op/stage_search.h"
 
@@ -82,7 +83,7 @@ class PipelinePlanner {
 
   // Ways to run each layer on one of the meshes, as far as they can be planned; none where the step
   // cannot be cut behind every layer. On those of `saving`, which are among them, ways that take
-  // less memory, too.
+  // less memory, too. Where shapes are not given, unlikely ones (unlikely_meshes.h) are refused.
   LayerWays WaysOn(const std::vector<MeshOfKind>& meshes, const std::vector<MeshOfKind>& saving);
 
   // Of each stage on one of the ways so much recomputed as it says.
@@ -121,6 +122,8 @@ class PipelinePlanner {
   // At which layers are searched on the mesh (StageRequest::memory_price).
   std::span<const double> MemoryPrices(const MeshOfKind& on, bool saves_memory) const;
   absl::StatusOr<Searched> PlanAs(const Assignment& assignment, const StageDemands& demands);
+  std::vector<std::optional<RepeatedLayers>> RepeatedOn(const std::vector<MeshOfKind>& meshes);
+  LayerWays WaysOnAll(const std::vector<MeshOfKind>& meshes, const std::vector<MeshOfKind>& saving);
   static DemandedPipeline Summary(const Searched& searched);
   // How much a device of each mesh does beside those of the others.
   absl::StatusOr<std::vector<double>> SpeedOfMeshes(const StageMeshes& meshes);
@@ -138,6 +141,7 @@ class PipelinePlanner {
   const StagePrograms programs_;
   LayerCosts layer_costs_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  UnlikelyMeshes unlikely_;
   std::map<int, std::vector<double>> load_;                                          // by kind
   std::map<std::tuple<int, std::string, int>, std::vector<MicroBatchesHeld>> held_;  // see Held
 };

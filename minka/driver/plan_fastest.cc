@@ -42,6 +42,10 @@ void PlanAll(const Step& step, std::span<Attempt> attempts) {
   const auto plan = [&](Attempt& attempt, double faster_than_us) {
     PlanRequest request = attempt.request;
     if (attempts.size() > 1) request.faster_than_us = faster_than_us;
+    // A host's devices are near enough that one mesh of them, in micro-batches, may be faster than
+    // stages.
+    if (request.pipeline && attempts.size() > 1 && request.cluster.num_hosts == 1)
+      request.pipeline->tries_one_stage = true;
     attempt.planned = PlanBy(step, request);
   };
   for (Attempt* const attempt : in_order) {

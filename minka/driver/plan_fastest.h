@@ -29,8 +29,8 @@ struct Attempt {
 
 // Each is searched for no longer than until it is seen to be slower than what others are planned to
 // be (PlanRequest::faster_than_us), first whatever is likely to be the fastest: across hosts
-// pipelines, on a single one one mesh, unless the step is seen to be too large for that. What has
-// no plan says why.
+// pipelines, on a single one one mesh, unless the step is seen to be too large for that. There
+// pipelines may have one stage, too, which is one mesh in micro-batches. What has no plan says why.
 void PlanAll(const Step& step, std::span<Attempt> attempts);
 
 // Null: none has a plan.

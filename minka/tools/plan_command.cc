@@ -167,10 +167,6 @@ absl::StatusOr<std::vector<Attempt>> AttemptsOf(const PlanFlags& flags) {
   const Cluster& cluster = attempts.front().request.cluster;
   if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool) return attempts;
   RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
-  // A host's devices are near enough that one mesh of them, in micro-batches, may be faster than
-  // stages.
-  if (ChoosesMicroBatches(planning) && cluster.num_hosts == 1)
-    attempts.back().request.pipeline->tries_one_stage = true;
   return attempts;
 }
 

@@ -1,5 +1,6 @@
-// How long it takes from a module's file to the plan of a pipeline, under the devices' memory: the
-// published models on their clusters, and how it grows with layers and devices.
+// How long it takes from a module's file to the plan, of one mesh or of a pipeline, whichever is
+// faster, under the devices' memory: the published models on their clusters, and how it grows with
+// layers and devices.
 //
 //   pipeline_planning_benchmark                      a table of all cases
 //   pipeline_planning_benchmark --filter gpt-39b     of those whose name contains it
@@ -18,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -27,6 +29,7 @@
 #include "minka/base/status.h"
 #include "minka/cluster/cluster.h"
 #include "minka/driver/pipeline.h"
+#include "minka/driver/plan_fastest.h"
 #include "minka/ir/hlo_proto.h"
 #include "minka/ir/step.h"
 #include "minka/models/registry.h"
@@ -145,34 +148,58 @@ absl::StatusOr<std::string> ModuleBytes(const Case& one) {
   return ExportHlo(ToModule(traced.step));
 }
 
+// Its plan.json is made, too, which counts.
+Json RowOf(const Planned& planned) {
+  const auto optional = [](const std::optional<double>& gap) { return gap ? Json(*gap) : Json(); };
+  if (const auto* const result = std::get_if<PlanResult>(&planned)) {
+    const Plan& plan = result->candidates[result->best].plan;
+    static_cast<void>(PlanToJson(plan, result->prepared.module));
+    return {{"model_layers", result->prepared.num_layers.value_or(0)},
+            {"micro_batches", plan.num_micro_batches},
+            {"stages", 1},
+            {"step_time_us", plan.step_time_us},
+            {"gap", optional(plan.gap)},
+            {"memory_bytes", plan.peak_memory_bytes}};
+  }
+  const auto& pipeline = std::get<PlannedPipeline>(planned);
+  const PipelinePlan& plan = pipeline.plan;
+  static_cast<void>(PipelinePlanToJson(plan, pipeline.modules()));
+  return {{"model_layers", plan.stage_of_layer.size()},
+          {"micro_batches", plan.num_micro_batches},
+          {"stages", plan.stages.size()},
+          {"step_time_us", plan.step_time_us},
+          {"gap", optional(plan.gap)},
+          {"memory_bytes", plan.peak_memory_bytes}};
+}
+
 absl::StatusOr<Json> Measure(const Case& one, const std::string& bytes) {
   PlanRequest request{.micro_batches = {.num_micro_batches = one.num_micro_batches,
                                         .per_micro_batch = one.per_micro_batch},
-                      .pipeline = PipelineOptions(),
                       .search = {.num_threads = kNumThreads}};
   ASSIGN_OR_RETURN(request.cluster, Cluster::Preset(one.cluster));
   request.search.memory_limit_bytes = request.cluster.device.memory_bytes;
+  std::vector<Attempt> attempts = {{.name = "one mesh", .request = request},
+                                   {.name = "pipeline", .request = request}};
+  MicroBatchOptions& of_mesh = attempts.front().request.micro_batches;
+  if (of_mesh.num_micro_batches == kChooseMicroBatches) of_mesh.num_micro_batches = 1;
+  attempts.back().request.pipeline.emplace();
   const auto start = Clock::now();
   const std::clock_t cpu_start = std::clock();
   ASSIGN_OR_RETURN(Module module, ImportHlo(bytes));
   ASSIGN_OR_RETURN(const Step step, MakeStep(std::move(module), {}));
   const double import_seconds = SecondsSince(start);
-  ASSIGN_OR_RETURN(const PlannedPipeline planned, PlanPipeline(step, request));
-  const std::string json = PipelinePlanToJson(planned.plan, planned.modules());
+  PlanAll(step, attempts);
+  const Attempt* const fastest = FastestOf(attempts);
+  if (fastest == nullptr) return attempts.back().planned.status();
+  Json row = RowOf(*fastest->planned);
   const double wall_seconds = SecondsSince(start);
-  const PipelinePlan& plan = planned.plan;
-  return Json{{"devices", request.cluster.num_devices()},
+  row.update({{"devices", request.cluster.num_devices()},
               {"instructions", step.module.entry_computation().num_instructions()},
-              {"model_layers", plan.stage_of_layer.size()},
-              {"micro_batches", plan.num_micro_batches},
-              {"stages", plan.stages.size()},
-              {"step_time_us", plan.step_time_us},
-              {"gap", plan.gap ? Json(*plan.gap) : Json()},
-              {"memory_bytes", plan.peak_memory_bytes},
               {"import_seconds", import_seconds},
               {"wall_seconds", wall_seconds},
               {"cpu_seconds", static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC},
-              {"peak_memory_mib", PeakMemoryMib()}};
+              {"peak_memory_mib", PeakMemoryMib()}});
+  return row;
 }
 
 size_t NumRuns(double longest_seconds) {
@@ -239,8 +266,8 @@ std::string Page(const Json& rows) {
   return "# Planning pipelines\n\n"
          "Made by `pipeline_planning_benchmark --update`: roofline costs, 2 threads, under the "
          "memory of the devices, GPT and\n"
-         "mixtures of experts in f16 on V100s, stages and meshes searched for. *wall* is what a "
-         "user waits from a module's file (of which "
+         "mixtures of experts in f16 on V100s, on one mesh or in stages, as `minka plan` "
+         "chooses. *wall* is what a user waits from a module's file (of which "
          "*import* is to read it) to plan.json,\n"
          "*peak* the memory of the process, which has traced the model, too. *chosen*: the number "
          "of micro-batches was searched\n"
