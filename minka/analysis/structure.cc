@@ -20,6 +20,10 @@ namespace {
 
 // Layers of what stands in none (StepPart::layer) and of what several contribute to.
 constexpr int kNone = -1;
+// Gradients of weights are made where the weights are updated, unless so many times their bytes had
+// to cross: elsewhere they take memory all the time, and layers that are else equal differ. Those
+// of embeddings are smaller than what they are made of, of a large batch.
+constexpr int64_t kGradientOfWeights = 256;
 constexpr int kSeveral = -2;
 
 int Joined(int layer, int other) {
@@ -176,6 +180,14 @@ class LayerSpreader {
     }
   }
 
+  // Does the update of one layer read it?
+  bool IsGradientOfWeights(Value value) const {
+    if (!is_backward_[value.instruction]) return false;
+    return std::ranges::any_of(uses_.uses(value), [&](const Use& use) {
+      return phases_[use.user] == Phase::kApply && layers_[use.user] >= 0;
+    });
+  }
+
   void AddShared(Value value, const std::vector<int>& variables, LayerCutProblem& problem) const {
     if (layers_[value.instruction] == kSeveral) return;
     // Of equal bytes, gradients cross rather than what the forward pass has made.
@@ -194,6 +206,7 @@ class LayerSpreader {
     };
     hold(value.instruction);
     for (const Use& use : uses_.uses(value)) hold(use.user);
+    if (IsGradientOfWeights(value)) shared.bytes *= kGradientOfWeights;
     if (holders.empty()) return;
     if (holders.size() == 1 && shared.lowest < 0) return;
     shared.variables.assign(holders.begin(), holders.end());

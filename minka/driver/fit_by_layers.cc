@@ -109,10 +109,30 @@ class FitSearch {
     if (!request_.faster_than_us) return absl::OkStatus();
     if (kOfEstimate * fastest_us_ > *request_.faster_than_us) return EstimatedToTake(fastest_us_);
     if (!may_save) return absl::OkStatus();
-    SaveMemory();
-    const int64_t bytes = LeastStage().bytes;
-    if (static_cast<double>(bytes) <= kHopelessOnAll * limit_bytes()) return absl::OkStatus();
+    int64_t bytes = LargestLayerBytes();
+    bool is_hopeless = static_cast<double>(bytes) > kHopeless * limit_bytes();
+    if (!is_hopeless) {
+      SaveMemory();
+      bytes = LeastStage().bytes;
+      is_hopeless = static_cast<double>(bytes) > kHopelessOnAll * limit_bytes();
+    }
+    if (!is_hopeless) return absl::OkStatus();
     return ResourceExhausted("not planned: estimated to need {} per device", FormatBytes(bytes));
+  }
+
+  // What the largest layer needs while its backward pass runs, where nothing is recomputed, beside
+  // the state of all, on the way where that is least. What is recomputed is there then, too.
+  int64_t LargestLayerBytes() const {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (const StageWay& way : ways_.ways) {
+      int64_t state = 0, largest = 0;
+      for (const LayerCost& layer : way.kept) {
+        state += layer.static_bytes;
+        largest = std::max(largest, layer.saved_bytes + layer.transient_bytes);
+      }
+      least = std::min(least, state + largest);
+    }
+    return least;
   }
 
   absl::StatusOr<LayersOnMeshes> FindOn(std::vector<Mesh> meshes) {

@@ -166,6 +166,15 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
 
 }  // namespace
 
+std::vector<MeshOfKind> FastestMeshOfEach(const LayerWays& ways, const StageSearchInput& input) {
+  std::vector<MeshOfKind> out;
+  std::set<Submesh> seen;
+  for (const MeshOfKind& on : FastestMeshes(ways, input)) {
+    if (seen.insert({on.kind, static_cast<int>(on.mesh.num_devices())}).second) out.push_back(on);
+  }
+  return out;
+}
+
 std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input) {
   struct Timed {
     double us = 0;

@@ -47,6 +47,8 @@ absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePl
 // devices of each kind the shapes on which all layers together are fastest, of more axes only where
 // that makes them faster: their searches take longer. `input`: with the limits.
 std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input);
+// Of these the fastest of each number of devices of each kind.
+std::vector<MeshOfKind> FastestMeshOfEach(const LayerWays& ways, const StageSearchInput& input);
 
 // Under the memory limits of the request, or so much of them.
 StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part = 1);

@@ -139,7 +139,7 @@ class PipelineSearch {
   }
   // Of those of Estimate, where layers are fast.
   std::vector<MeshOfKind> FastMeshes() const {
-    return FastestMeshes(layers_->ways, WithLimits(layers_->input, request_));
+    return FastestMeshOfEach(layers_->ways, WithLimits(layers_->input, request_));
   }
 
   absl::StatusOr<PlannedPipeline> Plan() && {

@@ -58,7 +58,8 @@ TEST(UnlikelyMeshes, ThreeAxesHaveToBeFasterOrSmallerThanAllOfFewer) {
   unlikely.Find(meshes, layers.Find());
   EXPECT_THAT(NamesOfLikely(unlikely, meshes),
               ElementsAre("x=16", "x=4,y=4", "x=2,y=4,z=2", "x=4,y=2,z=2"));
-  EXPECT_THAT(Message(unlikely.WhyNot(meshes[2])), HasSubstr("take 89.9 us there, 90.0 us on fewer"));
+  EXPECT_THAT(Message(unlikely.WhyNot(meshes[2])),
+              HasSubstr("take 89.9 us there, 90.0 us on fewer"));
 }
 
 TEST(UnlikelyMeshes, WhereTheFirstGainNothingOthersAreNotLookedAt) {
