@@ -28,17 +28,18 @@ struct WayToFit {
 
 // What the lower bound of FittedMeshes leaves out, a note of plans.
 inline constexpr std::string_view kLeftOutByLayers =
-    "lower bound and gap are of what layers take by themselves on these meshes, less what they "
-    "count more than plans of the whole step: choices that were not tried, and computing again "
+    "lower bound and gap are of what layers take by themselves on the meshes searched, less what "
+    "they count more than plans of the whole step: choices that were not tried, and computing "
+    "again "
     "where nothing asks for it, are left out";
 
 struct FittedMeshes {
   // By mesh, by method shard. One fits at least, unless the request asks for what is faster than a
   // plan at hand: then all may say why none was searched for.
   std::vector<PlanCandidate> candidates;
-  // The objective of no plan on these meshes that fits is less, as far as layers by themselves say
-  // (stage_bound.h), less what they are seen to count more than the plans; nullopt: unknown. At
-  // most that of the best candidate.
+  // The objective of no plan on these meshes, but for unlikely ones (unlikely_meshes.h), that fits
+  // is less, as far as layers by themselves say (stage_bound.h), less what they are seen to count
+  // more than the plans; nullopt: unknown. At most that of the best candidate.
   std::optional<double> lower_bound;
 };
 

@@ -165,7 +165,9 @@ absl::StatusOr<std::vector<Attempt>> AttemptsOf(const PlanFlags& flags) {
   const bool wants_mesh = !planning.meshes.empty() || planning.cost_model == "alpa" ||
                           (planning.per_micro_batch && ChoosesMicroBatches(planning));
   const Cluster& cluster = attempts.front().request.cluster;
-  if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool) return attempts;
+  const bool is_refused = cluster.num_devices() > kMaxPlannedDevices;
+  if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool || is_refused)
+    return attempts;
   RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
   return attempts;
 }
