@@ -20,11 +20,12 @@ namespace {
 
 // Layers of what stands in none (StepPart::layer) and of what several contribute to.
 constexpr int kNone = -1;
+constexpr int kSeveral = -2;
+
 // Gradients of weights are made where the weights are updated, unless so many times their bytes had
 // to cross: elsewhere they take memory all the time, and layers that are else equal differ. Those
 // of embeddings are smaller than what they are made of, of a large batch.
 constexpr int64_t kGradientOfWeights = 256;
-constexpr int kSeveral = -2;
 
 int Joined(int layer, int other) {
   if (layer == kNone || layer == other) return other;

@@ -67,7 +67,7 @@ class FitSearch {
       PlanThoseThatFit();
       RETURN_IF_ERROR(CheckNotCancelled(request_));
     }
-    if (BestUs() == kNever && request_.faster_than_us) return NotWanted();
+    if (BestUs() == kNever && IsLeftOut()) return NotWanted();
     if (BestUs() == kNever) return std::nullopt;
     if (MayBeFaster()) PlanUnderLimit();
     if (MayBeFaster()) SearchChoices();
@@ -107,32 +107,24 @@ class FitSearch {
   // hand. `may_save`: ways that save memory are looked at, too.
   absl::Status WhyNotWanted(bool may_save) {
     if (!request_.faster_than_us) return absl::OkStatus();
-    if (kOfEstimate * fastest_us_ > *request_.faster_than_us) return EstimatedToTake(fastest_us_);
+    if (fastest_us_ > MostEstimatedUs(request_)) return EstimatedToTake(fastest_us_);
     if (!may_save) return absl::OkStatus();
-    int64_t bytes = LargestLayerBytes();
-    bool is_hopeless = static_cast<double>(bytes) > kHopeless * limit_bytes();
-    if (!is_hopeless) {
-      SaveMemory();
-      bytes = LeastStage().bytes;
-      is_hopeless = static_cast<double>(bytes) > kHopelessOnAll * limit_bytes();
-    }
-    if (!is_hopeless) return absl::OkStatus();
-    return ResourceExhausted("not planned: estimated to need {} per device", FormatBytes(bytes));
+    SaveMemory();
+    const int64_t bytes = LeastStage().bytes;
+    if (static_cast<double>(bytes) <= kHopelessOnAll * limit_bytes()) return absl::OkStatus();
+    return MakeError(
+        absl::StatusCode::kAborted,
+        fmt::format("not planned: estimated to need {} per device", FormatBytes(bytes)));
   }
 
-  // What the largest layer needs while its backward pass runs, where nothing is recomputed, beside
-  // the state of all, on the way where that is least. What is recomputed is there then, too.
-  int64_t LargestLayerBytes() const {
-    int64_t least = std::numeric_limits<int64_t>::max();
-    for (const StageWay& way : ways_.ways) {
-      int64_t state = 0, largest = 0;
-      for (const LayerCost& layer : way.kept) {
-        state += layer.static_bytes;
-        largest = std::max(largest, layer.saved_bytes + layer.transient_bytes);
-      }
-      least = std::min(least, state + largest);
-    }
-    return least;
+  // Where whoever asks has a plan, or another way to one, and nothing planned fits: does nothing
+  // that is estimated to fit, or nearly, seem fast enough?
+  bool IsLeftOut() const {
+    if (!request_.faster_than_us) return false;
+    StageSearchInput input = input_;
+    input.corrections = Corrections();
+    const std::vector<FoundPipeline> found = FindStages(ways_.ways, input);
+    return found.empty() ? !Smallest() : !MayBeWanted(found.front());
   }
 
   absl::StatusOr<LayersOnMeshes> FindOn(std::vector<Mesh> meshes) {
@@ -197,7 +189,7 @@ class FitSearch {
   }
 
   bool MayBeWanted(const FoundPipeline& found) const {
-    return !request_.faster_than_us || kOfEstimate * found.step_time_us <= *request_.faster_than_us;
+    return found.step_time_us <= MostEstimatedUs(request_);
   }
 
   // What is estimated to need least, all recomputed that may be.
@@ -376,7 +368,9 @@ class FitSearch {
     FittedMeshes out;
     for (const Mesh& mesh : options_.meshes) {
       const absl::Status why = not_wanted_.ok() ? WhyNotPlanned(mesh) : not_wanted_;
-      out.candidates.push_back({.mesh = mesh, .method = Method::kShard, .status = why});
+      out.candidates.push_back({.mesh = mesh,
+                                .method = Method::kShard,
+                                .status = MakeError(absl::StatusCode::kAborted, Message(why))});
     }
     return out;
   }

@@ -30,8 +30,7 @@ struct WayToFit {
 inline constexpr std::string_view kLeftOutByLayers =
     "lower bound and gap are of what layers take by themselves on the meshes searched, less what "
     "they count more than plans of the whole step: choices that were not tried, and computing "
-    "again "
-    "where nothing asks for it, are left out";
+    "again where nothing asks for it, are left out";
 
 struct FittedMeshes {
   // By mesh, by method shard. One fits at least, unless the request asks for what is faster than a

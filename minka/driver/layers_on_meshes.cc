@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -268,6 +269,10 @@ StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, 
       input.hosts[kind].limit_bytes = static_cast<int64_t>(part * static_cast<double>(*limit));
   }
   return input;
+}
+
+double MostEstimatedUs(const PlanRequest& request) {
+  return request.faster_than_us.value_or(std::numeric_limits<double>::infinity()) / kOfEstimate;
 }
 
 absl::Status EstimatedToTake(double us) {

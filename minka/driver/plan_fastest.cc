@@ -8,10 +8,6 @@
 namespace minka {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
-const Plan& BestOf(const PlanResult& result) { return result.candidates[result.best].plan; }
-
 absl::StatusOr<Planned> PlanBy(const Step& step, const PlanRequest& request) {
   if (request.pipeline) return PlanPipeline(step, request);
   SearchResult<PlanResult> result = PlanStep(step, request);
@@ -23,13 +19,13 @@ absl::StatusOr<Planned> PlanBy(const Step& step, const PlanRequest& request) {
 
 double StepTimeUs(const Planned& planned) {
   if (const auto* const result = std::get_if<PlanResult>(&planned))
-    return BestOf(*result).stage.step_time_us;
+    return result->plan().stage.step_time_us;
   return std::get<PlannedPipeline>(planned).plan.step_time_us;
 }
 
 int64_t PeakMemoryBytes(const Planned& planned) {
   if (const auto* const result = std::get_if<PlanResult>(&planned))
-    return BestOf(*result).stage.peak_memory_bytes;
+    return result->plan().stage.peak_memory_bytes;
   return std::get<PlannedPipeline>(planned).plan.peak_memory_bytes;
 }
 
@@ -50,12 +46,15 @@ void PlanAll(const Step& step, std::span<Attempt> attempts) {
   };
   for (Attempt* const attempt : in_order) {
     const Attempt* const fastest = FastestOf(attempts);
-    plan(*attempt, fastest ? StepTimeUs(*fastest->planned) : kNever);
+    plan(*attempt,
+         fastest ? StepTimeUs(*fastest->planned) : std::numeric_limits<double>::infinity());
+    if (!attempt->request.pipeline && absl::IsInvalidArgument(attempt->planned.status())) return;
   }
   if (FastestOf(attempts) != nullptr) return;
-  // What was seen to be too large may not be.
+  // What was estimated to be too large may not be.
   for (Attempt* const attempt : in_order) {
-    if (!attempt->request.pipeline) attempt->planned = PlanBy(step, attempt->request);
+    if (absl::IsAborted(attempt->planned.status()))
+      attempt->planned = PlanBy(step, attempt->request);
   }
 }
 

@@ -27,10 +27,11 @@ struct Attempt {
   absl::StatusOr<Planned> planned = absl::UnknownError("not planned");
 };
 
-// Each is searched for no longer than until it is seen to be slower than what others are planned to
-// be (PlanRequest::faster_than_us), first whatever is likely to be the fastest: across hosts
-// pipelines, on a single one one mesh, unless the step is seen to be too large for that. There
-// pipelines may have one stage, too, which is one mesh in micro-batches. What has no plan says why.
+// First what is likely to be the fastest: across hosts pipelines, on a single host one mesh. The
+// others are not searched for where they are estimated to be slower than what is planned, or too
+// large while there is another way (PlanRequest::faster_than_us). On a single host pipelines may
+// have one stage, too, which is one mesh in micro-batches. What has no plan says why; where one
+// mesh is asked for what cannot be (InvalidArgument), what comes behind it is not planned.
 void PlanAll(const Step& step, std::span<Attempt> attempts);
 
 // Null: none has a plan.

@@ -10,6 +10,7 @@
 #include <ranges>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -104,11 +105,6 @@ absl::StatusOr<StageMeshes> GivenMeshes(const PlanRequest& request) {
   return given;
 }
 
-// What is estimated to take longer is not wanted.
-double MostEstimatedUs(const PlanRequest& request) {
-  return request.faster_than_us.value_or(std::numeric_limits<double>::infinity()) / kOfEstimate;
-}
-
 // Pipelines of one number of micro-batches.
 class PipelineSearch {
  public:
@@ -137,7 +133,8 @@ class PipelineSearch {
     RETURN_IF_ERROR(FindLayers());
     return minka::EstimateFitting(*layers_, planner_, request_);
   }
-  // Of those of Estimate, where layers are fast.
+  // Of those of Estimate, of each number of devices that on which layers are fastest; empty: no
+  // layer could be planned.
   std::vector<MeshOfKind> FastMeshes() const {
     return FastestMeshOfEach(layers_->ways, WithLimits(layers_->input, request_));
   }
@@ -146,8 +143,7 @@ class PipelineSearch {
     ASSIGN_OR_RETURN(StageMeshes given, GivenMeshes(request_));
     if (given.shapes.empty()) {
       RETURN_IF_ERROR(FindLayers());
-      const double us = layers_->free.front().step_time_us;
-      if (us > MostEstimatedUs(request_)) return EstimatedToTake(us);
+
       ASSIGN_OR_RETURN(FittedPipeline found,
                        SearchSubmeshes(planner_, request_, *std::move(layers_)));
       return std::move(found.pipeline);
@@ -285,7 +281,10 @@ class MicroBatchSearch {
     std::vector<absl::StatusOr<CountEstimate>> estimates(counts.size());
     ForEachInParallel(static_cast<int>(counts.size()), NumSearchThreads(request_.search),
                       [&](int i) { estimates[i] = searches[i]->Estimate(tried[i]); });
-    if (!likely_meshes_ && estimates.back().ok()) likely_meshes_ = searches.back()->FastMeshes();
+    if (!likely_meshes_ && estimates.back().ok()) {
+      std::vector<MeshOfKind> fast = searches.back()->FastMeshes();
+      if (!fast.empty()) likely_meshes_ = std::move(fast);
+    }
     return estimates;
   }
 
@@ -315,6 +314,11 @@ class MicroBatchSearch {
       least_us = std::min(least_us.value_or(count.at_least_us), count.at_least_us);
     }
     if (least_us && *least_us > MostEstimatedUs(request_)) return EstimatedToTake(*least_us);
+    const auto is_too_large = [](const TriedCount& count) {
+      return count.state == CountState::kTooLarge;
+    };
+    if (request_.faster_than_us && std::ranges::any_of(tried, is_too_large))
+      return ResourceExhausted("not planned: estimated to need too much memory");
     RETURN_IF_ERROR(FailureAbove(0, tried));
     return ResourceExhausted("no number of micro-batches is estimated to give a pipeline");
   }
@@ -408,6 +412,9 @@ void AddTried(const PlannedPipeline& slower, PlannedPipeline& better) {
     if (std::exchange(tried.chosen, false)) tried.why_not = "slower";
     better.tried.push_back(std::move(tried));
   }
+  std::ranges::stable_sort(better.tried, {}, [](const TriedSubmeshes& tried) {
+    return std::tuple(!tried.chosen, !tried.figures.has_value());
+  });
   for (size_t i = 0; i < better.tried_micro_batches.size(); ++i) {
     TriedMicroBatches tried = slower.tried_micro_batches[i];
     if (better.tried_micro_batches[i].figures || !tried.figures) continue;
@@ -431,14 +438,11 @@ absl::StatusOr<PlannedPipeline> SearchPipeline(const PlanRequest& request, Prepa
   RETURN_IF_ERROR(CheckNotCancelled(request));
   PlanRequest of_one_stage = request;
   of_one_stage.pipeline->num_stages = 1;
-  const bool fits = planned.ok() && CheckMemory(planned->plan, request).ok();
-  if (fits) of_one_stage.faster_than_us = planned->plan.step_time_us;
+  if (planned.ok()) of_one_stage.faster_than_us = planned->plan.step_time_us;
   absl::StatusOr<PlannedPipeline> one_stage =
       MicroBatchSearch(of_one_stage, steps, layers, stages).Run();
   if (!one_stage.ok()) return planned;
-  const bool is_better =
-      !planned.ok() || (CheckMemory(one_stage->plan, request).ok() &&
-                        (!fits || one_stage->plan.step_time_us < planned->plan.step_time_us));
+  const bool is_better = !planned.ok() || one_stage->plan.step_time_us < planned->plan.step_time_us;
   PlannedPipeline& better = is_better ? *one_stage : *planned;
   if (planned.ok()) AddTried(is_better ? *planned : *one_stage, better);
   return std::move(better);

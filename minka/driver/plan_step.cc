@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <memory>
 
@@ -19,6 +20,7 @@
 #include "minka/planner/intra_op/constraints.h"
 #include "minka/planner/intra_op/describe.h"
 #include "minka/planner/intra_op/restrictions.h"
+#include "minka/report/format.h"
 
 namespace minka {
 namespace {
@@ -191,6 +193,16 @@ int64_t WorkUnderLimit(const Step& prepared) {
   return kLeast + kPerOperation * prepared.module.entry_computation().num_instructions();
 }
 
+// Is there a plan by another way?
+bool HasPlanElsewhere(const PlanRequest& request) {
+  return request.faster_than_us && std::isfinite(*request.faster_than_us);
+}
+
+absl::Status NothingIsFaster(const PlanRequest& request) {
+  return MakeError(absl::StatusCode::kAborted,
+                   fmt::format("no plan takes less than {}", FormatTime(*request.faster_than_us)));
+}
+
 // Plans meshes by methods, one after the other: all share work and time, and none is searched on
 // once nothing there can be better than the best so far.
 class Planner {
@@ -203,7 +215,7 @@ class Planner {
         budget_(request.search.work_limit),
         rules_budget_(request.search.work_limit / 2),
         num_targets_(num_targets) {
-    if (request.faster_than_us.value_or(kNever) < kNever) best_objective_ = request.faster_than_us;
+    if (HasPlanElsewhere(request)) best_objective_ = request.faster_than_us;
   }
 
   PlanCandidate PlanOn(const Mesh& mesh, Method method) {
@@ -461,7 +473,7 @@ class Planner {
   WorkBudget budget_, rules_budget_;
   const Clock::time_point start_ = Clock::now();
   const int num_targets_;
-  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
   int number_ = 0;                        // of the target that is searched
   std::optional<double> best_objective_;  // of plans that fit, or are at hand
 };
@@ -600,6 +612,9 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
   }
   out.best = Fastest(out.candidates);
   SetGapsOfWholeSearch(out.candidates, request.search.gap, fitted);
+  const bool is_slower = out.best >= 0 && HasPlanElsewhere(request) &&
+                         out.plan().stage.step_time_us >= *request.faster_than_us;
+  if (is_slower) return NothingIsFaster(request);
   if (out.best >= 0) {
     ASSIGN_OR_RETURN(const Step* prepared,
                      steps.With(out.candidates[out.best].plan.remat, request.micro_batches));
@@ -611,7 +626,10 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
                                                            "the smallest of those tried needs",
                                                            nearest.plan.peak_memory_bytes)
                                               : RefusalOf(nearest);
-  if (!request.names_culprits || request.faster_than_us) return refusal;
+  if (HasPlanElsewhere(request) && absl::IsAborted(refusal.why) && !fitted)
+    return NothingIsFaster(request);
+  const bool is_left_out = HasPlanElsewhere(request) || absl::IsAborted(refusal.why);
+  if (!request.names_culprits || is_left_out) return refusal;
   return WithCulprits(refusal, steps, remat, request, nearest);
 }
 

@@ -52,8 +52,9 @@ struct PlanRequest {
   std::vector<Method> methods = {Method::kShard};
   std::optional<PipelineOptions> pipeline;  // plans several meshes, see pipeline.h
   SearchOptions search;
-  // There is a plan that takes so long, or another way to find one (infinite): where layers by
-  // themselves say that nothing is faster, or fits on one mesh, nothing is searched for.
+  // There is a plan that takes so long, or another way to find one (infinite). Aborted where layers
+  // by themselves say that none is faster, or, of one mesh, that it is far too large, and where one
+  // mesh has none that is faster; of a pipeline slower ones may be found.
   std::optional<double> faster_than_us;
   bool names_culprits = true;  // in refusals; takes a search for each pin and limit
   CostModelChoice cost_model;
@@ -85,6 +86,8 @@ struct PlanResult {
   std::vector<PlanCandidate> candidates;  // in the order tried
   int best = -1;                          // fastest that fits
   Step prepared;                          // as the best one takes it
+
+  const Plan& plan() const { return candidates[best].plan; }  // the best
 };
 
 // Cancelled where the request is.

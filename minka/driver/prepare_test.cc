@@ -6,6 +6,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "minka/base/file.h"
@@ -249,7 +250,9 @@ TEST(Prepare, LayersOfFlaxModulesAgreeWithTheNamesOfOperations) {
     int num_layers, num_backward;
     Shape stream;
   };
-  const auto f32 = [](std::vector<int64_t> dims) { return Shape{ElementType::kF32, dims}; };
+  const auto f32 = [](std::vector<int64_t> dims) {
+    return Shape{ElementType::kF32, std::move(dims)};
+  };
   for (const Case& c : {Case{"small_gpt_adamw", 6, 228, f32({8, 16, 32})},
                         Case{"small_bert_mlm_two_layers", 7, 252, f32({8, 8, 16})},
                         Case{"small_bert_mlm_two_layers_remat", 5, 618, f32({8, 8, 16})}}) {

@@ -103,8 +103,6 @@ absl::Status WriteCandidates(const std::string& file, const PlannedPipeline& pla
   return WriteFile(file, text);
 }
 
-const Plan& BestOf(const PlanResult& result) { return result.candidates[result.best].plan; }
-
 void AddNotes(const SourceStep& source, Planned& planned) {
   auto* const result = std::get_if<PlanResult>(&planned);
   std::vector<std::string>& notes = result ? result->candidates[result->best].plan.notes
@@ -114,14 +112,14 @@ void AddNotes(const SourceStep& source, Planned& planned) {
 
 std::string ToJson(const Planned& planned) {
   if (const auto* const result = std::get_if<PlanResult>(&planned))
-    return PlanToJson(BestOf(*result), result->prepared.module);
+    return PlanToJson(result->plan(), result->prepared.module);
   const auto& pipeline = std::get<PlannedPipeline>(planned);
   return PipelinePlanToJson(pipeline.plan, pipeline.modules());
 }
 
 absl::StatusOr<std::string> Describe(const Planned& planned, const PlanFlags& flags) {
   if (const auto* const result = std::get_if<PlanResult>(&planned))
-    return DescribeCandidates(*result) + PlanTable(result->prepared, BestOf(*result));
+    return DescribeCandidates(*result) + PlanTable(result->prepared, result->plan());
   const auto& pipeline = std::get<PlannedPipeline>(planned);
   ASSIGN_OR_RETURN(const std::string table, DescribePipeline(pipeline));
   return DescribeTried(pipeline.tried_micro_batches) + DescribeTried(pipeline, flags.top) +
@@ -165,8 +163,8 @@ absl::StatusOr<std::vector<Attempt>> AttemptsOf(const PlanFlags& flags) {
   const bool wants_mesh = !planning.meshes.empty() || planning.cost_model == "alpa" ||
                           (planning.per_micro_batch && ChoosesMicroBatches(planning));
   const Cluster& cluster = attempts.front().request.cluster;
-  const bool is_refused = cluster.num_devices() > kMaxPlannedDevices;
-  if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool || is_refused)
+  const bool is_too_large = cluster.num_devices() > kMaxPlannedDevices;  // one mesh says so at once
+  if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool || is_too_large)
     return attempts;
   RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
   return attempts;
@@ -200,8 +198,8 @@ absl::Status WhyNone(const std::vector<Attempt>& attempts) {
 std::string NameOf(const Attempt& attempt) {
   const auto* const pipeline =
       attempt.planned.ok() ? std::get_if<PlannedPipeline>(&*attempt.planned) : nullptr;
-  const bool has_stages = pipeline == nullptr || pipeline->plan.stages.size() > 1;
-  return has_stages ? attempt.name : "one mesh in micro-batches";
+  if (pipeline == nullptr || pipeline->plan.stages.size() > 1) return attempt.name;
+  return pipeline->plan.num_micro_batches > 1 ? "one mesh in micro-batches" : "one stage";
 }
 
 // "": there is nothing to compare.

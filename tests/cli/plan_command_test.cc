@@ -50,7 +50,7 @@ TEST_F(PlanCommandTest, AClusterIsPlannedInEveryWay) {
   EXPECT_EQ(Run("explain plan.json").exit_code, 0);
 }
 
-TEST_F(PlanCommandTest, AHostThatAStepDoesNotFitOnIsAlsoOneMeshInMicroBatches) {
+TEST_F(PlanCommandTest, AHostThatAStepDoesNotFitOnIsAlsoOneStage) {
   const std::string here = fmt::format("plan {} --cluster a100:1x2 ", kSmallGpt);
   const Outcome tight = Run(here + "--global-batch 64 --memory-limit 24MiB");
   EXPECT_EQ(tight.exit_code, 0) << tight.err;

@@ -152,7 +152,7 @@ absl::StatusOr<std::string> ModuleBytes(const Case& one) {
 Json RowOf(const Planned& planned) {
   const auto optional = [](const std::optional<double>& gap) { return gap ? Json(*gap) : Json(); };
   if (const auto* const result = std::get_if<PlanResult>(&planned)) {
-    const Plan& plan = result->candidates[result->best].plan;
+    const Plan& plan = result->plan();
     static_cast<void>(PlanToJson(plan, result->prepared.module));
     return {{"model_layers", result->prepared.num_layers.value_or(0)},
             {"micro_batches", plan.num_micro_batches},

@@ -195,6 +195,7 @@ class CountSearcher {
   // one as long at least.
   void FindFitting(TriedCount& tried) {
     const Known& known = KnownOf(tried);
+    if (known.saving_us > 0) return EstimateFitting(tried);
     TriedCount* first = &tried;
     for (TriedCount& other : tried_) {
       const bool is_open =
@@ -202,7 +203,7 @@ class CountSearcher {
       if (!is_open || other.num_micro_batches % tried.num_micro_batches != 0) continue;
       const double part = known.part_of_limits * static_cast<double>(tried.num_micro_batches) /
                           static_cast<double>(other.num_micro_batches);
-      if (known.saving_us == 0 && part > kLikelyTooLarge) first = &other;
+      if (part > kLikelyTooLarge) first = &other;
     }
     first->state == CountState::kUnknown ? Estimate({first}) : EstimateFitting(*first);
   }

@@ -58,13 +58,14 @@ struct CountSearch {
   std::function<absl::StatusOr<std::optional<double>>(int64_t count)> estimate_fitting;
   std::function<absl::StatusOr<CountPlan>(int64_t count)> plan;
   std::function<bool()> is_over = [] { return false; };  // asked before each of these
-  // Only what is faster is looked for.
+  // What is estimated to take longer is not looked for, nor, where this is finite, what is too
+  // large.
   double faster_than_us = std::numeric_limits<double>::infinity();
 };
 
 // By count. The fastest plan that fits is within a hundredth of the fastest there is, as far as
 // estimates and what is known of others are right. Where by their estimates none fits, the largest
-// number is planned.
+// number is planned, unless faster_than_us is finite.
 std::vector<TriedCount> SearchCounts(const CountSearch& search);
 
 }  // namespace minka

@@ -1,0 +1,108 @@
+#include "minka/driver/plan_fastest.h"
+
+#include <algorithm>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "minka/base/check.h"
+#include "minka/base/status.h"
+#include "minka/models/registry.h"
+
+namespace minka {
+namespace {
+
+using ::testing::HasSubstr;
+
+Step StepOf(const std::string& model, const ModelOptions& options) {
+  const absl::StatusOr<TracedStep> traced = TraceModel(model, options);
+  MINKA_CHECK(traced.ok(), "{}", Message(traced.status()));
+  return traced->step;
+}
+
+// One mesh, then pipelines.
+std::vector<Attempt> Attempts(const std::string& cluster, int64_t num_micro_batches = 0) {
+  PlanRequest request{.cluster = Cluster::Preset(cluster).value()};
+  request.search.memory_limit_bytes = request.cluster.device.memory_bytes;
+  request.micro_batches.num_micro_batches = std::max<int64_t>(1, num_micro_batches);
+  std::vector<Attempt> attempts = {{.name = "one mesh", .request = request},
+                                   {.name = "pipeline", .request = request}};
+  attempts[1].request.pipeline.emplace();
+  attempts[1].request.micro_batches.num_micro_batches =
+      num_micro_batches > 0 ? num_micro_batches : kChooseMicroBatches;
+  return attempts;
+}
+
+std::string WhyNot(const Attempt& attempt) {
+  return std::string(Message(attempt.planned.status()));
+}
+
+TEST(PlanAll, WhatCannotBeAskedOfOneMeshEndsTheRest) {
+  std::vector<Attempt> attempts = Attempts("a100:1x4");
+  for (Attempt& attempt : attempts) attempt.request.search.limits.batch_axis = "q";
+  PlanAll(StepOf("gpt-tiny", {.num_layers = 2}), attempts);
+  EXPECT_TRUE(absl::IsInvalidArgument(attempts[0].planned.status()));
+  EXPECT_THAT(WhyNot(attempts[0]), HasSubstr("has no such axis"));
+  EXPECT_EQ(WhyNot(attempts[1]), "not planned");
+  EXPECT_EQ(FastestOf(attempts), nullptr);
+}
+
+// By 1f1b it would take longer than one mesh.
+TEST(PlanAll, PipelinesAreNotLeftOutByTheirFirstScheduleAlone) {
+  std::vector<Attempt> attempts = Attempts("1080ti:1x2", /*num_micro_batches=*/2);
+  PlanAll(StepOf("gpt-tiny", {.global_batch = 48, .num_layers = 12}), attempts);
+  ASSERT_TRUE(attempts[0].planned.ok() && attempts[1].planned.ok());
+  EXPECT_LT(StepTimeUs(*attempts[1].planned), StepTimeUs(*attempts[0].planned));
+  EXPECT_EQ(FastestOf(attempts), &attempts[1]);
+}
+
+TEST(PlanAll, OneMeshIsNoPlanWhereItIsSlowerThanPipelinesAcrossHosts) {
+  std::vector<Attempt> attempts = Attempts("a100:2x2");
+  PlanAll(StepOf("wresnet-250m", {.global_batch = 8}), attempts);
+  ASSERT_TRUE(attempts[1].planned.ok()) << attempts[1].planned.status();
+  EXPECT_TRUE(absl::IsAborted(attempts[0].planned.status()));
+  EXPECT_THAT(WhyNot(attempts[0]), HasSubstr("no plan takes less than"));
+}
+
+// Of a pipeline nothing is known that is faster, so that one mesh by itself finds the same.
+TEST(PlanAll, OneMeshThatBarelyFitsIsFoundBesidePipelines) {
+  const Step step = StepOf("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = 2});
+  std::vector<Attempt> both = Attempts("a100:1x2", /*num_micro_batches=*/1);
+  for (Attempt& attempt : both) attempt.request.search.memory_limit_bytes = 40 << 20;
+  std::vector<Attempt> alone = {both[0]};
+  PlanAll(step, both);
+  PlanAll(step, alone);
+  ASSERT_TRUE(alone[0].planned.ok()) << alone[0].planned.status();
+  ASSERT_TRUE(both[0].planned.ok()) << both[0].planned.status();
+  EXPECT_EQ(StepTimeUs(*both[0].planned), StepTimeUs(*alone[0].planned));
+  EXPECT_LE(PeakMemoryBytes(*both[0].planned), 40 << 20);
+}
+
+TEST(PlanAll, WhereNothingFitsOneMeshIsSearchedToTheEnd) {
+  std::vector<Attempt> attempts = Attempts("a100:1x2");
+  for (Attempt& attempt : attempts) attempt.request.search.memory_limit_bytes = 1 << 20;
+  PlanAll(StepOf("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = 2}), attempts);
+  EXPECT_EQ(FastestOf(attempts), nullptr);
+  EXPECT_THAT(WhyNot(attempts[0]), HasSubstr("the smallest limit known to work is"));
+  EXPECT_THAT(WhyNot(attempts[1]), HasSubstr("the state alone takes"));
+}
+
+// With micro-batches to choose, two layers of a host may be one stage in some.
+TEST(PlanAll, OneStageIsTriedOnAHostAlone) {
+  const Step step = StepOf("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = 2});
+  for (const char* const cluster : {"a100:1x2", "a100:2x1"}) {
+    std::vector<Attempt> attempts = Attempts(cluster);
+    for (Attempt& attempt : attempts) attempt.request.search.memory_limit_bytes = 24 << 20;
+    PlanAll(step, attempts);
+    ASSERT_TRUE(attempts[1].planned.ok()) << attempts[1].planned.status();
+    const auto& pipeline = std::get<PlannedPipeline>(*attempts[1].planned);
+    const bool tried = std::ranges::any_of(
+        pipeline.tried, [](const TriedSubmeshes& tried) { return tried.num_devices.size() == 1; });
+    EXPECT_EQ(tried, std::string(cluster) == "a100:1x2") << cluster;
+  }
+}
+
+}  // namespace
+}  // namespace minka
