@@ -107,7 +107,8 @@ class FitSearch {
   // hand. `may_save`: ways that save memory are looked at, too.
   absl::Status WhyNotWanted(bool may_save) {
     if (!request_.faster_than_us) return absl::OkStatus();
-    if (fastest_us_ > MostEstimatedUs(request_)) return EstimatedToTake(fastest_us_);
+    if (fastest_us_ > MostEstimatedUs(request_, planner_.simplified()))
+      return EstimatedToTake(fastest_us_);
     if (!may_save) return absl::OkStatus();
     SaveMemory();
     const int64_t bytes = LeastStage().bytes;
@@ -189,7 +190,7 @@ class FitSearch {
   }
 
   bool MayBeWanted(const FoundPipeline& found) const {
-    return found.step_time_us <= MostEstimatedUs(request_);
+    return found.step_time_us <= MostEstimatedUs(request_, planner_.simplified());
   }
 
   // What is estimated to need least, all recomputed that may be.

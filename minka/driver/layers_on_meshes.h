@@ -17,11 +17,6 @@ namespace minka {
 // What fits and is slower than the fastest without a limit by no more than this will do.
 inline constexpr double kNearFastest = 1.02;
 
-// Of what layers say that a step takes, by its best schedule, plans take so much at least:
-// gpt-1.3b, gpt-2.6b and moe-2.4b in one stage on eight GPUs 0.93 to 0.98, bert-tiny on 8 and 16
-// devices 0.87.
-inline constexpr double kOfEstimate = 0.8;
-
 // What layers by themselves say, before any pipeline is planned.
 struct LayersOnMeshes {
   std::vector<MeshOfKind> meshes;  // that stages may have
@@ -54,8 +49,9 @@ std::vector<MeshOfKind> FastestMeshOfEach(const LayerWays& ways, const StageSear
 // Under the memory limits of the request, or so much of them.
 StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part = 1);
 
-// What is estimated to take longer is not wanted (PlanRequest::faster_than_us).
-double MostEstimatedUs(const PlanRequest& request);
+// What the layers of the step are estimated to take longer than, by the best schedule, is not
+// wanted (PlanRequest::faster_than_us).
+double MostEstimatedUs(const PlanRequest& request, const Step& simplified);
 // Aborted: a step is estimated to take so long, which is longer than is wanted.
 absl::Status EstimatedToTake(double us);
 

@@ -61,6 +61,7 @@ class PipelinePlanner {
                   StagePlanner& stages, StagePrograms programs = StagePrograms::kByTask);
 
   int num_layers() const { return steps_.simplified().num_layers.value_or(0); }
+  const Step& simplified() const { return steps_.simplified(); }
   const std::string& name() const { return steps_.simplified().module.name; }
 
   // InvalidArgument where there are not so many layers.

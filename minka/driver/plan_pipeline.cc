@@ -238,7 +238,7 @@ class MicroBatchSearch {
          .estimate_fitting = [&](int64_t count) { return SearchOf(count).EstimateFitting(); },
          .plan = [&](int64_t count) { return Plan(count); },
          .is_over = [&] { return !CheckNotCancelled(request_).ok(); },
-         .faster_than_us = MostEstimatedUs(request_)});
+         .faster_than_us = MostEstimatedUs(request_, steps_.simplified())});
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!best_) return WhyNone(tried);
     RETURN_IF_ERROR(CheckFits(tried));
@@ -313,7 +313,8 @@ class MicroBatchSearch {
         continue;
       least_us = std::min(least_us.value_or(count.at_least_us), count.at_least_us);
     }
-    if (least_us && *least_us > MostEstimatedUs(request_)) return EstimatedToTake(*least_us);
+    if (least_us && *least_us > MostEstimatedUs(request_, steps_.simplified()))
+      return EstimatedToTake(*least_us);
     const auto is_too_large = [](const TriedCount& count) {
       return count.state == CountState::kTooLarge;
     };

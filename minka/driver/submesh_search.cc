@@ -89,7 +89,8 @@ class SubmeshSearch {
 
   absl::StatusOr<FittedPipeline> Run() && {
     fastest_us_ = FastestWithoutLimit();
-    if (fastest_us_ > MostEstimatedUs(request_)) return EstimatedToTake(fastest_us_);
+    if (fastest_us_ > MostEstimatedUs(request_, planner_.simplified()))
+      return EstimatedToTake(fastest_us_);
     absl::Status refusal;
     // Plans may not come to what is estimated, either.
     if (!has_limit_ || IsNearFastest(LeastEstimate())) refusal = PlanFastestThatFit();
