@@ -54,8 +54,7 @@ TEST_F(PlanCommandTest, AHostThatAStepDoesNotFitOnIsAlsoOneStage) {
   const std::string here = fmt::format("plan {} --cluster a100:1x2 ", kSmallGpt);
   const Outcome tight = Run(here + "--global-batch 64 --memory-limit 24MiB");
   EXPECT_EQ(tight.exit_code, 0) << tight.err;
-  EXPECT_THAT(tight.out,
-              ContainsRegex("\n   one mesh +- +-  not planned: estimated to need too much "));
+  EXPECT_THAT(tight.out, ContainsRegex("\n   one mesh +- +-  no plan fits into 25165824 bytes"));
   EXPECT_THAT(tight.out, ContainsRegex("\n[* ]  1 stage on 2 devices +4 +x=2 +[0-9.]+ ms"));
   EXPECT_THAT(tight.out,
               ContainsRegex("\n[* ]  2 stages on 1[+]1 devices +2,2 +x=1 each +[0-9.]+ ms"));
