@@ -262,9 +262,7 @@ class MicroBatchSearch {
     return *search;
   }
 
-  // The smallest number, which comes first, says what others take at least: meshes of three axes,
-  // whose searches take as long as all others, hardly matter to that. The one beside it is in the
-  // middle: on meshes that are fast there the others are likely to be.
+  // On meshes that are fast for the number that comes first, the others are likely to be.
   std::vector<absl::StatusOr<CountEstimate>> Estimate(std::span<const int64_t> counts) {
     IsTried likely;
     if (likely_meshes_) {
@@ -272,15 +270,11 @@ class MicroBatchSearch {
         return std::ranges::find(*likely_meshes_, on) != likely_meshes_->end();
       };
     }
-    std::vector<IsTried> tried(counts.size(), likely);
-    const bool bounds_others = std::exchange(is_first_, false) && counts.size() > 1;
-    if (bounds_others)
-      tried[0] = [](const MeshOfKind& on) { return NumAxesThatSplit(on.mesh) <= 2; };
     std::vector<PipelineSearch*> searches;
     for (const int64_t count : counts) searches.push_back(&SearchOf(count));
     std::vector<absl::StatusOr<CountEstimate>> estimates(counts.size());
     ForEachInParallel(static_cast<int>(counts.size()), NumSearchThreads(request_.search),
-                      [&](int i) { estimates[i] = searches[i]->Estimate(tried[i]); });
+                      [&](int i) { estimates[i] = searches[i]->Estimate(likely); });
     if (!likely_meshes_ && estimates.back().ok()) {
       std::vector<MeshOfKind> fast = searches.back()->FastMeshes();
       if (!fast.empty()) likely_meshes_ = std::move(fast);
@@ -374,7 +368,6 @@ class MicroBatchSearch {
   const LayerChoice& layers_;
   StagePlanner& stages_;
   std::map<int64_t, std::unique_ptr<PipelineSearch>> searches_;  // by number of micro-batches
-  bool is_first_ = true;                                         // nothing has been estimated
   std::optional<std::vector<MeshOfKind>> likely_meshes_;         // nullopt: not known
   std::map<int64_t, PipelineFigures> figures_;
   std::optional<PlannedPipeline> best_;

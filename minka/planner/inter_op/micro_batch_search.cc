@@ -18,6 +18,9 @@ constexpr double kAsFast = 1.005;
 // Of what a chord says, see RaiseToChord, a step takes so much at least: in all of a thousand
 // random workloads, while 0.92 is too much for three.
 constexpr double kOfChord = 0.9;
+// Of what RaiseByWorkOfMore says, that much is counted: too much for two of a thousand random
+// workloads, while 0.5 is for sixteen.
+constexpr double kOfWorkOfMore = 0.25;
 // See RaiseBeyondSlower.
 constexpr double kSlower = 1.03;
 // What needs more of its limits is likely not to fit, whatever is recomputed: of layers of models
@@ -42,6 +45,7 @@ class CountSearcher {
           (1 - kNearlyEqual) * (best ? std::min(best->at_least_us, best_us_) : best_us_);
       RaiseToChord();
       RaiseBeyondSlower();
+      RaiseByWorkOfMore();
       if (const std::vector<TriedCount*> next = UnknownBelow(to_beat); !next.empty()) {
         Estimate(next);
       } else if (best && MayBeFaster(*best)) {
@@ -112,6 +116,28 @@ class CountSearcher {
     }
   }
 
+  // Each micro-batch more takes some work of its own, about as much as between two smaller numbers.
+  void RaiseByWorkOfMore() {
+    const TriedCount *before = nullptr, *last = nullptr;
+    for (TriedCount& tried : tried_) {
+      if (KnownOf(tried).work_us) {
+        before = std::exchange(last, &tried);
+        continue;
+      }
+      if (tried.state != CountState::kUnknown || before == nullptr) continue;
+      const double work_us = *KnownOf(*last).work_us;
+      const auto num_micro_batches = [](const TriedCount& of) {
+        return static_cast<double>(of.num_micro_batches);
+      };
+      const double us_of_each = (work_us - *KnownOf(*before).work_us) /
+                                (num_micro_batches(*last) - num_micro_batches(*before));
+      const double num_more = num_micro_batches(tried) - num_micro_batches(*last);
+      Known& known = KnownOf(tried);
+      known.free_us = std::max(known.free_us, work_us + kOfWorkOfMore * num_more * us_of_each);
+      Raise(tried);
+    }
+  }
+
   // By estimates, of which plans take about the same part; of those about as fast as the best plan
   // one more is planned, since estimates miss by more.
   bool MayBeFaster(const TriedCount& tried) {
@@ -132,25 +158,38 @@ class CountSearcher {
     return best;
   }
 
-  // Of those that may do the smallest number, since it divides all others, and one in the middle,
-  // then what is nearest to the best; as long as one alone is known, to the middle.
+  // Of those that may do one in the middle, then what is nearest to the best. Where the fewest of
+  // those known are the best, the smallest number, too, which says something of all in between.
   std::vector<TriedCount*> UnknownBelow(double us) {
     std::vector<TriedCount*> below;
-    const TriedCount* best = nullptr;
-    int num_estimated = 0;
+    const TriedCount *best = nullptr, *fewest = nullptr;
+    int num_known = 0;
     for (TriedCount& tried : tried_) {
-      if (tried.state == CountState::kUnknown && tried.at_least_us < us) below.push_back(&tried);
+      if (tried.state == CountState::kUnknown && tried.at_least_us < us && !WaitsForMemory(tried))
+        below.push_back(&tried);
       if (!KnownOf(tried).work_us) continue;
-      ++num_estimated;
+      ++num_known;
+      if (fewest == nullptr) fewest = &tried;
       if (best == nullptr || KnownOf(tried).free_us < KnownOf(*best).free_us) best = &tried;
     }
     if (below.size() <= kAtOnce) return below;
-    if (num_estimated == 0) return {below[0], below[(below.size() + 1) / 2]};
-    const TriedCount* const centre = num_estimated == 1 ? below[below.size() / 2] : best;
+    if (best == nullptr) return {below[(below.size() + 1) / 2]};
+    TriedCount* const smallest = below.front();
+    const bool is_far = best - smallest > static_cast<ptrdiff_t>(kAtOnce);
     std::ranges::stable_sort(below, {},
-                             [&](const TriedCount* tried) { return std::abs(tried - centre); });
+                             [&](const TriedCount* tried) { return std::abs(tried - best); });
     below.resize(kAtOnce);
+    if (num_known > 1 && best == fewest && is_far) below.back() = smallest;
     return below;
+  }
+
+  // Is it likely to be too large, as a larger number is that may turn out to fit?
+  bool WaitsForMemory(const TriedCount& tried) {
+    return std::ranges::any_of(tried_, [&](TriedCount& other) {
+      return other.state == CountState::kEstimated &&
+             KnownOf(other).part_of_limits > kLikelyTooLarge &&
+             other.num_micro_batches % tried.num_micro_batches == 0;
+    });
   }
 
   TriedCount* LargestTooLarge() {

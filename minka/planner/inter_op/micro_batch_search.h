@@ -4,8 +4,9 @@
 // Estimates and plans cost time, so a number is estimated only while what is known of others lets
 // it be the fastest (or beside another one), and planned only while its estimate does. Known of
 // others is: a step in fewer micro-batches has no more work in all, needs no less memory, and
-// saving that takes no less; between two numbers steps hardly take less than in even parts of both,
-// and beyond a number that is slower than another one they hardly take less than by it.
+// saving that takes no less; each micro-batch more takes some work; between two numbers steps
+// hardly take less than in even parts of both, and beyond a number that is slower than another one
+// they hardly take less than by it.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,7 @@ struct TriedCount {
 struct CountSearch {
   std::vector<int64_t> counts;  // ascending
   // One for each, in their order, of one or two numbers that may be looked at side by side. First
-  // asked for: the smallest, which others are only bounded by, and one that may be the fastest.
+  // asked for: one in the middle, by itself unless there are two.
   std::function<std::vector<absl::StatusOr<CountEstimate>>(std::span<const int64_t> counts)>
       estimate;
   // The step time of the fastest that fits into memory, of a number with an estimate; nullopt: none
