@@ -292,16 +292,16 @@ std::vector<absl::StatusOr<std::vector<LayerCost>>> LayerCosts::Find(
 }
 
 absl::StatusOr<std::vector<bool>> LayerCosts::IsSearched(const CutStep& cut, Layers which) {
-  const size_t num_layers = cut.first_equal.size();
-  std::vector<int> num_equal(num_layers);
-  for (const int first : cut.first_equal) ++num_equal[first];
-  std::vector<bool> is_searched(num_layers);
+  std::vector<int> num_equal(cut.staged.stages.size());
+  for (size_t layer = 0; layer < cut.layer.size(); ++layer) ++num_equal[cut.FirstEqual(layer)];
+  std::vector<bool> is_searched(num_equal.size());
   size_t num_covered = 0;
-  for (size_t layer = 0; layer < num_layers; ++layer) {
+  for (size_t layer = 0; layer < num_equal.size(); ++layer) {
     is_searched[layer] = num_equal[layer] > (which == Layers::kRepeated ? 1 : 0);
     if (is_searched[layer]) num_covered += num_equal[layer];
   }
-  if (2 * num_covered < num_layers) return absl::NotFoundError("few layers are equal to others");
+  if (2 * num_covered < cut.layer.size())
+    return absl::NotFoundError("few layers are equal to others");
   return is_searched;
 }
 
@@ -321,7 +321,7 @@ std::vector<LayerCosts::Job> LayerCosts::JobsOf(
       costs[i] = is_searched.status();
       continue;
     }
-    costs[i].emplace(is_searched->size());
+    costs[i].emplace((*cut)->layer.size());
     for (int layer = 0; layer < static_cast<int>(is_searched->size()); ++layer) {
       if (!(*is_searched)[layer]) continue;
       const StageStep* const step = &(*cut)->staged.stages[layer];
@@ -344,9 +344,9 @@ void LayerCosts::Collect(const std::vector<LayersOn>& asked, const std::vector<J
         costs[i] = cost.status();
         continue;
       }
-      const std::vector<int>& first_equal = cut_.at(asked[i].remat).first_equal;
-      for (size_t layer = 0; layer < first_equal.size(); ++layer) {
-        if (first_equal[layer] == job.number) (*costs[i])[layer] = *cost;
+      const CutStep& cut = cut_.at(asked[i].remat);
+      for (size_t layer = 0; layer < cut.layer.size(); ++layer) {
+        if (cut.FirstEqual(layer) == job.number) (*costs[i])[layer] = *cost;
       }
     }
   }
@@ -354,7 +354,7 @@ void LayerCosts::Collect(const std::vector<LayersOn>& asked, const std::vector<J
 
 absl::StatusOr<std::vector<BytesBetween>> LayerCosts::BytesInFrontOf(const RematChoice& remat) {
   ASSIGN_OR_RETURN(const CutStep* cut, CutBehindLayers(remat));
-  std::vector<BytesBetween> out(cut->staged.stages.size());
+  std::vector<BytesBetween> in_front(cut->staged.stages.size());
   for (const Border& border : cut->staged.borders) {
     // A step of one micro-batch sends all once.
     if (!border.per_micro_batch && planning_.micro_batches.num_micro_batches > 1) continue;
@@ -365,10 +365,12 @@ absl::StatusOr<std::vector<BytesBetween>> LayerCosts::BytesInFrontOf(const Remat
       last = std::max(last, port.stage);
     }
     for (int layer = first + 1; layer <= last; ++layer) {
-      int64_t& bytes = layer > from ? out[layer].forward : out[layer].backward;
+      int64_t& bytes = layer > from ? in_front[layer].forward : in_front[layer].backward;
       bytes += border.shape.num_bytes();
     }
   }
+  std::vector<BytesBetween> out;
+  for (const int layer : cut->layer) out.push_back(in_front[layer]);
   return out;
 }
 
@@ -404,14 +406,31 @@ absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const Job& job, const LayersOn
   return costs_.emplace(searched, cost).first->second;
 }
 
+LayerCosts::ToCut LayerCosts::StepToCut(const RematChoice& remat) {
+  const auto num_layers = static_cast<size_t>(steps_.simplified().num_layers.value_or(0));
+  ToCut whole{.steps = &steps_, .remat = remat, .layer = std::vector<int>(num_layers)};
+  std::iota(whole.layer.begin(), whole.layer.end(), 0);
+  const PreparedSteps::Folded* const folded = steps_.FoldedLayers();
+  if (folded == nullptr) return whole;
+  ToCut out{.steps = folded->steps.get(), .remat = remat, .layer = folded->layer};
+  if (remat.size() != num_layers) return out;  // the same for all
+  out.remat.resize(*folded->steps->simplified().num_layers);
+  for (size_t layer = 0; layer < num_layers; ++layer) out.remat[out.layer[layer]] = remat[layer];
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    if (out.remat[out.layer[layer]] != remat[layer]) return whole;
+  }
+  return out;
+}
+
 absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const RematChoice& remat) {
   const auto known = cut_.find(remat);
   if (known != cut_.end()) return &known->second;
-  ASSIGN_OR_RETURN(const Step* prepared, steps_.With(remat, planning_.micro_batches));
+  ToCut to_cut = StepToCut(remat);
+  ASSIGN_OR_RETURN(const Step* prepared, to_cut.steps->With(to_cut.remat, planning_.micro_batches));
   StageOptions options{.is_one_program = programs_ == StagePrograms::kOne};
-  options.stage_of_layer.resize(steps_.simplified().num_layers.value_or(0));
+  options.stage_of_layer.resize(to_cut.steps->simplified().num_layers.value_or(0));
   std::iota(options.stage_of_layer.begin(), options.stage_of_layer.end(), 0);
-  CutStep cut;
+  CutStep cut{.layer = std::move(to_cut.layer)};
   ASSIGN_OR_RETURN(cut.staged, CutIntoStages(*prepared, options));
   cut.received.resize(cut.staged.stages.size());
   for (const Border& border : cut.staged.borders) {

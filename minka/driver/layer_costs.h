@@ -61,10 +61,14 @@ class LayerCosts {
   absl::StatusOr<std::vector<BytesBetween>> BytesInFrontOf(const RematChoice& remat);
 
  private:
+  // The step in layers, with fewer of those that are equal where it can be folded so.
   struct CutStep {
     StagedStep staged;
     std::vector<std::vector<int>> received;  // by layer: parameters that other layers make
     std::vector<int> first_equal;            // by layer: the first that is equal to it
+    std::vector<int> layer;                  // by layer of the whole step: an equal one of these
+
+    int FirstEqual(size_t layer_of_whole) const { return first_equal[layer[layer_of_whole]]; }
   };
 
   enum class Layers { kAll, kRepeated };
@@ -72,6 +76,13 @@ class LayerCosts {
   std::vector<absl::StatusOr<std::vector<LayerCost>>> Find(const std::vector<LayersOn>& asked,
                                                            Layers which);
   absl::StatusOr<const CutStep*> CutBehindLayers(const RematChoice& remat);
+  // The step that is cut for it, and what is recomputed of its layers.
+  struct ToCut {
+    PreparedSteps* steps = nullptr;
+    RematChoice remat;
+    std::vector<int> layer;  // by layer of the whole step: the equal one of it
+  };
+  ToCut StepToCut(const RematChoice& remat);
   // By layer, whether it is one to search: the first of those that are equal.
   static absl::StatusOr<std::vector<bool>> IsSearched(const CutStep& cut, Layers which);
   struct Job;

@@ -305,12 +305,12 @@ StageDemands PipelinePlanner::DemandsOf(const FoundPipeline& found,
 }
 
 absl::StatusOr<std::string> PipelinePlanner::FirstSchedule() {
-  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedInFewLayers());
   return std::string(FirstScheduleOf(*prepared));
 }
 
 absl::StatusOr<std::vector<MicroBatchesHeld>> PipelinePlanner::Held(int most_stages) {
-  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedInFewLayers());
   return Held(most_stages, FirstScheduleOf(*prepared), /*num_stages=*/1);
 }
 
@@ -319,7 +319,7 @@ absl::StatusOr<std::vector<MicroBatchesHeld>> PipelinePlanner::Held(int most_sta
                                                                     int num_stages) {
   const auto known = held_.find({most_stages, std::string(schedule), num_stages});
   if (known != held_.end()) return known->second;
-  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedInFewLayers());
   const auto num_micro_batches = static_cast<int>(planning_.micro_batches.num_micro_batches);
   // What the step lacks, it lacks for any number of meshes.
   RETURN_IF_ERROR(
@@ -338,7 +338,7 @@ absl::StatusOr<std::vector<MicroBatchesHeld>> PipelinePlanner::Held(int most_sta
 }
 
 std::function<double(const StageBorder& border)> PipelinePlanner::SendUs() {
-  const absl::StatusOr<const Step*> prepared = PreparedWith(FirstRemat());
+  const absl::StatusOr<const Step*> prepared = PreparedInFewLayers();
   if (!prepared.ok()) return {};
   absl::StatusOr<std::vector<BytesBetween>> bytes = layer_costs_.BytesInFrontOf(FirstRemat());
   if (!bytes.ok()) return {};

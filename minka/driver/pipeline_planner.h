@@ -119,6 +119,13 @@ class PipelinePlanner {
     return steps_.With(remat, planning_.micro_batches);
   }
 
+  // In as few layers as there are kinds of (prepared_steps.h): says as much of schedules.
+  absl::StatusOr<const Step*> PreparedInFewLayers() {
+    const PreparedSteps::Folded* const folded = steps_.FoldedLayers();
+    if (folded == nullptr || !FirstRemat().empty()) return PreparedWith(FirstRemat());
+    return folded->steps->With({}, planning_.micro_batches);
+  }
+
   std::string_view FirstScheduleOf(const Step& prepared) const;
   // At which layers are searched on the mesh (StageRequest::memory_price).
   std::span<const double> MemoryPrices(const MeshOfKind& on, bool saves_memory) const;

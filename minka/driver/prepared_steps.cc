@@ -1,6 +1,9 @@
 #include "minka/driver/prepared_steps.h"
 
+#include <optional>
+
 #include "minka/base/status.h"
+#include "minka/driver/fold_layers.h"
 #include "minka/driver/prepare.h"
 #include "minka/lowering/rematerialize.h"
 
@@ -29,6 +32,16 @@ absl::StatusOr<const Step*> PreparedSteps::Find(std::map<Key, Made>& steps, cons
   std::call_once(made->once, [&] { made->step = make(); });
   RETURN_IF_ERROR(made->step.status());
   return &*made->step;
+}
+
+const PreparedSteps::Folded* PreparedSteps::FoldedLayers() {
+  std::call_once(folded_once_, [&] {
+    std::optional<FoldedStep> folded = FoldLayers(simplified_);
+    if (!folded) return;
+    folded_ = {.steps = std::make_unique<PreparedSteps>(std::move(folded->step)),
+               .layer = std::move(folded->layer)};
+  });
+  return folded_.steps != nullptr ? &folded_ : nullptr;
 }
 
 RematChoice PreparedSteps::RematCandidates() const {

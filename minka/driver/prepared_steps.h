@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "minka/ir/step.h"
@@ -25,6 +27,14 @@ class PreparedSteps {
   // Valid as long as this.
   absl::StatusOr<const Step*> With(const RematChoice& remat,
                                    const MicroBatchOptions& micro_batches);
+
+  // The same step with fewer of its equal layers (fold_layers.h).
+  struct Folded {
+    std::unique_ptr<PreparedSteps> steps;
+    std::vector<int> layer;  // by layer of this step: the one of those that is equal to it
+  };
+  // As long as this lives; null: no layers repeat.
+  const Folded* FoldedLayers();
 
   // What a search may rematerialise, all of it; empty: no layers are known, or nothing is kept of
   // them.
@@ -50,6 +60,8 @@ class PreparedSteps {
   std::mutex mutex_;
   std::map<RematChoice, Made> of_whole_batch_;  // guarded by mutex_, not what is in it
   std::map<Way, Made> prepared_;                // likewise
+  std::once_flag folded_once_;
+  Folded folded_;  // without steps: no layers repeat
 };
 
 }  // namespace minka

@@ -15,6 +15,20 @@
 namespace minka {
 namespace {
 
+// Are its results the numbers of its operands, elsewhere or in another type?
+bool HandsOn(Opcode opcode) {
+  return opcode == Opcode::kBroadcast || opcode == Opcode::kReshape || opcode == Opcode::kConvert ||
+         opcode == Opcode::kCopy || opcode == Opcode::kTranspose || opcode == Opcode::kOptBarrier;
+}
+
+// Do analyses take numbers that it computes with for any? They ask select for a branch of zeros.
+bool TakesAnyNumbers(Opcode opcode) {
+  return (IsElementwise(opcode) && opcode != Opcode::kSelect) || opcode == Opcode::kConcatenate ||
+         opcode == Opcode::kSlice;
+}
+
+}  // namespace
+
 std::string PartText(const StepPart& part) {
   return {static_cast<char>('0' + static_cast<int>(part.phase)),
           static_cast<char>('a' + static_cast<int>(part.loop)),
@@ -29,21 +43,7 @@ std::string MeaningText(const ParameterInfo& info) {
   return text;
 }
 
-// Are its results the numbers of its operands, elsewhere or in another type?
-bool HandsOn(Opcode opcode) {
-  return opcode == Opcode::kBroadcast || opcode == Opcode::kReshape || opcode == Opcode::kConvert ||
-         opcode == Opcode::kCopy || opcode == Opcode::kTranspose || opcode == Opcode::kOptBarrier;
-}
-
-// Do analyses take numbers that it computes with for any? They ask select for a branch of zeros.
-bool TakesAnyNumbers(Opcode opcode) {
-  return (IsElementwise(opcode) && opcode != Opcode::kSelect) || opcode == Opcode::kConcatenate ||
-         opcode == Opcode::kSlice;
-}
-
-// By instruction: a constant with a value that no search looks at, such as what tells the random
-// masks of one layer from those of another.
-std::vector<bool> FreeValues(const Computation& entry) {
+std::vector<bool> FindFreeValues(const Computation& entry) {
   std::vector<bool> is_asked_for(entry.num_instructions()), is_free(entry.num_instructions());
   for (InstructionId id = entry.num_instructions() - 1; id >= 0; --id) {
     const Instruction& instruction = entry.instructions[id];
@@ -59,9 +59,11 @@ std::vector<bool> FreeValues(const Computation& entry) {
   return is_free;
 }
 
-// The module without these; nullopt: it has none.
+namespace {
+
+// The module without values that no search looks at; nullopt: it has none.
 std::optional<Module> WithoutFreeValues(const Module& module) {
-  const std::vector<bool> is_free = FreeValues(module.entry_computation());
+  const std::vector<bool> is_free = FindFreeValues(module.entry_computation());
   if (std::ranges::find(is_free, true) == is_free.end()) return std::nullopt;
   Module out = module;
   Computation& entry = out.computations[out.entry];

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "minka/ir/step.h"
 
@@ -15,5 +17,14 @@ uint64_t StageHash(const Step& step);
 // plans have other numbers, take as long and hold about as much. Operations are told apart by what
 // they are computed from and what is computed from them, not more.
 uint64_t OrderFreeStageHash(const Step& step);
+
+// Parts of such hashes, for others that compare what searches look at.
+//
+// By instruction: a constant with a value that no search looks at, such as what tells the random
+// masks of one layer from those of another.
+std::vector<bool> FindFreeValues(const Computation& entry);
+std::string PartText(const StepPart& part);  // but for the layer
+// What the parameter means, but for the result that it becomes.
+std::string MeaningText(const ParameterInfo& info);
 
 }  // namespace minka
