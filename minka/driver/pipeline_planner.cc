@@ -115,7 +115,7 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
     return InvalidArgument("{} stages are planned, but there are options for {}", num_stages,
                            num_options);
   }
-  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedInFewLayers());
   Assignment out{.meshes = std::move(meshes)};
   ASSIGN_OR_RETURN(
       out.schedule,
@@ -140,7 +140,7 @@ absl::StatusOr<Assignment> PipelinePlanner::Assign(std::vector<int> stage_of_lay
 
 absl::StatusOr<Assignment> PipelinePlanner::BySchedule(const Assignment& assignment,
                                                        std::string_view schedule) {
-  ASSIGN_OR_RETURN(const Step* prepared, PreparedWith(FirstRemat()));
+  ASSIGN_OR_RETURN(const Step* prepared, PreparedInFewLayers());
   Assignment out = assignment;
   ASSIGN_OR_RETURN(out.schedule, ScheduleFor(*prepared, schedule, assignment.schedule.shape));
   return out;

@@ -60,6 +60,11 @@ class PipelinePlanner {
   PipelinePlanner(const PlanRequest& planning, PreparedSteps& steps, LayerChoice layers,
                   StagePlanner& stages, StagePrograms programs = StagePrograms::kByTask);
 
+  // Which shapes are unlikely by the layers that were looked at, here or in another number of
+  // micro-batches.
+  const UnlikelyMeshes& unlikely() const { return unlikely_; }
+  void SetUnlikely(const UnlikelyMeshes& unlikely) { unlikely_ = unlikely; }
+
   int num_layers() const { return steps_.simplified().num_layers.value_or(0); }
   const Step& simplified() const { return steps_.simplified(); }
   const std::string& name() const { return steps_.simplified().module.name; }

@@ -133,6 +133,8 @@ class PipelineSearch {
     RETURN_IF_ERROR(FindLayers());
     return minka::EstimateFitting(*layers_, planner_, request_);
   }
+  const UnlikelyMeshes& unlikely() const { return planner_.unlikely(); }
+  void SetUnlikely(const UnlikelyMeshes& unlikely) { planner_.SetUnlikely(unlikely); }
   // Of those of Estimate, of each number of devices that on which layers are fastest; empty: no
   // layer could be planned.
   std::vector<MeshOfKind> FastMeshes() const {
@@ -259,10 +261,12 @@ class MicroBatchSearch {
       };
     }
     search = std::make_unique<PipelineSearch>(std::move(request), steps_, layers_, stages_);
+    if (unlikely_) search->SetUnlikely(*unlikely_);
     return *search;
   }
 
-  // On meshes that are fast for the number that comes first, the others are likely to be.
+  // On meshes that are fast for the number that comes first, others are likely to be, and shapes
+  // that are unlikely for it are so for others.
   std::vector<absl::StatusOr<CountEstimate>> Estimate(std::span<const int64_t> counts) {
     IsTried likely;
     if (likely_meshes_) {
@@ -278,6 +282,7 @@ class MicroBatchSearch {
     if (!likely_meshes_ && estimates.back().ok()) {
       std::vector<MeshOfKind> fast = searches.back()->FastMeshes();
       if (!fast.empty()) likely_meshes_ = std::move(fast);
+      unlikely_ = searches.back()->unlikely();
     }
     return estimates;
   }
@@ -369,6 +374,7 @@ class MicroBatchSearch {
   StagePlanner& stages_;
   std::map<int64_t, std::unique_ptr<PipelineSearch>> searches_;  // by number of micro-batches
   std::optional<std::vector<MeshOfKind>> likely_meshes_;         // nullopt: not known
+  std::optional<UnlikelyMeshes> unlikely_;                       // likewise
   std::map<int64_t, PipelineFigures> figures_;
   std::optional<PlannedPipeline> best_;
   std::mutex progress_mutex_;

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "minka/analysis/xla_cpu_memory.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/cost/cross_mesh_load.h"
+#include "minka/driver/plan_stage.h"
 #include "minka/planner/intra_op/memory_estimate.h"
 #include "minka/simulator/mesh_memory.h"
 
@@ -153,27 +155,36 @@ std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const Stag
 
 std::vector<std::vector<int64_t>> TemporariesOfPrograms(Platform platform,
                                                         const PlannedPipeline& planned,
-                                                        const PipelineProgram& program) {
-  std::vector<std::map<ProgramTask, int64_t>> of_stages;
+                                                        const PipelineProgram& program,
+                                                        int num_threads) {
+  const auto num_stages = static_cast<int>(planned.plan.stages.size());
+  std::vector<std::map<ProgramTask, int64_t>> of_stages(num_stages);
   if (platform != Platform::kCpu) {
-    for (size_t stage = 0; stage < planned.plan.stages.size(); ++stage) {
-      of_stages.push_back(TemporariesOf(planned.staged.stages[stage],
-                                        planned.plan.stages[stage].plan.stage, platform));
-    }
+    ForEachInParallel(num_stages, num_threads, [&](int stage) {
+      of_stages[stage] = TemporariesOf(planned.staged.stages[stage],
+                                       planned.plan.stages[stage].plan.stage, platform);
+    });
   }
   std::vector<std::vector<int64_t>> temporary;
+  std::vector<std::pair<size_t, size_t>> programs;  // mesh, number
   for (const MeshProgram& mesh : program.meshes) {
-    temporary.emplace_back();
-    for (const StageProgram& of_stage : mesh.programs) {
-      if (!of_stages.empty()) {
-        temporary.back().push_back(of_stages[of_stage.stage][of_stage.task]);
-        continue;
-      }
-      const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
-      temporary.back().push_back(memory.upper_bound_bytes() - memory.argument_bytes -
-                                 memory.output_bytes);
-    }
+    for (size_t number = 0; number < mesh.programs.size(); ++number)
+      programs.emplace_back(temporary.size(), number);
+    temporary.emplace_back(mesh.programs.size());
   }
+  ForEachInParallel(static_cast<int>(programs.size()), num_threads, [&](int i) {
+    const auto& [mesh, number] = programs[i];
+    const StageProgram& of_stage = program.meshes[mesh].programs[number];
+    if (platform != Platform::kCpu) {
+      const std::map<ProgramTask, int64_t>& of_tasks = of_stages[of_stage.stage];
+      const auto of_task = of_tasks.find(of_stage.task);
+      if (of_task != of_tasks.end()) temporary[mesh][number] = of_task->second;
+      return;
+    }
+    const XlaCpuMemory memory = XlaCpuMemoryOf(of_stage.module);
+    temporary[mesh][number] =
+        memory.upper_bound_bytes() - memory.argument_bytes - memory.output_bytes;
+  });
   return temporary;
 }
 
@@ -256,7 +267,9 @@ absl::Status PredictPipeline(const PlanRequest& request, PlannedPipeline& planne
   plan.transfers = TransfersOf(request, planned);
   const Platform platform = request.cluster.platform();  // of all kinds
   ASSIGN_OR_RETURN(const PipelineProgram program, LowerForMemory(planned, platform));
-  SetMemory(program, TemporariesOfPrograms(platform, planned, program), plan);
+  SetMemory(program,
+            TemporariesOfPrograms(platform, planned, program, NumSearchThreads(request.search)),
+            plan);
   return absl::OkStatus();
 }
 

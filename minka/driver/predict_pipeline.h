@@ -38,10 +38,11 @@ std::map<ProgramTask, int64_t> TemporariesOf(const StageStep& staged, const Stag
                                              Platform platform);
 
 // By mesh and program, what each holds besides its arguments and results, as PlanStep estimates it:
-// XLA:CPU is imitated, other compilers are not.
+// XLA:CPU is imitated, other compilers are not. On so many threads.
 std::vector<std::vector<int64_t>> TemporariesOfPrograms(Platform platform,
                                                         const PlannedPipeline& planned,
-                                                        const PipelineProgram& program);
+                                                        const PipelineProgram& program,
+                                                        int num_threads);
 
 // What every mesh needs per device, from what each of its programs holds besides its arguments and
 // results (by mesh and program).

@@ -47,7 +47,8 @@ TEST(PredictPipeline, WhatADeviceHoldsWhileProgramsRunAddsUpToThePeakOfItsPlan) 
   ASSERT_TRUE(planned.ok()) << Message(planned.status());
   const absl::StatusOr<PipelineProgram> program = LowerPipeline(*planned, cluster.platform());
   ASSERT_TRUE(program.ok()) << Message(program.status());
-  const auto temporary = TemporariesOfPrograms(cluster.platform(), *planned, *program);
+  const auto temporary =
+      TemporariesOfPrograms(cluster.platform(), *planned, *program, /*num_threads=*/2);
   for (const PipelineStagePlan& stage : planned->plan.stages) {
     const int mesh = stage.mesh_number;
     const std::vector<HeldMemory> held =

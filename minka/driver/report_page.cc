@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "fmt/format.h"
+#include "minka/base/parallel.h"
 #include "minka/base/status.h"
 #include "minka/driver/predict_pipeline.h"
 #include "minka/plan/plan_json.h"
@@ -295,7 +296,7 @@ absl::StatusOr<std::string> PageOfPipeline(const PlannedPipeline& planned,
     page.stages.push_back(StageOf(planned, stage));
   }
   const std::vector<std::vector<int64_t>> temporary =
-      TemporariesOfPrograms(platform, planned, program);
+      TemporariesOfPrograms(platform, planned, program, NumHardwareThreads());
   for (size_t mesh = 0; mesh < program.meshes.size(); ++mesh) {
     page.memory.push_back(
         MemoryOverTime(program, program.meshes[mesh], temporary[mesh], timeline.meshes[mesh]));
