@@ -40,19 +40,12 @@ constexpr int kMostPlanned = 6;
 // Sums of so many doubles may differ by so much of themselves.
 constexpr double kRounding = 1e-9;
 
-PlanRequest OfOneStage(PlanRequest request, const RematChoice& remat) {
-  request.methods = {Method::kShard};
-  request.pipeline = PipelineOptions{.num_stages = 1};
-  if (request.remat) request.remat = remat;
-  return request;
-}
-
 class FitSearch {
  public:
-  FitSearch(const PlanRequest& request, PreparedSteps& steps, const FitByLayersOptions& options)
+  FitSearch(const PlanRequest& request, PreparedSteps& steps, StagePlanner& stages,
+            const FitByLayersOptions& options)
       : request_(OfOneStage(request, options.remat)),
-        stages_(request_),
-        planner_(request_, steps, MarkedLayers{}, stages_, StagePrograms::kOne),
+        planner_(request_, steps, MarkedLayers{}, stages, StagePrograms::kOne),
         options_(options) {}
 
   absl::StatusOr<std::optional<FittedMeshes>> Run() && {
@@ -421,7 +414,6 @@ class FitSearch {
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const PlanRequest request_;
-  StagePlanner stages_;
   PipelinePlanner planner_;
   const FitByLayersOptions& options_;
   bool fits_anyway_ = false;
@@ -442,10 +434,17 @@ class FitSearch {
 
 }  // namespace
 
+PlanRequest OfOneStage(PlanRequest request, const RematChoice& remat) {
+  request.methods = {Method::kShard};
+  request.pipeline = PipelineOptions{.num_stages = 1};
+  if (request.remat) request.remat = remat;
+  return request;
+}
+
 absl::StatusOr<std::optional<FittedMeshes>> FitByLayers(const PlanRequest& request,
-                                                        PreparedSteps& steps,
+                                                        PreparedSteps& steps, StagePlanner& stages,
                                                         const FitByLayersOptions& options) {
-  return FitSearch(request, steps, options).Run();
+  return FitSearch(request, steps, stages, options).Run();
 }
 
 }  // namespace minka

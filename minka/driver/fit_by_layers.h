@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "minka/driver/plan_stage.h"
 #include "minka/driver/plan_step.h"
 #include "minka/driver/prepared_steps.h"
 #include "minka/planner/intra_op/search_result.h"
@@ -42,6 +43,9 @@ struct FittedMeshes {
   std::optional<double> lower_bound;
 };
 
+// What a search of layers on one mesh is asked for.
+PlanRequest OfOneStage(PlanRequest request, const RematChoice& remat);
+
 struct FitByLayersOptions {
   std::vector<Mesh> meshes;  // of equal numbers of devices
   RematChoice remat;         // that is asked for; where the request leaves it open, that may be
@@ -54,9 +58,10 @@ struct FitByLayersOptions {
 // anyway, or nothing that was found fits; searches under the limit have to say. Cancelled
 // where the request is.
 //
-// Precondition: the request limits memory, and what it says of methods holds for shard.
+// Precondition: MayFitByLayers (plan_step.h). `stages`: of OfOneStage, for any number of
+// micro-batches.
 absl::StatusOr<std::optional<FittedMeshes>> FitByLayers(const PlanRequest& request,
-                                                        PreparedSteps& steps,
+                                                        PreparedSteps& steps, StagePlanner& stages,
                                                         const FitByLayersOptions& options);
 
 }  // namespace minka

@@ -44,13 +44,6 @@ PipelineRow RowOf(const TriedSubmeshes& tried) {
           .remark = tried.why_not};
 }
 
-PipelineRow RowOf(const TriedMicroBatches& tried) {
-  return {.chosen = tried.chosen,
-          .what = FormatNumberOf(tried.num_micro_batches, "micro-batch", "micro-batches"),
-          .figures = tried.figures,
-          .remark = tried.why_not};
-}
-
 PipelineRow RowOf(const TriedSchedule& tried) {
   return {.chosen = tried.chosen,
           .what = "schedule " + tried.name,

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "minka/driver/layer_ways.h"
 #include "minka/driver/plan_step.h"
+#include "minka/driver/tried_micro_batches.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/planned_stage.h"
 #include "minka/lowering/split_stacks.h"
@@ -41,16 +42,6 @@ struct TriedSubmeshes {
 };
 
 PipelineRow RowOf(const TriedSubmeshes& tried);
-
-// A number of micro-batches that was looked at.
-struct TriedMicroBatches {
-  int64_t num_micro_batches = 1;
-  std::optional<PipelineFigures> figures;  // nullopt: it was not planned, or there is no plan
-  bool chosen = false;
-  std::string why_not;
-};
-
-PipelineRow RowOf(const TriedMicroBatches& tried);
 
 // A schedule that was looked at.
 struct TriedSchedule {
@@ -86,9 +77,6 @@ struct PlannedPipeline {
   // What those of each mesh are called; empty: all are alike.
   std::vector<std::string> devices() const;
 };
-
-// A number of micro-batches for PlanPipeline: the one whose pipeline is predicted to be fastest.
-inline constexpr int64_t kChooseMicroBatches = 0;
 
 // By request.pipeline; request.meshes is not read, the first method plans each stage. Stacks are
 // split (split_stacks.h); what the request says of them it says of their rows (request_in_rows.h).

@@ -31,8 +31,6 @@ struct PipelineOptions {
   LayerChoice layers;
   // 0: as many as are predicted to be fastest, one on each mesh.
   int num_stages = 0;
-  // Where that is 0 and the number of micro-batches chosen: one stage on all devices is tried, too.
-  bool tries_one_stage = false;
   // The stage of every layer, never falling, from 0 on, without gaps. Empty: stages of equal work
   // per device.
   std::vector<int> stage_of_layer;

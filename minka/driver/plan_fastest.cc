@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,26 +36,27 @@ void PlanAll(const Step& step, std::span<Attempt> attempts) {
   std::ranges::stable_partition(in_order, [](const Attempt* attempt) {
     return attempt->request.pipeline.has_value() == (attempt->request.cluster.num_hosts > 1);
   });
-  const auto plan = [&](Attempt& attempt, double faster_than_us) {
+  const bool chooses_micro_batches = std::ranges::any_of(attempts, [](const Attempt& attempt) {
+    return attempt.request.micro_batches.num_micro_batches == kChooseMicroBatches;
+  });
+  const auto plan = [&](Attempt& attempt, std::optional<double> faster_than_us) {
     PlanRequest request = attempt.request;
-    if (attempts.size() > 1) request.faster_than_us = faster_than_us;
-    // A host's devices are near enough that one mesh of them, in micro-batches, may be faster than
-    // stages.
-    if (request.pipeline && attempts.size() > 1 && request.cluster.num_hosts == 1)
-      request.pipeline->tries_one_stage = true;
+    request.faster_than_us = faster_than_us;
+    if (chooses_micro_batches) request.micro_batches.num_micro_batches = kChooseMicroBatches;
     attempt.planned = PlanBy(step, request);
   };
+  const bool is_alone = attempts.size() == 1;
   for (Attempt* const attempt : in_order) {
     const Attempt* const fastest = FastestOf(attempts);
-    plan(*attempt,
-         fastest ? StepTimeUs(*fastest->planned) : std::numeric_limits<double>::infinity());
+    const double at_hand_us =
+        fastest ? StepTimeUs(*fastest->planned) : std::numeric_limits<double>::infinity();
+    plan(*attempt, is_alone ? std::nullopt : std::optional(at_hand_us));
     if (!attempt->request.pipeline && absl::IsInvalidArgument(attempt->planned.status())) return;
   }
   if (FastestOf(attempts) != nullptr) return;
   // What was estimated to be too large may not be.
   for (Attempt* const attempt : in_order) {
-    if (absl::IsAborted(attempt->planned.status()))
-      attempt->planned = PlanBy(step, attempt->request);
+    if (absl::IsAborted(attempt->planned.status())) plan(*attempt, std::nullopt);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "minka/base/check.h"
 #include "minka/base/status.h"
+#include "minka/ir/micro_loop.h"
 #include "minka/models/registry.h"
 
 namespace minka {
@@ -89,19 +90,21 @@ TEST(PlanAll, WhereNothingFitsOneMeshIsSearchedToTheEnd) {
   EXPECT_THAT(WhyNot(attempts[1]), HasSubstr("the state alone takes"));
 }
 
-// With micro-batches to choose, two layers of a host may be one stage in some.
-TEST(PlanAll, OneStageIsTriedOnAHostAlone) {
-  const Step step = StepOf("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = 2});
-  for (const char* const cluster : {"a100:1x2", "a100:2x1"}) {
-    std::vector<Attempt> attempts = Attempts(cluster);
-    for (Attempt& attempt : attempts) attempt.request.search.memory_limit_bytes = 24 << 20;
-    PlanAll(step, attempts);
-    ASSERT_TRUE(attempts[1].planned.ok()) << attempts[1].planned.status();
-    const auto& pipeline = std::get<PlannedPipeline>(*attempts[1].planned);
-    const bool tried = std::ranges::any_of(
-        pipeline.tried, [](const TriedSubmeshes& tried) { return tried.num_devices.size() == 1; });
-    EXPECT_EQ(tried, std::string(cluster) == "a100:1x2") << cluster;
-  }
+// With micro-batches to choose, one mesh has some where the step does not fit at once.
+TEST(PlanAll, OneMeshIsPlannedInMicroBatchesThatAreChosen) {
+  std::vector<Attempt> attempts = Attempts("a100:1x2");
+  for (Attempt& attempt : attempts) attempt.request.search.memory_limit_bytes = 24 << 20;
+  PlanAll(StepOf("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = 2}), attempts);
+  ASSERT_TRUE(attempts[0].planned.ok()) << attempts[0].planned.status();
+  const auto& result = std::get<PlanResult>(*attempts[0].planned);
+  EXPECT_GT(result.plan().num_micro_batches, 1);
+  EXPECT_LE(result.plan().peak_memory_bytes, 24 << 20);
+  EXPECT_EQ(FindMicroLoop(result.prepared.module).num_micro_batches,
+            result.plan().num_micro_batches);
+  const auto chosen =
+      std::ranges::find(result.tried_micro_batches, true, &TriedMicroBatches::chosen);
+  ASSERT_NE(chosen, result.tried_micro_batches.end());
+  EXPECT_EQ(chosen->num_micro_batches, result.plan().num_micro_batches);
 }
 
 }  // namespace

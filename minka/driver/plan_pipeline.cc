@@ -18,6 +18,7 @@
 #include "fmt/ranges.h"
 #include "minka/base/parallel.h"
 #include "minka/base/status.h"
+#include "minka/driver/layers_of_counts.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/pipeline_planner.h"
@@ -26,6 +27,7 @@
 #include "minka/driver/request_in_rows.h"
 #include "minka/driver/schedule_search.h"
 #include "minka/driver/submesh_search.h"
+#include "minka/driver/tried_micro_batches.h"
 #include "minka/planner/inter_op/micro_batch_search.h"
 #include "minka/report/format.h"
 
@@ -105,87 +107,43 @@ absl::StatusOr<StageMeshes> GivenMeshes(const PlanRequest& request) {
   return given;
 }
 
-// Pipelines of one number of micro-batches.
-class PipelineSearch {
- public:
-  // What it is made of must outlive it.
-  PipelineSearch(PlanRequest request, PreparedSteps& steps, const LayerChoice& layers,
-                 StagePlanner& stages)
-      : request_(std::move(request)), planner_(request_, steps, layers, stages) {}
+// Of those asked for; 0: any number.
+int NumStages(const PipelineOptions& options) {
+  return options.stage_of_layer.empty() ? options.num_stages : options.stage_of_layer.back() + 1;
+}
 
-  // Of what layers take by themselves, of submeshes on those that are tried, if that is given.
-  absl::StatusOr<CountEstimate> Estimate(const IsTried& is_tried) {
-    ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request_));
-    if (is_tried && given.shapes.empty()) {
-      absl::StatusOr<LayersOnMeshes> layers =
-          FindLayersOnSubmeshes(planner_, request_, NumStages(), is_tried);
-      RETURN_IF_ERROR(CheckNotCancelled(request_));
-      is_on_some_meshes_ = layers.ok();
-      if (layers.ok()) layers_ = *std::move(layers);
-    }
-    if (!is_on_some_meshes_) RETURN_IF_ERROR(FindLayers());
-    return minka::EstimateOf(*layers_, request_);
-  }
-  // Behind Estimate, on the same meshes; on all where none of them does.
-  absl::StatusOr<std::optional<double>> EstimateFitting() {
-    const std::optional<double> step_time_us = minka::EstimateFitting(*layers_, planner_, request_);
-    if (step_time_us || !is_on_some_meshes_) return step_time_us;
-    RETURN_IF_ERROR(FindLayers());
-    return minka::EstimateFitting(*layers_, planner_, request_);
-  }
-  const UnlikelyMeshes& unlikely() const { return planner_.unlikely(); }
-  void SetUnlikely(const UnlikelyMeshes& unlikely) { planner_.SetUnlikely(unlikely); }
-  // Of those of Estimate, of each number of devices that on which layers are fastest; empty: no
-  // layer could be planned.
-  std::vector<MeshOfKind> FastMeshes() const {
-    return FastestMeshOfEach(layers_->ways, WithLimits(layers_->input, request_));
-  }
+int NumStagesOn(const StageMeshes& given, const PipelineOptions& options) {
+  const int num_stages = NumStages(options);
+  return num_stages > 0 ? num_stages : static_cast<int>(given.shapes.size());
+}
 
-  absl::StatusOr<PlannedPipeline> Plan() && {
-    ASSIGN_OR_RETURN(StageMeshes given, GivenMeshes(request_));
-    if (given.shapes.empty()) {
-      RETURN_IF_ERROR(FindLayers());
+absl::StatusOr<LayersOnMeshes> FindLayers(PipelinePlanner& planner, const PlanRequest& request,
+                                          const IsTried& is_tried) {
+  ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request));
+  const PipelineOptions& options = *request.pipeline;
+  if (given.shapes.empty())
+    return FindLayersOnSubmeshes(planner, request, NumStages(options), is_tried);
+  return FindLayersOn(given, planner, request, NumStagesOn(given, options));
+}
 
-      ASSIGN_OR_RETURN(FittedPipeline found,
-                       SearchSubmeshes(planner_, request_, *std::move(layers_)));
-      return std::move(found.pipeline);
-    }
-    const int num_stages = NumStagesOn(given);
-    RETURN_IF_ERROR(planner_.CheckStages(num_stages));
-    ASSIGN_OR_RETURN(const Assignment assignment, planner_.Assign(request_.pipeline->stage_of_layer,
-                                                                  num_stages, std::move(given)));
-    ASSIGN_OR_RETURN(FittedPipeline fitted, planner_.PlanWithin(assignment, planner_.FirstDemands(),
-                                                                Reshaping::kEverything));
-    return SearchSchedules(planner_, request_, std::move(fitted));
+// Of one number of micro-batches.
+absl::StatusOr<PlannedPipeline> PlanCount(LayersOfCount& layers) {
+  const PlanRequest& request = layers.request();
+  PipelinePlanner& planner = layers.planner();
+  ASSIGN_OR_RETURN(StageMeshes given, GivenMeshes(request));
+  if (given.shapes.empty()) {
+    ASSIGN_OR_RETURN(LayersOnMeshes on_meshes, layers.TakeOnAllMeshes());
+    ASSIGN_OR_RETURN(FittedPipeline found, SearchSubmeshes(planner, request, std::move(on_meshes)));
+    return std::move(found.pipeline);
   }
-
- private:
-  // Of those asked for; 0: any number.
-  int NumStages() const {
-    const PipelineOptions& options = *request_.pipeline;
-    return options.stage_of_layer.empty() ? options.num_stages : options.stage_of_layer.back() + 1;
-  }
-
-  int NumStagesOn(const StageMeshes& given) const {
-    return NumStages() > 0 ? NumStages() : static_cast<int>(given.shapes.size());
-  }
-
-  // On all meshes.
-  absl::Status FindLayers() {
-    if (layers_ && !is_on_some_meshes_) return absl::OkStatus();
-    ASSIGN_OR_RETURN(const StageMeshes given, GivenMeshes(request_));
-    ASSIGN_OR_RETURN(layers_, given.shapes.empty()
-                                  ? FindLayersOnSubmeshes(planner_, request_, NumStages())
-                                  : FindLayersOn(given, planner_, request_, NumStagesOn(given)));
-    is_on_some_meshes_ = false;
-    return absl::OkStatus();
-  }
-
-  const PlanRequest request_;
-  PipelinePlanner planner_;
-  std::optional<LayersOnMeshes> layers_;
-  bool is_on_some_meshes_ = false;  // layers_
-};
+  const int num_stages = NumStagesOn(given, *request.pipeline);
+  RETURN_IF_ERROR(planner.CheckStages(num_stages));
+  ASSIGN_OR_RETURN(const Assignment assignment,
+                   planner.Assign(request.pipeline->stage_of_layer, num_stages, std::move(given)));
+  ASSIGN_OR_RETURN(FittedPipeline fitted,
+                   planner.PlanWithin(assignment, planner.FirstDemands(), Reshaping::kEverything));
+  return SearchSchedules(planner, request, std::move(fitted));
+}
 
 // ResourceExhausted: not even the state fits, however it is split.
 absl::Status CheckStateFits(const Step& step, const PlanRequest& request) {
@@ -211,85 +169,35 @@ absl::Status CheckStateFits(const Step& step, const PlanRequest& request) {
       FormatBytes(static_cast<int64_t>(there)));
 }
 
-// Those that divide every batch.
-std::vector<int64_t> MicroBatchCounts(const Step& step) {
-  int64_t common = 0;
-  for (size_t i = 0; i < step.parameters.size(); ++i) {
-    const ParameterInfo& info = step.parameters[i];
-    if (info.role != ParameterRole::kBatch || info.batch_dim < 0) continue;
-    const Computation& entry = step.module.entry_computation();
-    common = std::gcd(common, entry.instructions[entry.parameters[i]].shape().dims[info.batch_dim]);
-  }
-  std::vector<int64_t> counts;
-  for (int64_t count = 1; count <= std::max<int64_t>(common, 1); ++count) {
-    if (common % count == 0) counts.push_back(count);
-  }
-  return counts;
-}
-
 class MicroBatchSearch {
  public:
-  MicroBatchSearch(const PlanRequest& request, PreparedSteps& steps, const LayerChoice& layers,
-                   StagePlanner& stages)
-      : request_(request), steps_(steps), layers_(layers), stages_(stages) {}
+  explicit MicroBatchSearch(CountedStep step)
+      : request_(step.request), simplified_(step.steps->simplified()), layers_(std::move(step)) {}
 
   absl::StatusOr<PlannedPipeline> Run() && {
+    const double at_most_us = MostEstimatedUs(request_, simplified_);
     const std::vector<TriedCount> tried = SearchCounts(
-        {.counts = MicroBatchCounts(steps_.simplified()),
-         .estimate = [&](std::span<const int64_t> counts) { return Estimate(counts); },
-         .estimate_fitting = [&](int64_t count) { return SearchOf(count).EstimateFitting(); },
+        {.counts = MicroBatchCounts(simplified_),
+         .estimate = [&](std::span<const int64_t> counts) { return layers_.Estimate(counts); },
+         .estimate_fitting = [&](int64_t count) { return layers_.Of(count).EstimateFitting(); },
          .plan = [&](int64_t count) { return Plan(count); },
          .is_over = [&] { return !CheckNotCancelled(request_).ok(); },
-         .faster_than_us = MostEstimatedUs(request_, steps_.simplified())});
+         .faster_than_us = at_most_us});
     RETURN_IF_ERROR(CheckNotCancelled(request_));
-    if (!best_) return WhyNone(tried);
+    if (!best_) {
+      if (request_.faster_than_us) RETURN_IF_ERROR(WhyNoneIsWanted(tried, at_most_us));
+      RETURN_IF_ERROR(FailureAbove(0, tried));
+      return ResourceExhausted("no number of micro-batches is estimated to give a pipeline");
+    }
     RETURN_IF_ERROR(CheckFits(tried));
-    for (const TriedCount& count : tried) best_->tried_micro_batches.push_back(Described(count));
+    best_->tried_micro_batches = DescribeCounts(tried, figures_, best_->plan.num_micro_batches);
     return *std::move(best_);
   }
 
  private:
-  PipelineSearch& SearchOf(int64_t count) {
-    std::unique_ptr<PipelineSearch>& search = searches_[count];
-    if (search != nullptr) return *search;
-    PlanRequest request = request_;
-    request.micro_batches.num_micro_batches = count;
-    if (request_.on_progress) {
-      request.on_progress = [this, count](const std::string& what, double seconds, double gap) {
-        const std::lock_guard lock(progress_mutex_);
-        request_.on_progress(fmt::format("{} micro-batches: {}", count, what), seconds, gap);
-      };
-    }
-    search = std::make_unique<PipelineSearch>(std::move(request), steps_, layers_, stages_);
-    if (unlikely_) search->SetUnlikely(*unlikely_);
-    return *search;
-  }
-
-  // On meshes that are fast for the number that comes first, others are likely to be, and shapes
-  // that are unlikely for it are so for others.
-  std::vector<absl::StatusOr<CountEstimate>> Estimate(std::span<const int64_t> counts) {
-    IsTried likely;
-    if (likely_meshes_) {
-      likely = [&](const MeshOfKind& on) {
-        return std::ranges::find(*likely_meshes_, on) != likely_meshes_->end();
-      };
-    }
-    std::vector<PipelineSearch*> searches;
-    for (const int64_t count : counts) searches.push_back(&SearchOf(count));
-    std::vector<absl::StatusOr<CountEstimate>> estimates(counts.size());
-    ForEachInParallel(static_cast<int>(counts.size()), NumSearchThreads(request_.search),
-                      [&](int i) { estimates[i] = searches[i]->Estimate(likely); });
-    if (!likely_meshes_ && estimates.back().ok()) {
-      std::vector<MeshOfKind> fast = searches.back()->FastMeshes();
-      if (!fast.empty()) likely_meshes_ = std::move(fast);
-      unlikely_ = searches.back()->unlikely();
-    }
-    return estimates;
-  }
-
   absl::StatusOr<CountPlan> Plan(int64_t count) {
-    ASSIGN_OR_RETURN(PlannedPipeline planned, std::move(SearchOf(count)).Plan());
-    searches_.erase(count);
+    ASSIGN_OR_RETURN(PlannedPipeline planned, PlanCount(layers_.Of(count)));
+    layers_.Forget(count);
     const CountPlan plan{.step_time_us = planned.plan.step_time_us, .fits = Fits(planned)};
     figures_[count] = FiguresOf(planned.plan);
     if (!best_ || IsBetter(planned, *best_)) best_ = std::move(planned);
@@ -303,24 +211,6 @@ class MicroBatchSearch {
         return count.failure;
     }
     return absl::OkStatus();
-  }
-
-  absl::Status WhyNone(const std::vector<TriedCount>& tried) const {
-    std::optional<double> least_us;  // of what may fit
-    for (const TriedCount& count : tried) {
-      if (count.state != CountState::kEstimated && count.state != CountState::kEstimatedToFit)
-        continue;
-      least_us = std::min(least_us.value_or(count.at_least_us), count.at_least_us);
-    }
-    if (least_us && *least_us > MostEstimatedUs(request_, steps_.simplified()))
-      return EstimatedToTake(*least_us);
-    const auto is_too_large = [](const TriedCount& count) {
-      return count.state == CountState::kTooLarge;
-    };
-    if (request_.faster_than_us && std::ranges::any_of(tried, is_too_large))
-      return ResourceExhausted("not planned: estimated to need too much memory");
-    RETURN_IF_ERROR(FailureAbove(0, tried));
-    return ResourceExhausted("no number of micro-batches is estimated to give a pipeline");
   }
 
   // Where the best one needs too much memory, says why there are not more micro-batches.
@@ -342,42 +232,11 @@ class MicroBatchSearch {
     return PartOfLimits(one.plan, request_) < PartOfLimits(other.plan, request_);
   }
 
-  TriedMicroBatches Described(const TriedCount& count) const {
-    TriedMicroBatches out{.num_micro_batches = count.num_micro_batches};
-    const std::string at_least = FormatTime(count.at_least_us);
-    switch (count.state) {
-      case CountState::kUnknown:
-        out.why_not = fmt::format("not planned: takes {} at least", at_least);
-        break;
-      case CountState::kEstimated:
-      case CountState::kEstimatedToFit:
-        out.why_not = Message(EstimatedToTake(count.at_least_us));
-        break;
-      case CountState::kTooLarge:
-        out.why_not = "not planned: estimated to need too much memory";
-        break;
-      case CountState::kPlanned:
-        out.figures = figures_.at(count.num_micro_batches);
-        out.chosen = count.num_micro_batches == best_->plan.num_micro_batches;
-        out.why_not = out.chosen ? "" : count.plan->fits ? "slower" : "needs too much memory";
-        break;
-      case CountState::kFailed:
-        out.why_not = Message(count.failure);
-        break;
-    }
-    return out;
-  }
-
-  const PlanRequest& request_;
-  PreparedSteps& steps_;
-  const LayerChoice& layers_;
-  StagePlanner& stages_;
-  std::map<int64_t, std::unique_ptr<PipelineSearch>> searches_;  // by number of micro-batches
-  std::optional<std::vector<MeshOfKind>> likely_meshes_;         // nullopt: not known
-  std::optional<UnlikelyMeshes> unlikely_;                       // likewise
-  std::map<int64_t, PipelineFigures> figures_;
+  const PlanRequest request_;
+  const Step& simplified_;
+  LayersOfCounts layers_;
+  std::map<int64_t, PipelineFigures> figures_;  // of those planned
   std::optional<PlannedPipeline> best_;
-  std::mutex progress_mutex_;
 };
 
 // How many there shall be where the step has no boundaries; 0: nothing says how many stages.
@@ -406,48 +265,6 @@ absl::StatusOr<StepInLayers> FindLayersOf(const Step& step, const PipelineOption
   return found;
 }
 
-// Beside what was tried for the better one.
-void AddTried(const PlannedPipeline& slower, PlannedPipeline& better) {
-  for (TriedSubmeshes tried : slower.tried) {
-    if (std::exchange(tried.chosen, false)) tried.why_not = "slower";
-    better.tried.push_back(std::move(tried));
-  }
-  std::ranges::stable_sort(better.tried, {}, [](const TriedSubmeshes& tried) {
-    return std::tuple(!tried.chosen, !tried.figures.has_value());
-  });
-  for (size_t i = 0; i < better.tried_micro_batches.size(); ++i) {
-    TriedMicroBatches tried = slower.tried_micro_batches[i];
-    if (better.tried_micro_batches[i].figures || !tried.figures) continue;
-    if (std::exchange(tried.chosen, false)) tried.why_not = "slower";
-    better.tried_micro_batches[i] = std::move(tried);
-  }
-}
-
-bool TriesOneStage(const PlanRequest& request) {
-  const PipelineOptions& options = *request.pipeline;
-  return options.tries_one_stage && options.num_stages == 0 && options.stage_of_layer.empty() &&
-         !GivesMeshes(options) && request.num_kinds() == 1;
-}
-
-absl::StatusOr<PlannedPipeline> SearchPipeline(const PlanRequest& request, PreparedSteps& steps,
-                                               const LayerChoice& layers, StagePlanner& stages) {
-  if (request.micro_batches.num_micro_batches != kChooseMicroBatches)
-    return PipelineSearch(request, steps, layers, stages).Plan();
-  absl::StatusOr<PlannedPipeline> planned = MicroBatchSearch(request, steps, layers, stages).Run();
-  if (!TriesOneStage(request)) return planned;
-  RETURN_IF_ERROR(CheckNotCancelled(request));
-  PlanRequest of_one_stage = request;
-  of_one_stage.pipeline->num_stages = 1;
-  if (planned.ok()) of_one_stage.faster_than_us = planned->plan.step_time_us;
-  absl::StatusOr<PlannedPipeline> one_stage =
-      MicroBatchSearch(of_one_stage, steps, layers, stages).Run();
-  if (!one_stage.ok()) return planned;
-  const bool is_better = !planned.ok() || one_stage->plan.step_time_us < planned->plan.step_time_us;
-  PlannedPipeline& better = is_better ? *one_stage : *planned;
-  if (planned.ok()) AddTried(is_better ? *planned : *one_stage, better);
-  return std::move(better);
-}
-
 }  // namespace
 
 absl::StatusOr<PlannedPipeline> PlanPipeline(const Step& step, const PlanRequest& request) {
@@ -468,12 +285,23 @@ absl::StatusOr<PlannedPipeline> PlanPipeline(const SplitStep& split, const PlanR
   RETURN_IF_ERROR(CheckStateFits(split.step, request));
   ASSIGN_OR_RETURN(StepInLayers in_layers, FindLayersOf(split.step, *request.pipeline));
   PreparedSteps steps(std::move(in_layers.step));
-  ASSIGN_OR_RETURN(PlannedPipeline planned,
-                   SearchPipeline(request, steps, in_layers.layers, stages));
-  planned.split = split;
-  planned.plan.search_seconds =
+  CountedStep counted{.request = request,
+                      .steps = &steps,
+                      .layers = in_layers.layers,
+                      .stages = &stages,
+                      .find = FindLayers};
+  absl::StatusOr<PlannedPipeline> planned = absl::UnknownError("not planned");
+  if (request.micro_batches.num_micro_batches == kChooseMicroBatches) {
+    planned = MicroBatchSearch(std::move(counted)).Run();
+  } else {
+    LayersOfCount layers(std::move(counted));
+    planned = PlanCount(layers);
+  }
+  RETURN_IF_ERROR(planned.status());
+  planned->split = split;
+  planned->plan.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  RETURN_IF_ERROR(CheckMemory(planned.plan, request));
+  RETURN_IF_ERROR(CheckMemory(planned->plan, request));
   return planned;
 }
 

@@ -11,6 +11,7 @@
 #include "minka/base/status.h"
 #include "minka/driver/fit_by_layers.h"
 #include "minka/driver/mesh_shapes.h"
+#include "minka/driver/plan_in_micro_batches.h"
 #include "minka/driver/plan_stage.h"
 #include "minka/driver/prepare.h"
 #include "minka/driver/prepared_steps.h"
@@ -230,7 +231,8 @@ class Planner {
   }
 
   // By method shard; see there.
-  absl::StatusOr<std::optional<FittedMeshes>> FitMeshes(const std::vector<Mesh>& meshes) {
+  absl::StatusOr<std::optional<FittedMeshes>> FitMeshes(const std::vector<Mesh>& meshes,
+                                                        StagePlanner& stages) {
     const int64_t spent_before = budget_.spent();
     const auto is_over = [&] { return budget_.spent() - spent_before > kWorkToFit || IsOver(); };
     const auto plan_way = [&](const WayToFit& way) -> SearchResult<Plan> {
@@ -252,7 +254,7 @@ class Planner {
     };
     ASSIGN_OR_RETURN(
         std::optional<FittedMeshes> fitted,
-        FitByLayers(request_, steps_,
+        FitByLayers(request_, steps_, stages,
                     {.meshes = meshes, .remat = remat_, .plan = plan_way, .is_over = is_over}));
     if (fitted) number_ += static_cast<int>(meshes.size());
     if (fitted) SearchOnBest(*fitted);
@@ -498,20 +500,6 @@ Refusal WithCulprits(const Refusal& refusal, PreparedSteps& steps, const RematCh
   return NameCulprits(refusal, request.search, search);
 }
 
-// Precondition of FitByLayers; where the step has no layers it can say nothing.
-bool MayFitByLayers(const Step& simplified, const std::vector<Mesh>& meshes,
-                    const PlanRequest& request) {
-  const bool is_asked = request.search.memory_limit_bytes &&
-                        std::ranges::find(request.methods, Method::kShard) != request.methods.end();
-  const bool has_times = request.cost_model.kind != CostModelKind::kAlpa;
-  return is_asked && has_times && simplified.num_layers.value_or(0) > 0 &&
-         CheckBatchIsKnown(simplified, Method::kShard, request.search.limits).ok() &&
-         std::ranges::all_of(meshes, [&](const Mesh& mesh) {
-           return NumAxesThatSplit(mesh) <= kMaxAxesApart &&
-                  mesh.num_devices() == meshes.front().num_devices();
-         });
-}
-
 // Meshes and clusters of a size that is planned for.
 absl::Status CheckSizes(const std::vector<Mesh>& meshes, const Cluster& cluster) {
   for (const Mesh& mesh : meshes) {
@@ -531,6 +519,23 @@ absl::Status CheckSizes(const std::vector<Mesh>& meshes, const Cluster& cluster)
 }
 
 }  // namespace
+
+std::vector<Mesh> MeshesOf(const PlanRequest& request) {
+  return request.meshes.empty() ? MeshShapes(request.cluster) : request.meshes;
+}
+
+bool MayFitByLayers(const Step& simplified, const std::vector<Mesh>& meshes,
+                    const PlanRequest& request) {
+  const bool is_asked = request.search.memory_limit_bytes &&
+                        std::ranges::find(request.methods, Method::kShard) != request.methods.end();
+  const bool has_times = request.cost_model.kind != CostModelKind::kAlpa;
+  return is_asked && has_times && simplified.num_layers.value_or(0) > 0 &&
+         CheckBatchIsKnown(simplified, Method::kShard, request.search.limits).ok() &&
+         std::ranges::all_of(meshes, [&](const Mesh& mesh) {
+           return NumAxesThatSplit(mesh) <= kMaxAxesApart &&
+                  mesh.num_devices() == meshes.front().num_devices();
+         });
+}
 
 absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const CostModelChoice& choice,
                                                          const Cluster& cluster, const Mesh& mesh) {
@@ -583,10 +588,17 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
                            request.num_kinds());
   }
   RETURN_IF_ERROR(CheckSizes(request.meshes, request.cluster));
-  const std::vector<Mesh> meshes =
-      !request.meshes.empty() ? request.meshes : MeshShapes(request.cluster);
   ASSIGN_OR_RETURN(Step simplified, Simplify(step));
   PreparedSteps steps(std::move(simplified));
+  StagePlanner stages(OfOneStage(request, {}));
+  if (request.micro_batches.num_micro_batches == kChooseMicroBatches)
+    return PlanInMicroBatches(request, steps, stages);
+  return PlanStep(request, steps, stages);
+}
+
+SearchResult<PlanResult> PlanStep(const PlanRequest& request, PreparedSteps& steps,
+                                  StagePlanner& stages) {
+  const std::vector<Mesh> meshes = MeshesOf(request);
   RematChoice remat = steps.RematCandidates();
   if (request.remat) {
     ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));
@@ -595,7 +607,7 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
   Planner planner(request, steps, remat, static_cast<int>(meshes.size() * request.methods.size()));
   std::optional<FittedMeshes> fitted;
   if (MayFitByLayers(steps.simplified(), meshes, request)) {
-    ASSIGN_OR_RETURN(fitted, planner.FitMeshes(meshes));
+    ASSIGN_OR_RETURN(fitted, planner.FitMeshes(meshes, stages));
   }
   for (size_t number = 0; number < meshes.size(); ++number) {
     const Mesh& mesh = meshes[number];
@@ -604,7 +616,8 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
         out.candidates.push_back(std::move(fitted->candidates[number]));
         continue;
       }
-      const absl::Status batch = CheckBatchIsKnown(step, method, request.search.limits);
+      const absl::Status batch =
+          CheckBatchIsKnown(steps.simplified(), method, request.search.limits);
       out.candidates.push_back(batch.ok() ? planner.PlanOn(mesh, method)
                                           : CandidateOf(mesh, method, batch, request.search));
       RETURN_IF_ERROR(CheckNotCancelled(request));

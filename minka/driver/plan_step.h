@@ -17,12 +17,16 @@
 #include "minka/cost/calibration.h"
 #include "minka/cost/cost_model.h"
 #include "minka/driver/pipeline_options.h"
+#include "minka/driver/tried_micro_batches.h"
 #include "minka/ir/step.h"
 #include "minka/lowering/micro_batches.h"
 #include "minka/plan/plan.h"
 #include "minka/planner/intra_op/intra_op.h"
 
 namespace minka {
+
+class PreparedSteps;
+class StagePlanner;
 
 enum class CostModelKind { kRoofline, kAlpa, kMeasured };
 
@@ -38,6 +42,9 @@ absl::StatusOr<std::unique_ptr<CostModel>> MakeCostModel(const CostModelChoice& 
 
 // Meshes and clusters of more devices are refused.
 inline constexpr int64_t kMaxPlannedDevices = 4096;
+
+// As many micro-batches as are predicted to be fastest.
+inline constexpr int64_t kChooseMicroBatches = 0;
 
 struct PlanRequest {
   Cluster cluster;
@@ -86,6 +93,8 @@ struct PlanResult {
   std::vector<PlanCandidate> candidates;  // in the order tried
   int best = -1;                          // fastest that fits
   Step prepared;                          // as the best one takes it
+  // Where their number was searched for: all that divide the batch, ascending.
+  std::vector<TriedMicroBatches> tried_micro_batches;
 
   const Plan& plan() const { return candidates[best].plan; }  // the best
 };
@@ -96,5 +105,16 @@ absl::Status CheckNotCancelled(const PlanRequest& request);
 // On one mesh. Prepares the step for each candidate. An error only if no candidate has a plan that
 // fits: it names the smallest memory that would do.
 SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request);
+// For who plans one step in several numbers of micro-batches; `stages`: as FitByLayers has them.
+SearchResult<PlanResult> PlanStep(const PlanRequest& request, PreparedSteps& steps,
+                                  StagePlanner& stages);
+
+// Those asked for, or all shapes of the cluster.
+std::vector<Mesh> MeshesOf(const PlanRequest& request);
+
+// Can layers by themselves say what the step takes on these meshes (fit_by_layers.h)? The request
+// limits memory, and method shard is among its methods.
+bool MayFitByLayers(const Step& simplified, const std::vector<Mesh>& meshes,
+                    const PlanRequest& request);
 
 }  // namespace minka

@@ -119,7 +119,8 @@ std::string ToJson(const Planned& planned) {
 
 absl::StatusOr<std::string> Describe(const Planned& planned, const PlanFlags& flags) {
   if (const auto* const result = std::get_if<PlanResult>(&planned))
-    return DescribeCandidates(*result) + PlanTable(result->prepared, result->plan());
+    return DescribeTried(result->tried_micro_batches) + DescribeCandidates(*result) +
+           PlanTable(result->prepared, result->plan());
   const auto& pipeline = std::get<PlannedPipeline>(planned);
   ASSIGN_OR_RETURN(const std::string table, DescribePipeline(pipeline));
   return DescribeTried(pipeline.tried_micro_batches) + DescribeTried(pipeline, flags.top) +
@@ -196,10 +197,11 @@ absl::Status WhyNone(const std::vector<Attempt>& attempts) {
 
 // What became of it.
 std::string NameOf(const Attempt& attempt) {
-  const auto* const pipeline =
-      attempt.planned.ok() ? std::get_if<PlannedPipeline>(&*attempt.planned) : nullptr;
-  if (pipeline == nullptr || pipeline->plan.stages.size() > 1) return attempt.name;
-  return pipeline->plan.num_micro_batches > 1 ? "one mesh in micro-batches" : "one stage";
+  if (!attempt.planned.ok()) return attempt.name;
+  if (const auto* const result = std::get_if<PlanResult>(&*attempt.planned))
+    return attempt.name + (result->plan().num_micro_batches > 1 ? " in micro-batches" : "");
+  const PipelinePlan& pipeline = std::get<PlannedPipeline>(*attempt.planned).plan;
+  return pipeline.stages.size() > 1 ? attempt.name : "one stage";
 }
 
 // "": there is nothing to compare.

@@ -50,14 +50,20 @@ TEST_F(PlanCommandTest, AClusterIsPlannedInEveryWay) {
   EXPECT_EQ(Run("explain plan.json").exit_code, 0);
 }
 
-TEST_F(PlanCommandTest, AHostThatAStepDoesNotFitOnIsAlsoOneStage) {
+TEST_F(PlanCommandTest, OneMeshHasAsManyMicroBatchesAsItTakes) {
   const std::string here = fmt::format("plan {} --cluster a100:1x2 ", kSmallGpt);
-  const Outcome tight = Run(here + "--global-batch 64 --memory-limit 24MiB");
+  const Outcome tight = Run(here + "--global-batch 64 --memory-limit 24MiB --out plan.json");
   EXPECT_EQ(tight.exit_code, 0) << tight.err;
-  EXPECT_THAT(tight.out, ContainsRegex("\n   one mesh +- +-  no plan fits into 25165824 bytes"));
-  EXPECT_THAT(tight.out, ContainsRegex("\n[* ]  1 stage on 2 devices +4 +x=2 +[0-9.]+ ms"));
-  EXPECT_THAT(tight.out,
-              ContainsRegex("\n[* ]  2 stages on 1[+]1 devices +2,2 +x=1 each +[0-9.]+ ms"));
+  EXPECT_THAT(tight.out, ContainsRegex("\n[*]  one mesh in micro-batches +[0-9.]+ ms"));
+  EXPECT_THAT(tight.out, ContainsRegex("\n   1 micro-batch +- +- +- +- +-  not planned: "));
+  EXPECT_THAT(tight.out, ContainsRegex("\n[*]  2 micro-batches +4 +x=2 +[0-9.]+ ms"));
+  const auto plan = nlohmann::json::parse(Slurp(Path("plan.json")));
+  EXPECT_EQ(plan["num_micro_batches"], 2);
+  for (const char* const command :
+       {"explain plan.json", "inspect plan.json", "report plan.json --out report.html"}) {
+    const Outcome outcome = Run(command);
+    EXPECT_EQ(outcome.exit_code, 0) << command << outcome.err;
+  }
   const Outcome nothing = Run(here + "--global-batch 64 --memory-limit 1MiB");
   EXPECT_EQ(nothing.exit_code, 1);
   EXPECT_THAT(nothing.err, StartsWith("minka: one mesh: no plan fits into 1048576 bytes"));

@@ -172,6 +172,7 @@ class CountSearcher {
       if (fewest == nullptr) fewest = &tried;
       if (best == nullptr || KnownOf(tried).free_us < KnownOf(*best).free_us) best = &tried;
     }
+    if (best == nullptr && search_.smallest_first && !below.empty()) return {below.front()};
     if (below.size() <= kAtOnce) return below;
     if (best == nullptr) return {below[(below.size() + 1) / 2]};
     TriedCount* const smallest = below.front();
@@ -273,6 +274,7 @@ class CountSearcher {
 
   void Plan(TriedCount& tried) {
     const absl::StatusOr<CountPlan> plan = search_.plan(tried.num_micro_batches);
+    if (absl::IsAborted(plan.status())) best_us_ = std::min(best_us_, tried.at_least_us);
     if (!plan.ok()) return Fail(tried, plan.status());
     tried.state = CountState::kPlanned;
     tried.plan = *plan;
@@ -297,9 +299,9 @@ class CountSearcher {
   const CountSearch& search_;
   std::vector<TriedCount> tried_;
   std::vector<Known> known_;  // parallel to tried_
-  double best_us_;            // of plans that fit, or to be beaten
-  double part_taken_ = 1;     // the least that a plan took of what was estimated
-  int num_as_fast_ = 0;       // numbers planned that were not estimated to be faster
+  double best_us_;         // of plans that fit, or to be beaten, or estimated of what is too slow
+  double part_taken_ = 1;  // the least that a plan took of what was estimated
+  int num_as_fast_ = 0;    // numbers planned that were not estimated to be faster
 };
 
 }  // namespace

@@ -51,14 +51,17 @@ struct TriedCount {
 struct CountSearch {
   std::vector<int64_t> counts;  // ascending
   // One for each, in their order, of one or two numbers that may be looked at side by side. First
-  // asked for: one in the middle, by itself unless there are two.
+  // asked for: one in the middle, by itself unless there are two, or the smallest.
   std::function<std::vector<absl::StatusOr<CountEstimate>>(std::span<const int64_t> counts)>
       estimate;
   // The step time of the fastest that fits into memory, of a number with an estimate; nullopt: none
   // does.
   std::function<absl::StatusOr<std::optional<double>>(int64_t count)> estimate_fitting;
+  // Aborted: it has none that is fast enough; what is estimated to take longer is not looked for.
   std::function<absl::StatusOr<CountPlan>(int64_t count)> plan;
   std::function<bool()> is_over = [] { return false; };  // asked before each of these
+  // Steps wait for nothing, so that the smallest number is likely to be the fastest that fits.
+  bool smallest_first = false;
   // What is estimated to take longer is not looked for, nor, where this is finite, what is too
   // large.
   double faster_than_us = std::numeric_limits<double>::infinity();

@@ -334,6 +334,42 @@ TEST(SearchCounts, OnlyWhatIsFasterThanAskedForIsLookedFor) {
   }
 }
 
+// Two micro-batches turn out to be too slow, so that four, estimated to take longer, are not tried.
+TEST(SearchCounts, WhatIsEstimatedToBeSlowerThanWhatIsTooSlowIsNotLookedFor) {
+  std::vector<int64_t> planned;
+  const std::map<int64_t, double> estimates = {{1, 30}, {2, 10}, {4, 11}};
+  const std::vector<TriedCount> tried =
+      SearchCounts({.counts = {1, 2, 4},
+                    .estimate = OneByOne([&](int64_t count) {
+                      return CountEstimate{.step_time_us = estimates.at(count)};
+                    }),
+                    .estimate_fitting = [&](int64_t count) { return estimates.at(count); },
+                    .plan = [&](int64_t count) -> absl::StatusOr<CountPlan> {
+                      planned.push_back(count);
+                      return absl::AbortedError("too slow");
+                    },
+                    .faster_than_us = 20});
+  EXPECT_THAT(planned, testing::ElementsAre(2));
+  EXPECT_EQ(tried[1].state, CountState::kFailed);
+  EXPECT_EQ(tried[2].state, CountState::kEstimated);
+}
+
+TEST(SearchCounts, TheSmallestComesFirstWhereNothingWaits) {
+  std::vector<int64_t> asked;
+  const auto step_us = [](int64_t count) { return 100 + static_cast<double>(count); };
+  const std::vector<TriedCount> tried = SearchCounts(
+      {.counts = Divisors(64),
+       .estimate = OneByOne([&](int64_t count) {
+         asked.push_back(count);
+         return CountEstimate{.step_time_us = step_us(count), .work_us = step_us(count)};
+       }),
+       .estimate_fitting = [&](int64_t count) { return step_us(count); },
+       .plan = [&](int64_t count) { return CountPlan{.step_time_us = step_us(count)}; },
+       .smallest_first = true});
+  EXPECT_THAT(asked, testing::ElementsAre(1));
+  EXPECT_EQ(Fastest(tried).num_micro_batches, 1);
+}
+
 TEST(SearchCounts, WhereNothingFitsTheMostMicroBatchesArePlanned) {
   SmallSearch search;
   search.fits = [](int64_t) { return false; };

@@ -1,0 +1,14 @@
+// Plans a step on one mesh in as many micro-batches as are fastest.
+#pragma once
+
+#include "minka/driver/plan_step.h"
+
+namespace minka {
+
+// What the layers by themselves say of each number says which are planned, as in PlanPipeline;
+// where they can say nothing (MayFitByLayers), there is one micro-batch. `stages`: as FitByLayers
+// has them. Refusals say why the largest number that was planned has no plan.
+SearchResult<PlanResult> PlanInMicroBatches(const PlanRequest& request, PreparedSteps& steps,
+                                            StagePlanner& stages);
+
+}  // namespace minka
