@@ -4,13 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <numeric>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "minka/base/hash.h"
 #include "minka/driver/stage_hash.h"
 #include "minka/ir/call_graph.h"

@@ -20,8 +20,9 @@ struct FoldedStep {
 // So each one that stays is cut (lowering/stages.h), in however many micro-batches and whatever it
 // computes again, as those are that it stands for. State and results of others are left out.
 //
-// nullopt: nothing repeats, or others than the layers beside them read what they make (a global
-// norm). Precondition: `simplified` is as Simplify (prepare.h) gives it.
+// nullopt: nothing repeats, or others than the layers beside them read what they make, but for sums
+// over layers (a global norm), which lose terms. Precondition: `simplified` is as Simplify
+// (prepare.h) gives it.
 std::optional<FoldedStep> FoldLayers(const Step& simplified);
 
 }  // namespace minka

@@ -406,18 +406,22 @@ absl::StatusOr<LayerCost> LayerCosts::CostOfLayer(const Job& job, const LayersOn
   return costs_.emplace(searched, cost).first->second;
 }
 
-LayerCosts::ToCut LayerCosts::StepToCut(const RematChoice& remat) {
-  const auto num_layers = static_cast<size_t>(steps_.simplified().num_layers.value_or(0));
-  ToCut whole{.steps = &steps_, .remat = remat, .layer = std::vector<int>(num_layers)};
+LayerCosts::ToCut LayerCosts::WholeStep(const RematChoice& remat) {
+  ToCut whole{.steps = &steps_, .remat = remat};
+  whole.layer.resize(steps_.simplified().num_layers.value_or(0));
   std::iota(whole.layer.begin(), whole.layer.end(), 0);
+  return whole;
+}
+
+std::optional<LayerCosts::ToCut> LayerCosts::FoldedStep(const RematChoice& remat) {
   const PreparedSteps::Folded* const folded = steps_.FoldedLayers();
-  if (folded == nullptr) return whole;
+  if (folded == nullptr) return std::nullopt;
   ToCut out{.steps = folded->steps.get(), .remat = remat, .layer = folded->layer};
-  if (remat.size() != num_layers) return out;  // the same for all
+  if (remat.size() != out.layer.size()) return out;  // the same for all
   out.remat.resize(*folded->steps->simplified().num_layers);
-  for (size_t layer = 0; layer < num_layers; ++layer) out.remat[out.layer[layer]] = remat[layer];
-  for (size_t layer = 0; layer < num_layers; ++layer) {
-    if (out.remat[out.layer[layer]] != remat[layer]) return whole;
+  for (size_t layer = 0; layer < remat.size(); ++layer) out.remat[out.layer[layer]] = remat[layer];
+  for (size_t layer = 0; layer < remat.size(); ++layer) {
+    if (out.remat[out.layer[layer]] != remat[layer]) return std::nullopt;
   }
   return out;
 }
@@ -425,7 +429,14 @@ LayerCosts::ToCut LayerCosts::StepToCut(const RematChoice& remat) {
 absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const RematChoice& remat) {
   const auto known = cut_.find(remat);
   if (known != cut_.end()) return &known->second;
-  ToCut to_cut = StepToCut(remat);
+  absl::StatusOr<CutStep> cut = absl::NotFoundError("no layers repeat");
+  if (std::optional<ToCut> folded = FoldedStep(remat)) cut = Cut(*std::move(folded));
+  if (!cut.ok()) cut = Cut(WholeStep(remat));
+  RETURN_IF_ERROR(cut.status());
+  return &cut_.emplace(remat, *std::move(cut)).first->second;
+}
+
+absl::StatusOr<LayerCosts::CutStep> LayerCosts::Cut(ToCut to_cut) const {
   ASSIGN_OR_RETURN(const Step* prepared, to_cut.steps->With(to_cut.remat, planning_.micro_batches));
   StageOptions options{.is_one_program = programs_ == StagePrograms::kOne};
   options.stage_of_layer.resize(to_cut.steps->simplified().num_layers.value_or(0));
@@ -443,7 +454,7 @@ absl::StatusOr<const LayerCosts::CutStep*> LayerCosts::CutBehindLayers(const Rem
     // It is not asked for again, and many numbers of micro-batches are cut.
     if (cut.first_equal.back() != layer) cut.staged.stages[layer] = {};
   }
-  return &cut_.emplace(remat, std::move(cut)).first->second;
+  return cut;
 }
 
 }  // namespace minka

@@ -82,7 +82,10 @@ class LayerCosts {
     RematChoice remat;
     std::vector<int> layer;  // by layer of the whole step: the equal one of it
   };
-  ToCut StepToCut(const RematChoice& remat);
+  ToCut WholeStep(const RematChoice& remat);
+  // nullopt: no layers repeat, or those that do are not to be recomputed alike.
+  std::optional<ToCut> FoldedStep(const RematChoice& remat);
+  absl::StatusOr<CutStep> Cut(ToCut to_cut) const;
   // By layer, whether it is one to search: the first of those that are equal.
   static absl::StatusOr<std::vector<bool>> IsSearched(const CutStep& cut, Layers which);
   struct Job;

@@ -1,5 +1,6 @@
 #include "minka/driver/layer_costs.h"
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <utility>
@@ -31,8 +32,8 @@ class LayerCostsTest : public testing::Test {
     request_.pipeline = PipelineOptions();
   }
 
-  static Step Simplified() {
-    const absl::StatusOr<TracedStep> traced = TraceModel("gpt-tiny", {.num_layers = 6});
+  static Step Simplified(int64_t num_layers = 6) {
+    const absl::StatusOr<TracedStep> traced = TraceModel("gpt-tiny", {.num_layers = num_layers});
     MINKA_CHECK(traced.ok(), "{}", Message(traced.status()));
     auto simplified = Simplify(traced->step, MarkedLayers{}, /*unrolls_loops=*/true);
     MINKA_CHECK(simplified.ok(), "{}", Message(simplified.status()));
@@ -110,6 +111,36 @@ TEST_F(LayerCostsTest, EqualLayersCostTheSameAndOnMoreDevicesHoldLess) {
   EXPECT_THAT(one[2], IsCost(one[3]));
   EXPECT_LT(four[2].saved_bytes, one[2].saved_bytes);
   EXPECT_LT(four[2].static_bytes, one[2].static_bytes);
+}
+
+// One of equal layers is not recomputed, so that the step cannot be folded: the others cost the
+// same, and the same crosses between them.
+TEST_F(LayerCostsTest, FoldedLayersCostWhatTheyDoInTheWholeStep) {
+  PreparedSteps steps(Simplified(/*num_layers=*/12));
+  const PreparedSteps::Folded* const folded = steps.FoldedLayers();
+  ASSERT_NE(folded, nullptr);
+  const RematChoice all = steps.RematCandidates();
+  const auto repeated = std::ranges::adjacent_find(folded->layer);
+  ASSERT_NE(repeated, folded->layer.end());
+  const auto kept = static_cast<size_t>(repeated - folded->layer.begin());
+  RematChoice whole = all;
+  whole[kept] = RematPolicy::kNone;
+
+  StagePlanner planner(request_);
+  LayerCosts costs(request_, steps, planner);
+  const CostsOfLayers found =
+      costs.Of({{.on = MeshOf("x=4"), .remat = all}, {.on = MeshOf("x=4"), .remat = whole}});
+  const std::vector<BytesBetween> of_all = costs.BytesInFrontOf(all).value(),
+                                  of_whole = costs.BytesInFrontOf(whole).value();
+  ASSERT_TRUE(found[0].ok() && found[1].ok());
+  ASSERT_EQ(found[0]->size(), all.size());
+  ASSERT_EQ(of_all.size(), all.size());
+  for (size_t layer = 0; layer < all.size(); ++layer) {
+    if (layer != kept) EXPECT_THAT((*found[0])[layer], IsCost((*found[1])[layer])) << layer;
+    EXPECT_EQ(of_all[layer].forward, of_whole[layer].forward) << layer;
+    EXPECT_EQ(of_all[layer].backward, of_whole[layer].backward) << layer;
+  }
+  EXPECT_GT((*found[1])[kept].saved_bytes, (*found[0])[kept].saved_bytes);
 }
 
 // What is put off needs gradients of activations, which the backward pass hands on, and some of

@@ -127,8 +127,11 @@ class PipelinePlanner {
   // In as few layers as there are kinds of (prepared_steps.h): says as much of schedules.
   absl::StatusOr<const Step*> PreparedInFewLayers() {
     const PreparedSteps::Folded* const folded = steps_.FoldedLayers();
-    if (folded == nullptr || !FirstRemat().empty()) return PreparedWith(FirstRemat());
-    return folded->steps->With({}, planning_.micro_batches);
+    if (folded != nullptr && FirstRemat().empty()) {
+      absl::StatusOr<const Step*> few = folded->steps->With({}, planning_.micro_batches);
+      if (few.ok()) return few;
+    }
+    return PreparedWith(FirstRemat());
   }
 
   std::string_view FirstScheduleOf(const Step& prepared) const;

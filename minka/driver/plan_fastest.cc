@@ -36,13 +36,9 @@ void PlanAll(const Step& step, std::span<Attempt> attempts) {
   std::ranges::stable_partition(in_order, [](const Attempt* attempt) {
     return attempt->request.pipeline.has_value() == (attempt->request.cluster.num_hosts > 1);
   });
-  const bool chooses_micro_batches = std::ranges::any_of(attempts, [](const Attempt& attempt) {
-    return attempt.request.micro_batches.num_micro_batches == kChooseMicroBatches;
-  });
   const auto plan = [&](Attempt& attempt, std::optional<double> faster_than_us) {
     PlanRequest request = attempt.request;
     request.faster_than_us = faster_than_us;
-    if (chooses_micro_batches) request.micro_batches.num_micro_batches = kChooseMicroBatches;
     attempt.planned = PlanBy(step, request);
   };
   const bool is_alone = attempts.size() == 1;

@@ -27,12 +27,12 @@ Step StepOf(const std::string& model, const ModelOptions& options) {
 std::vector<Attempt> Attempts(const std::string& cluster, int64_t num_micro_batches = 0) {
   PlanRequest request{.cluster = Cluster::Preset(cluster).value()};
   request.search.memory_limit_bytes = request.cluster.device.memory_bytes;
-  request.micro_batches.num_micro_batches = std::max<int64_t>(1, num_micro_batches);
+  request.micro_batches.num_micro_batches =
+      num_micro_batches > 0 ? num_micro_batches : kChooseMicroBatches;
   std::vector<Attempt> attempts = {{.name = "one mesh", .request = request},
                                    {.name = "pipeline", .request = request}};
   attempts[1].request.pipeline.emplace();
-  attempts[1].request.micro_batches.num_micro_batches =
-      num_micro_batches > 0 ? num_micro_batches : kChooseMicroBatches;
+
   return attempts;
 }
 
@@ -88,6 +88,33 @@ TEST(PlanAll, WhereNothingFitsOneMeshIsSearchedToTheEnd) {
   EXPECT_EQ(FastestOf(attempts), nullptr);
   EXPECT_THAT(WhyNot(attempts[0]), HasSubstr("the smallest limit known to work is"));
   EXPECT_THAT(WhyNot(attempts[1]), HasSubstr("the state alone takes"));
+}
+
+// Of a thousand examples many numbers of micro-batches are refused without being looked at.
+TEST(PlanAll, WhereNothingFitsOneMeshSaysSoOfTheMostMicroBatches) {
+  std::vector<Attempt> attempts = Attempts("a100:1x2");
+  for (Attempt& attempt : attempts) attempt.request.search.memory_limit_bytes = 1 << 20;
+  PlanAll(StepOf("gpt-tiny", {.global_batch = 1024, .num_layers = 2}), attempts);
+  EXPECT_EQ(FastestOf(attempts), nullptr);
+  EXPECT_THAT(WhyNot(attempts[0]), HasSubstr("no plan fits into 1048576 bytes per device"));
+}
+
+TEST(PlanAll, LimitsOfTimeHoldForAllNumbersOfMicroBatchesTogether) {
+  std::vector<Attempt> attempts = Attempts("a100:1x2");
+  attempts.resize(1);
+  attempts[0].request.search.memory_limit_bytes = 24 << 20;
+  attempts[0].request.search.time_limit_seconds = 0;
+  PlanAll(StepOf("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = 2}), attempts);
+  // One is planned in any case, with what has been found at once.
+  if (!attempts[0].planned.ok()) {
+    EXPECT_TRUE(absl::IsResourceExhausted(attempts[0].planned.status()));
+    return;
+  }
+  const auto& result = std::get<PlanResult>(*attempts[0].planned);
+  const auto num_planned = std::ranges::count_if(
+      result.tried_micro_batches,
+      [](const TriedMicroBatches& tried) { return tried.figures.has_value(); });
+  EXPECT_EQ(num_planned, 1);
 }
 
 // With micro-batches to choose, one mesh has some where the step does not fit at once.

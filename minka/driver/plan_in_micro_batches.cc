@@ -1,17 +1,20 @@
 #include "minka/driver/plan_in_micro_batches.h"
 
 #include <algorithm>
-#include <functional>
-#include <limits>
+#include <chrono>
 #include <map>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "minka/base/status.h"
 #include "minka/driver/fit_by_layers.h"
-#include "minka/driver/layers_of_counts.h"
+#include "minka/driver/layers_by_count.h"
 #include "minka/lowering/rematerialize.h"
 #include "minka/planner/inter_op/micro_batch_search.h"
+#include "minka/report/format.h"
 
 namespace minka {
 namespace {
@@ -33,8 +36,8 @@ absl::StatusOr<LayersOnMeshes> FindLayers(const std::vector<Mesh>& meshes, Pipel
   return found;
 }
 
-// Across hosts there are many shapes, and one number of micro-batches is as good on each: that is
-// found on the likeliest (MeshShapes), and planned on all as any other.
+// Across hosts there are many shapes, and the number that is best on the likeliest (MeshShapes) is
+// likely to be so on others: they are looked at for one micro-batch alone.
 std::vector<MeshOfKind> FirstMeshes(const PlanRequest& request) {
   if (request.cluster.num_hosts == 1) return {};
   return {{0, MeshesOf(request).front()}};
@@ -64,73 +67,111 @@ class CountsOnMesh {
     const double at_most_us = MostEstimatedUs(request_, steps_.simplified());
     const std::vector<TriedCount> tried = SearchCounts(
         {.counts = MicroBatchCounts(steps_.simplified()),
-         .estimate = [&](std::span<const int64_t> counts) { return layers_.Estimate(counts); },
+         .estimate = [&](std::span<const int64_t> counts) { return Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return layers_.Of(count).EstimateFitting(); },
          .plan = [&](int64_t count) { return Plan(count); },
-         .is_over = [&] { return !CheckNotCancelled(request_).ok(); },
+         .is_over = [&] { return IsOver(); },
          .smallest_first = true,
          .faster_than_us = at_most_us});
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (best_) {
       best_->tried_micro_batches = DescribeCounts(tried, figures_, best_->plan().num_micro_batches);
+      best_->candidates[best_->best].plan.search_seconds = Seconds();
       return *std::move(best_);
     }
+    if (!is_known_) return PlanCount(InMicroBatches(request_, 1));
     if (request_.faster_than_us) {
       if (const absl::Status why = WhyNoneIsWanted(tried, at_most_us); !why.ok())
         return MakeError(absl::StatusCode::kAborted, Message(why));
     }
-    return PlanStep(InMicroBatches(request_, most_planned_), steps_, stages_);
+    // What needs least memory says what is to blame.
+    if (refusal_ && (!request_.names_culprits || request_.faster_than_us)) return *refusal_;
+    return PlanCount(InMicroBatches(request_, most_refused_));
   }
 
  private:
+  std::vector<absl::StatusOr<CountEstimate>> Estimate(std::span<const int64_t> counts) {
+    std::vector<absl::StatusOr<CountEstimate>> estimates = layers_.Estimate(counts);
+    is_known_ = is_known_ && (counts.front() > 1 || estimates.front().ok());
+    return estimates;
+  }
+
+  // Something is planned in any case.
+  bool IsOver() const {
+    const bool has_tried = best_ || refusal_;
+    const bool is_spent = budget_.left() <= request_.search.work_limit / 32 ||
+                          Seconds() >= request_.search.time_limit_seconds;
+    return !is_known_ || (has_tried && is_spent) || !CheckNotCancelled(request_).ok();
+  }
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
   absl::StatusOr<CountPlan> Plan(int64_t count) {
     PlanRequest request = InMicroBatches(request_, count);
     request.names_culprits = false;
+    request.on_progress = layers_.Of(count).request().on_progress;
     if (best_) request.faster_than_us = best_->plan().stage.step_time_us;
-    most_planned_ = std::max(most_planned_, count);
-    ASSIGN_OR_RETURN(PlanResult planned, PlanOnLikelyMeshes(std::move(request)));
+    SearchResult<PlanResult> planned = PlanOnLikelyMeshes(std::move(request));
     layers_.Forget(count);
-    const minka::Plan& plan = planned.plan();
+    RETURN_IF_ERROR(CheckNotCancelled(request_));
+    if (!planned.ok()) {
+      const absl::Status why = planned.status().why;
+      if (!refusal_ || count > most_refused_) {
+        refusal_ = planned.status();
+        most_refused_ = count;
+      }
+      if (absl::IsResourceExhausted(why)) return CountPlan{.fits = false};
+      return why;
+    }
+    const minka::Plan& plan = planned->plan();
     figures_[count] = {.num_layers = {*steps_.simplified().num_layers},
                        .meshes = {plan.stage.mesh},
                        .step_time_us = plan.stage.step_time_us,
                        .peak_memory_bytes = plan.stage.peak_memory_bytes};
     const CountPlan out{.step_time_us = plan.stage.step_time_us};
-    if (!best_ || out.step_time_us < best_->plan().stage.step_time_us) best_ = std::move(planned);
+    if (!best_ || out.step_time_us < best_->plan().stage.step_time_us) best_ = *std::move(planned);
     return out;
   }
 
+  SearchResult<PlanResult> PlanCount(PlanRequest request) {
+    double& seconds = request.search.time_limit_seconds;
+    seconds = std::max(0.0, seconds - Seconds());
+    return PlanInGivenMicroBatches(request, steps_, stages_, budget_);
+  }
+
   // Where none of these gives a plan, on all.
-  absl::StatusOr<PlanResult> PlanOnLikelyMeshes(PlanRequest request) {
+  SearchResult<PlanResult> PlanOnLikelyMeshes(PlanRequest request) {
     const std::vector<Mesh> all = std::exchange(request.meshes, {});
     const int64_t count = request.micro_batches.num_micro_batches;
     const bool tries_all = count == 1 && !FirstMeshes(request_).empty();
     for (const MeshOfKind& on : layers_.Of(count).LikelyMeshes()) request.meshes.push_back(on.mesh);
     if (!tries_all && !request.meshes.empty()) {
-      SearchResult<PlanResult> planned = PlanStep(request, steps_, stages_);
-      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      SearchResult<PlanResult> planned = PlanCount(request);
       if (planned.ok()) {
-        planned->candidates[planned->best].plan.notes.push_back(
-            fmt::format("searched on the meshes on which layers by themselves are fastest in {} "
-                        "micro-batches, which is what bound and gap are of: {}",
-                        count, MeshesText(request.meshes)));
-        return *std::move(planned);
+        planned->candidates[planned->best].plan.notes.push_back(fmt::format(
+            "searched on the meshes on which layers by themselves are fastest in {}, "
+            "which is what bound and gap are of: {}",
+            FormatNumberOf(count, "micro-batch", "micro-batches"), MeshesText(request.meshes)));
+        return planned;
       }
-      if (absl::IsAborted(planned.status().why)) return planned.status().why;
+      if (absl::IsAborted(planned.status().why)) return planned;
     }
     request.meshes = all;
-    SearchResult<PlanResult> planned = PlanStep(request, steps_, stages_);
-    if (!planned.ok()) return planned.status().why;
-    return *std::move(planned);
+    return PlanCount(std::move(request));
   }
 
   const PlanRequest& request_;
   PreparedSteps& steps_;
   StagePlanner& stages_;
-  LayersOfCounts layers_;
+  LayersByCount layers_;
   std::map<int64_t, PipelineFigures> figures_;  // of those planned
   std::optional<PlanResult> best_;
-  int64_t most_planned_ = 1;  // numbers
+  std::optional<Refusal> refusal_;  // of the largest number that has no plan
+  int64_t most_refused_ = 1;        // that number
+  bool is_known_ = true;            // what layers take
+  WorkBudget budget_{request_.search.work_limit};
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace
@@ -138,7 +179,11 @@ class CountsOnMesh {
 SearchResult<PlanResult> PlanInMicroBatches(const PlanRequest& request, PreparedSteps& steps,
                                             StagePlanner& stages) {
   const bool is_known = MayFitByLayers(steps.simplified(), MeshesOf(request), request);
-  if (!is_known) return PlanStep(InMicroBatches(request, 1), steps, stages);
+  // Their number may change what is computed, which is then to be said.
+  if (!is_known || request.micro_batches.per_micro_batch) {
+    WorkBudget budget(request.search.work_limit);
+    return PlanInGivenMicroBatches(InMicroBatches(request, 1), steps, stages, budget);
+  }
   RematChoice remat;
   if (request.remat) {
     ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));

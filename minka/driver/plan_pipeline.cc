@@ -2,23 +2,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <numeric>
 #include <ranges>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "fmt/ranges.h"
-#include "minka/base/parallel.h"
 #include "minka/base/status.h"
-#include "minka/driver/layers_of_counts.h"
+#include "minka/driver/layers_by_count.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/pipeline.h"
 #include "minka/driver/pipeline_planner.h"
@@ -234,7 +229,7 @@ class MicroBatchSearch {
 
   const PlanRequest request_;
   const Step& simplified_;
-  LayersOfCounts layers_;
+  LayersByCount layers_;
   std::map<int64_t, PipelineFigures> figures_;  // of those planned
   std::optional<PlannedPipeline> best_;
 };

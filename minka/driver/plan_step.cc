@@ -194,11 +194,6 @@ int64_t WorkUnderLimit(const Step& prepared) {
   return kLeast + kPerOperation * prepared.module.entry_computation().num_instructions();
 }
 
-// Is there a plan by another way?
-bool HasPlanElsewhere(const PlanRequest& request) {
-  return request.faster_than_us && std::isfinite(*request.faster_than_us);
-}
-
 absl::Status NothingIsFaster(const PlanRequest& request) {
   return MakeError(absl::StatusCode::kAborted,
                    fmt::format("no plan takes less than {}", FormatTime(*request.faster_than_us)));
@@ -209,14 +204,14 @@ absl::Status NothingIsFaster(const PlanRequest& request) {
 class Planner {
  public:
   Planner(const PlanRequest& request, PreparedSteps& steps, const RematChoice& remat,
-          int num_targets)
+          int num_targets, WorkBudget& budget)
       : request_(request),
         steps_(steps),
         remat_(remat),
-        budget_(request.search.work_limit),
-        rules_budget_(request.search.work_limit / 2),
+        budget_(budget),
+        rules_budget_(budget.left() / 2),
         num_targets_(num_targets) {
-    if (HasPlanElsewhere(request)) best_objective_ = request.faster_than_us;
+    if (request.has_plan_to_beat()) best_objective_ = request.faster_than_us;
   }
 
   PlanCandidate PlanOn(const Mesh& mesh, Method method) {
@@ -472,7 +467,8 @@ class Planner {
   const PlanRequest& request_;
   PreparedSteps& steps_;
   const RematChoice& remat_;
-  WorkBudget budget_, rules_budget_;
+  WorkBudget& budget_;
+  WorkBudget rules_budget_;
   const Clock::time_point start_ = Clock::now();
   const int num_targets_;
 
@@ -492,7 +488,8 @@ Refusal WithCulprits(const Refusal& refusal, PreparedSteps& steps, const RematCh
     other.search.gap = std::max(options.gap, kAnyGap);
     other.search.work_limit = std::min(options.work_limit, kMaxWork);
     other.on_progress = nullptr;
-    const PlanCandidate found = Planner(other, steps, candidates, /*num_targets=*/1)
+    WorkBudget budget(other.search.work_limit);
+    const PlanCandidate found = Planner(other, steps, candidates, /*num_targets=*/1, budget)
                                     .PlanOn(candidate.mesh, candidate.method);
     RETURN_IF_ERROR(found.status);
     return found.fits ? absl::OkStatus() : ResourceExhausted("the plan does not fit");
@@ -576,6 +573,10 @@ bool PlanRequest::has_memory_limit() const {
   return false;
 }
 
+bool PlanRequest::has_plan_to_beat() const {
+  return faster_than_us && std::isfinite(*faster_than_us);
+}
+
 void PlanRequest::LiftMemoryLimit() {
   search.memory_limit_bytes.reset();
   cluster.device.memory_bytes = 0;
@@ -593,18 +594,20 @@ SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request) 
   StagePlanner stages(OfOneStage(request, {}));
   if (request.micro_batches.num_micro_batches == kChooseMicroBatches)
     return PlanInMicroBatches(request, steps, stages);
-  return PlanStep(request, steps, stages);
+  WorkBudget budget(request.search.work_limit);
+  return PlanInGivenMicroBatches(request, steps, stages, budget);
 }
 
-SearchResult<PlanResult> PlanStep(const PlanRequest& request, PreparedSteps& steps,
-                                  StagePlanner& stages) {
+SearchResult<PlanResult> PlanInGivenMicroBatches(const PlanRequest& request, PreparedSteps& steps,
+                                                 StagePlanner& stages, WorkBudget& budget) {
   const std::vector<Mesh> meshes = MeshesOf(request);
   RematChoice remat = steps.RematCandidates();
   if (request.remat) {
     ASSIGN_OR_RETURN(remat, EffectiveRemat(steps.simplified(), *request.remat));
   }
   PlanResult out;
-  Planner planner(request, steps, remat, static_cast<int>(meshes.size() * request.methods.size()));
+  Planner planner(request, steps, remat, static_cast<int>(meshes.size() * request.methods.size()),
+                  budget);
   std::optional<FittedMeshes> fitted;
   if (MayFitByLayers(steps.simplified(), meshes, request)) {
     ASSIGN_OR_RETURN(fitted, planner.FitMeshes(meshes, stages));
@@ -625,7 +628,7 @@ SearchResult<PlanResult> PlanStep(const PlanRequest& request, PreparedSteps& ste
   }
   out.best = Fastest(out.candidates);
   SetGapsOfWholeSearch(out.candidates, request.search.gap, fitted);
-  const bool is_slower = out.best >= 0 && HasPlanElsewhere(request) &&
+  const bool is_slower = out.best >= 0 && request.has_plan_to_beat() &&
                          out.plan().stage.step_time_us >= *request.faster_than_us;
   if (is_slower) return NothingIsFaster(request);
   if (out.best >= 0) {
@@ -639,9 +642,9 @@ SearchResult<PlanResult> PlanStep(const PlanRequest& request, PreparedSteps& ste
                                                            "the smallest of those tried needs",
                                                            nearest.plan.peak_memory_bytes)
                                               : RefusalOf(nearest);
-  if (HasPlanElsewhere(request) && absl::IsAborted(refusal.why) && !fitted)
+  if (request.has_plan_to_beat() && absl::IsAborted(refusal.why) && !fitted)
     return NothingIsFaster(request);
-  const bool is_left_out = HasPlanElsewhere(request) || absl::IsAborted(refusal.why);
+  const bool is_left_out = request.has_plan_to_beat() || absl::IsAborted(refusal.why);
   if (!request.names_culprits || is_left_out) return refusal;
   return WithCulprits(refusal, steps, remat, request, nearest);
 }

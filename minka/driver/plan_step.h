@@ -77,6 +77,8 @@ struct PlanRequest {
   // What a device of the kind may hold: where there are several kinds, no more than it has.
   std::optional<int64_t> MemoryLimitOn(int kind) const;
   bool has_memory_limit() const;
+  // Is there a plan to beat (faster_than_us)?
+  bool has_plan_to_beat() const;
   void LiftMemoryLimit();  // whatever devices have
 };
 
@@ -105,9 +107,10 @@ absl::Status CheckNotCancelled(const PlanRequest& request);
 // On one mesh. Prepares the step for each candidate. An error only if no candidate has a plan that
 // fits: it names the smallest memory that would do.
 SearchResult<PlanResult> PlanStep(const Step& step, const PlanRequest& request);
-// For who plans one step in several numbers of micro-batches; `stages`: as FitByLayers has them.
-SearchResult<PlanResult> PlanStep(const PlanRequest& request, PreparedSteps& steps,
-                                  StagePlanner& stages);
+// In the number of micro-batches that the request gives, for who tries several, which share
+// `budget` instead of its work limit; `stages`: as FitByLayers has them.
+SearchResult<PlanResult> PlanInGivenMicroBatches(const PlanRequest& request, PreparedSteps& steps,
+                                                 StagePlanner& stages, WorkBudget& budget);
 
 // Those asked for, or all shapes of the cluster.
 std::vector<Mesh> MeshesOf(const PlanRequest& request);

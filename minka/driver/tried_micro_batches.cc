@@ -56,6 +56,7 @@ std::vector<TriedMicroBatches> DescribeCounts(const std::vector<TriedCount>& tri
 absl::Status WhyNoneIsWanted(const std::vector<TriedCount>& tried, double at_most_us) {
   std::optional<double> least_us;  // of what may fit
   for (const TriedCount& count : tried) {
+    if (count.state == CountState::kFailed && absl::IsAborted(count.failure)) return count.failure;
     if (count.state != CountState::kEstimated && count.state != CountState::kEstimatedToFit)
       continue;
     least_us = std::min(least_us.value_or(count.at_least_us), count.at_least_us);

@@ -27,8 +27,8 @@ std::vector<TriedMicroBatches> DescribeCounts(const std::vector<TriedCount>& tri
                                               const std::map<int64_t, PipelineFigures>& figures,
                                               int64_t chosen);
 
-// Why a search has no plan where there is another way to one: all are estimated to take longer than
-// `at_most_us`, or to be too large. OK: they are not.
+// Why a search has no plan where there is another way to one: none is faster than that, or all are
+// estimated to take longer than `at_most_us`, or to be too large. OK: they are not.
 absl::Status WhyNoneIsWanted(const std::vector<TriedCount>& tried, double at_most_us);
 
 }  // namespace minka

@@ -168,6 +168,8 @@ absl::StatusOr<std::vector<Attempt>> AttemptsOf(const PlanFlags& flags) {
   if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool || is_too_large)
     return attempts;
   RETURN_IF_ERROR(add(kPipelineMethod, "pipeline"));
+  attempts.front().request.micro_batches.num_micro_batches =
+      attempts.back().request.micro_batches.num_micro_batches;
   return attempts;
 }
 
@@ -200,8 +202,7 @@ std::string NameOf(const Attempt& attempt) {
   if (!attempt.planned.ok()) return attempt.name;
   if (const auto* const result = std::get_if<PlanResult>(&*attempt.planned))
     return attempt.name + (result->plan().num_micro_batches > 1 ? " in micro-batches" : "");
-  const PipelinePlan& pipeline = std::get<PlannedPipeline>(*attempt.planned).plan;
-  return pipeline.stages.size() > 1 ? attempt.name : "one stage";
+  return attempt.name;
 }
 
 // "": there is nothing to compare.

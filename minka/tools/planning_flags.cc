@@ -207,7 +207,8 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
   command
       .add_option("--micro-batches", flags.micro_batches,
                   "Run the batch in so many slices, one after the other, and accumulate gradients; "
-                  "auto: for pipeline as many as are predicted to be fastest, else one")
+                  "auto: for pipeline, and where --method says nothing, as many as are "
+                  "predicted to be fastest, else one")
       ->capture_default_str()
       ->group(group);
   command

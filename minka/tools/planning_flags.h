@@ -54,7 +54,7 @@ std::vector<std::string> GivenPlanningFlags(const CLI::App& command);
 // Has the cluster hosts of several kinds? False where the name is of no cluster.
 bool IsOfSeveralKinds(const PlanningFlags& flags);
 
-// Of a pipeline, are as many micro-batches taken as are predicted to be fastest?
+// Are as many micro-batches taken as are predicted to be fastest, where the method chooses them?
 bool ChoosesMicroBatches(const PlanningFlags& flags);
 
 // Without options; a measured cost model still lacks its calibration.

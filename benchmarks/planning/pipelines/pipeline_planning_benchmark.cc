@@ -180,8 +180,7 @@ absl::StatusOr<Json> Measure(const Case& one, const std::string& bytes) {
   request.search.memory_limit_bytes = request.cluster.device.memory_bytes;
   std::vector<Attempt> attempts = {{.name = "one mesh", .request = request},
                                    {.name = "pipeline", .request = request}};
-  MicroBatchOptions& of_mesh = attempts.front().request.micro_batches;
-  if (of_mesh.num_micro_batches == kChooseMicroBatches) of_mesh.num_micro_batches = 1;
+
   attempts.back().request.pipeline.emplace();
   // The number of micro-batches then changes what the step computes: the command wants it to be
   // given.

@@ -158,8 +158,9 @@ class CountSearcher {
     return best;
   }
 
-  // Of those that may do one in the middle, then what is nearest to the best. Where the fewest of
-  // those known are the best, the smallest number, too, which says something of all in between.
+  // Of those that may do one in the middle, or the smallest, then what is nearest to the best.
+  // Where the fewest of those known are the best, the smallest number, too, which says something of
+  // all in between.
   std::vector<TriedCount*> UnknownBelow(double us) {
     std::vector<TriedCount*> below;
     const TriedCount *best = nullptr, *fewest = nullptr;
@@ -196,7 +197,7 @@ class CountSearcher {
   TriedCount* LargestTooLarge() {
     TriedCount* largest = nullptr;
     for (TriedCount& tried : tried_) {
-      if (tried.state == CountState::kTooLarge) largest = &tried;
+      if (tried.state == CountState::kTooLarge && KnownOf(tried).work_us) largest = &tried;
     }
     return largest;
   }
@@ -274,7 +275,9 @@ class CountSearcher {
 
   void Plan(TriedCount& tried) {
     const absl::StatusOr<CountPlan> plan = search_.plan(tried.num_micro_batches);
-    if (absl::IsAborted(plan.status())) best_us_ = std::min(best_us_, tried.at_least_us);
+    // It was to beat a plan.
+    if (absl::IsAborted(plan.status()) && std::isfinite(best_us_))
+      best_us_ = std::min(best_us_, tried.at_least_us);
     if (!plan.ok()) return Fail(tried, plan.status());
     tried.state = CountState::kPlanned;
     tried.plan = *plan;

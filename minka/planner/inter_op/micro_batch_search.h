@@ -57,7 +57,9 @@ struct CountSearch {
   // The step time of the fastest that fits into memory, of a number with an estimate; nullopt: none
   // does.
   std::function<absl::StatusOr<std::optional<double>>(int64_t count)> estimate_fitting;
-  // Aborted: it has none that is fast enough; what is estimated to take longer is not looked for.
+  // Of a number with an estimate. What does not fit has no larger micro-batches planned, either;
+  // Aborted: none is faster than a plan, so that what is estimated to take longer is not looked
+  // for.
   std::function<absl::StatusOr<CountPlan>(int64_t count)> plan;
   std::function<bool()> is_over = [] { return false; };  // asked before each of these
   // Steps wait for nothing, so that the smallest number is likely to be the fastest that fits.

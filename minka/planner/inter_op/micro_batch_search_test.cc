@@ -354,6 +354,44 @@ TEST(SearchCounts, WhatIsEstimatedToBeSlowerThanWhatIsTooSlowIsNotLookedFor) {
   EXPECT_EQ(tried[2].state, CountState::kEstimated);
 }
 
+// None fits, as estimated, and none has a plan: numbers that were refused without an estimate, as
+// larger ones that need less do not fit, are not planned.
+TEST(SearchCounts, WhatHasNoEstimateIsNotPlanned) {
+  std::vector<int64_t> estimated, planned;
+  SearchCounts({.counts = Divisors(64),
+                .estimate = OneByOne([&](int64_t count) {
+                  estimated.push_back(count);
+                  return CountEstimate{.step_time_us = 100, .part_of_limits = 2};
+                }),
+                .estimate_fitting = [](int64_t) -> absl::StatusOr<std::optional<double>> {
+                  return std::nullopt;
+                },
+                .plan = [&](int64_t count) -> absl::StatusOr<CountPlan> {
+                  planned.push_back(count);
+                  return absl::UnknownError("no plan");
+                }});
+  EXPECT_THAT(planned, testing::IsSubsetOf(estimated));
+  EXPECT_FALSE(planned.empty());
+}
+
+// One micro-batch needs too much, whatever it was estimated to need, and there is no plan to beat:
+// two, estimated to take longer, are tried.
+TEST(SearchCounts, WhatIsTooLargeSaysNothingOfTimesWhereNoneIsToBeat) {
+  std::vector<int64_t> planned;
+  const std::map<int64_t, double> estimates = {{1, 10}, {2, 20}};
+  SearchCounts({.counts = {1, 2},
+                .estimate = OneByOne([&](int64_t count) {
+                  return CountEstimate{.step_time_us = estimates.at(count)};
+                }),
+                .estimate_fitting = [&](int64_t count) { return estimates.at(count); },
+                .plan = [&](int64_t count) -> absl::StatusOr<CountPlan> {
+                  planned.push_back(count);
+                  if (count == 1) return absl::AbortedError("estimated to need too much memory");
+                  return CountPlan{.step_time_us = 20};
+                }});
+  EXPECT_THAT(planned, testing::ElementsAre(1, 2));
+}
+
 TEST(SearchCounts, TheSmallestComesFirstWhereNothingWaits) {
   std::vector<int64_t> asked;
   const auto step_us = [](int64_t count) { return 100 + static_cast<double>(count); };

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,13 +48,13 @@ class LayersOfCount {
   PipelinePlanner& planner() { return planner_; }
 
   absl::StatusOr<CountEstimate> Estimate(const IsTried& is_tried);
-  // Behind Estimate, on the same meshes; on all where none of them does, unless there is a plan to
-  // beat (PlanRequest::faster_than_us).
+  // Behind Estimate, on the same meshes; on all where none of them does, but where these are the
+  // first_meshes and there is a plan to beat.
   absl::StatusOr<std::optional<double>> EstimateFitting();
   // Of those of Estimate, of each number of devices that on which layers are fastest; empty: no
   // layer could be planned.
   std::vector<MeshOfKind> FastMeshes() const;
-  // The same and others that are nearly as fast.
+  // The same and others that are nearly as fast; empty: there is no estimate.
   std::vector<MeshOfKind> LikelyMeshes() const;
 
   absl::StatusOr<LayersOnMeshes> TakeOnAllMeshes();
@@ -67,9 +68,9 @@ class LayersOfCount {
   bool is_on_some_meshes_ = false;  // found_
 };
 
-class LayersOfCounts {
+class LayersByCount {
  public:
-  explicit LayersOfCounts(CountedStep step) : step_(std::move(step)) {
+  explicit LayersByCount(CountedStep step) : step_(std::move(step)) {
     if (!step_.first_meshes.empty()) likely_meshes_ = step_.first_meshes;
   }
 

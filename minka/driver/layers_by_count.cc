@@ -1,7 +1,6 @@
-#include "minka/driver/layers_of_counts.h"
+#include "minka/driver/layers_by_count.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -44,10 +43,8 @@ absl::StatusOr<CountEstimate> LayersOfCount::Estimate(const IsTried& is_tried) {
 
 absl::StatusOr<std::optional<double>> LayersOfCount::EstimateFitting() {
   const std::optional<double> step_time_us = minka::EstimateFitting(*found_, planner_, request());
-  const bool is_only_tried = !step_.first_meshes.empty() &&
-                             request().faster_than_us.value_or(0) > 0 &&
-                             std::isfinite(*request().faster_than_us);
-  if (step_time_us || !is_on_some_meshes_ || is_only_tried) return step_time_us;
+  const bool is_enough = !step_.first_meshes.empty() && request().has_plan_to_beat();
+  if (step_time_us || !is_on_some_meshes_ || is_enough) return step_time_us;
   RETURN_IF_ERROR(FindOnAllMeshes());
   return minka::EstimateFitting(*found_, planner_, request());
 }
@@ -57,6 +54,7 @@ std::vector<MeshOfKind> LayersOfCount::FastMeshes() const {
 }
 
 std::vector<MeshOfKind> LayersOfCount::LikelyMeshes() const {
+  if (!found_) return {};
   return FastestMeshes(found_->ways, WithLimits(found_->input, request()));
 }
 
@@ -72,7 +70,7 @@ absl::Status LayersOfCount::FindOnAllMeshes() {
   return absl::OkStatus();
 }
 
-LayersOfCount& LayersOfCounts::Of(int64_t count) {
+LayersOfCount& LayersByCount::Of(int64_t count) {
   std::unique_ptr<LayersOfCount>& of_count = of_count_[count];
   if (of_count != nullptr) return *of_count;
   CountedStep step = step_;
@@ -88,7 +86,7 @@ LayersOfCount& LayersOfCounts::Of(int64_t count) {
   return *of_count;
 }
 
-std::vector<absl::StatusOr<CountEstimate>> LayersOfCounts::Estimate(
+std::vector<absl::StatusOr<CountEstimate>> LayersByCount::Estimate(
     std::span<const int64_t> counts) {
   IsTried likely;
   if (likely_meshes_) {
