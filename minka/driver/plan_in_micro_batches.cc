@@ -116,7 +116,7 @@ class CountsOnMesh {
     layers_.Forget(count);
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!planned.ok()) {
-      const absl::Status why = planned.status().why;
+      absl::Status why = planned.status().why;
       if (!refusal_ || count > most_refused_) {
         refusal_ = planned.status();
         most_refused_ = count;
