@@ -50,6 +50,19 @@ TEST(PlanAll, WhatCannotBeAskedOfOneMeshEndsTheRest) {
   EXPECT_EQ(FastestOf(attempts), nullptr);
 }
 
+// Whatever the number of micro-batches, of which many do not fit.
+TEST(PlanAll, APinThatIsNoneEndsTheSearchOfAllNumbers) {
+  std::vector<Attempt> attempts = Attempts("a100:1x2");
+  for (Attempt& attempt : attempts) {
+    attempt.request.search.memory_limit_bytes = 24 << 20;
+    attempt.request.search.pins = {"params/*=-,x"};
+  }
+  PlanAll(StepOf("gpt-tiny", {.global_batch = 64, .sequence = 32, .num_layers = 2}), attempts);
+  EXPECT_TRUE(absl::IsInvalidArgument(attempts[0].planned.status()));
+  EXPECT_THAT(WhyNot(attempts[0]), HasSubstr("expected '[' before '-,x'"));
+  EXPECT_EQ(WhyNot(attempts[1]), "not planned");
+}
+
 // By 1f1b it would take longer than one mesh.
 TEST(PlanAll, PipelinesAreNotLeftOutByTheirFirstScheduleAlone) {
   std::vector<Attempt> attempts = Attempts("1080ti:1x2", /*num_micro_batches=*/2);

@@ -80,6 +80,7 @@ class CountsOnMesh {
       return *std::move(best_);
     }
     if (!is_known_) return PlanCount(InMicroBatches(request_, 1));
+    if (IsInvalid()) return *refusal_;
     if (request_.faster_than_us) {
       if (const absl::Status why = WhyNoneIsWanted(tried, at_most_us); !why.ok())
         return MakeError(absl::StatusCode::kAborted, Message(why));
@@ -101,8 +102,11 @@ class CountsOnMesh {
     const bool has_tried = best_ || refusal_;
     const bool is_spent = budget_.left() <= request_.search.work_limit / 32 ||
                           Seconds() >= request_.search.time_limit_seconds;
-    return !is_known_ || (has_tried && is_spent) || !CheckNotCancelled(request_).ok();
+    return !is_known_ || IsInvalid() || (has_tried && is_spent) ||
+           !CheckNotCancelled(request_).ok();
   }
+  // Is something asked for that cannot be, in any number?
+  bool IsInvalid() const { return refusal_ && absl::IsInvalidArgument(refusal_->why); }
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
@@ -117,7 +121,7 @@ class CountsOnMesh {
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!planned.ok()) {
       absl::Status why = planned.status().why;
-      if (!refusal_ || count > most_refused_) {
+      if (!refusal_ || count > most_refused_ || absl::IsInvalidArgument(why)) {
         refusal_ = planned.status();
         most_refused_ = count;
       }
@@ -155,7 +159,8 @@ class CountsOnMesh {
             FormatNumberOf(count, "micro-batch", "micro-batches"), MeshesText(request.meshes)));
         return planned;
       }
-      if (absl::IsAborted(planned.status().why)) return planned;
+      const absl::Status& why = planned.status().why;
+      if (absl::IsAborted(why) || absl::IsInvalidArgument(why)) return planned;
     }
     request.meshes = all;
     return PlanCount(std::move(request));
