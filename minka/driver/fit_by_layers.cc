@@ -75,14 +75,15 @@ class FitSearch {
 
   // On the first mesh alone; where that leaves little room, on all.
   absl::Status FindLayers() {
-    ASSIGN_OR_RETURN(LayersOnMeshes layers, FindOn({options_.meshes.front()}));
+    ASSIGN_OR_RETURN(LayersOnMeshes layers,
+                     FindLayersOnMesh({options_.meshes.front()}, planner_, request_));
     const double part = LargestPart(layers);
     fits_anyway_ = part <= kFitsOnAll;
     const bool is_only = options_.meshes.size() == 1;
     SetLayers(std::move(layers));
     not_wanted_ = WhyNotWanted(/*may_save=*/!fits_anyway_ && !is_only && part > kHopelessOnAll);
     if (fits_anyway_ || !not_wanted_.ok()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(layers, FindOn(options_.meshes));
+    ASSIGN_OR_RETURN(layers, FindLayersOnMesh(options_.meshes, planner_, request_));
     fits_anyway_ = LargestPart(layers) <= kSurelyFits;
     SetLayers(std::move(layers));
     not_wanted_ = WhyNotWanted(/*may_save=*/false);
@@ -119,15 +120,6 @@ class FitSearch {
     input.corrections = Corrections();
     const std::vector<FoundPipeline> found = FindStages(ways_.ways, input);
     return found.empty() ? !Smallest() : !MayBeWanted(found.front());
-  }
-
-  absl::StatusOr<LayersOnMeshes> FindOn(std::vector<Mesh> meshes) {
-    ASSIGN_OR_RETURN(LayersOnMeshes layers,
-                     FindLayersOn({.shapes = {std::move(meshes)}, .kinds = {0}}, planner_, request_,
-                                  /*num_stages=*/1));
-    if (layers.free.empty() || layers.ways.meshes.empty())
-      return absl::NotFoundError("layers have no plans");
-    return layers;
   }
 
   // What nothing recomputed is estimated to need of the limit, on the mesh where that is most.

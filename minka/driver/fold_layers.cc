@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <initializer_list>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -61,8 +59,7 @@ class LayerOrder {
   std::vector<int> layer_, position_;  // by instruction, in its layer
 };
 
-// By layer hashes of its instructions, equal for equal layers. By the machine's byte order: they
-// are compared within a process.
+// By layer hashes of its instructions, equal for equal layers.
 class LayerHashes {
  public:
   LayerHashes(const Step& step, const LayerOrder& order)
@@ -94,11 +91,6 @@ class LayerHashes {
   }
 
  private:
-  static uint64_t HashOf(std::initializer_list<uint64_t> numbers) {
-    const std::span<const uint64_t> all(numbers.begin(), numbers.size());
-    return StableHash({reinterpret_cast<const char*>(all.data()), all.size_bytes()});
-  }
-
   // Of what stands in no layer: is it the same for all layers, rather than made for each?
   bool StandsForItself(InstructionId id) const {
     return entry_.instructions[id].opcode == Opcode::kParameter || order_.ReadsSeveral(id);

@@ -267,6 +267,16 @@ absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePl
   return FindLayers(std::move(meshes), std::move(hosts), planner, request, num_stages);
 }
 
+absl::StatusOr<LayersOnMeshes> FindLayersOnMesh(std::vector<Mesh> shapes, PipelinePlanner& planner,
+                                                const PlanRequest& request) {
+  ASSIGN_OR_RETURN(LayersOnMeshes found,
+                   FindLayersOn({.shapes = {std::move(shapes)}, .kinds = {0}}, planner, request,
+                                /*num_stages=*/1));
+  if (found.free.empty() || found.ways.meshes.empty())
+    return absl::NotFoundError("layers have no plans");
+  return found;
+}
+
 StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part) {
   for (int kind = 0; kind < request.num_kinds(); ++kind) {
     const std::optional<int64_t> limit = request.MemoryLimitOn(kind);

@@ -39,6 +39,10 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnSubmeshes(PipelinePlanner& planner,
 absl::StatusOr<LayersOnMeshes> FindLayersOn(const StageMeshes& given, PipelinePlanner& planner,
                                             const PlanRequest& request, int num_stages);
 
+// The same of one stage on one mesh; NotFound where layers have no plans there.
+absl::StatusOr<LayersOnMeshes> FindLayersOnMesh(std::vector<Mesh> shapes, PipelinePlanner& planner,
+                                                const PlanRequest& request);
+
 // Meshes of `ways` where ways that save memory are worth looking for, too: of each number of
 // devices of each kind the shapes on which all layers together are fastest, of more axes only where
 // that makes them faster: their searches take longer. `input`: with the limits.

@@ -24,18 +24,6 @@ PlanRequest InMicroBatches(PlanRequest request, int64_t count) {
   return request;
 }
 
-absl::StatusOr<LayersOnMeshes> FindLayers(const std::vector<Mesh>& meshes, PipelinePlanner& planner,
-                                          const PlanRequest& request, const IsTried& is_tried) {
-  std::vector<Mesh> tried = meshes;
-  if (is_tried) std::erase_if(tried, [&](const Mesh& mesh) { return !is_tried({0, mesh}); });
-  ASSIGN_OR_RETURN(LayersOnMeshes found,
-                   FindLayersOn({.shapes = {std::move(tried)}, .kinds = {0}}, planner, request,
-                                /*num_stages=*/1));
-  if (found.free.empty() || found.ways.meshes.empty())
-    return absl::NotFoundError("layers have no plans");
-  return found;
-}
-
 // Across hosts there are many shapes, and the number that is best on the likeliest (MeshShapes) is
 // likely to be so on others: they are looked at for one micro-batch alone.
 std::vector<MeshOfKind> FirstMeshes(const PlanRequest& request) {
@@ -51,17 +39,20 @@ class CountsOnMesh {
       : request_(request),
         steps_(steps),
         stages_(stages),
-        layers_(
-            {.request = OfOneStage(request, remat),
-             .steps = &steps,
-             .stages = &stages,
-             .programs = StagePrograms::kOne,
-             .find =
-                 [meshes = MeshesOf(request)](PipelinePlanner& planner, const PlanRequest& of_count,
-                                              const IsTried& is_tried) {
-                   return FindLayers(meshes, planner, of_count, is_tried);
-                 },
-             .first_meshes = FirstMeshes(request)}) {}
+        layers_({.request = OfOneStage(request, remat),
+                 .steps = &steps,
+                 .stages = &stages,
+                 .programs = StagePrograms::kOne,
+                 .find =
+                     [](PipelinePlanner& planner, const PlanRequest& of_count,
+                        const IsTried& is_tried) {
+                       std::vector<Mesh> shapes = MeshesOf(of_count);
+                       if (is_tried)
+                         std::erase_if(shapes,
+                                       [&](const Mesh& mesh) { return !is_tried({0, mesh}); });
+                       return FindLayersOnMesh(std::move(shapes), planner, of_count);
+                     },
+                 .first_meshes = FirstMeshes(request)}) {}
 
   SearchResult<PlanResult> Run() && {
     const double at_most_us = MostEstimatedUs(request_, steps_.simplified());

@@ -1,9 +1,7 @@
 #include "minka/driver/stage_hash.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -116,14 +114,6 @@ class OrderFree {
   }
 
  private:
-  // By the machine's byte order: these hashes are compared within a process.
-  static uint64_t HashOf(std::span<const uint64_t> numbers) {
-    return StableHash({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
-  }
-  static uint64_t HashOf(std::initializer_list<uint64_t> numbers) {
-    return HashOf(std::span(numbers.begin(), numbers.size()));
-  }
-
   std::string TextOf(const Instruction& instruction,
                      const std::vector<uint64_t>& computations) const {
     if (instruction.opcode == Opcode::kParameter) {
@@ -146,6 +136,13 @@ class OrderFree {
 };
 
 }  // namespace
+
+uint64_t HashOf(std::span<const uint64_t> numbers) {
+  return StableHash({reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()});
+}
+uint64_t HashOf(std::initializer_list<uint64_t> numbers) {
+  return HashOf(std::span(numbers.begin(), numbers.size()));
+}
 
 uint64_t StageHash(const Step& step) {
   const std::optional<Module> without = WithoutFreeValues(step.module);

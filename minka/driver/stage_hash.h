@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,5 +28,8 @@ std::vector<bool> FindFreeValues(const Computation& entry);
 std::string PartText(const StepPart& part);  // but for the layer
 // What the parameter means, but for the result that it becomes.
 std::string MeaningText(const ParameterInfo& info);
+// By the machine's byte order: these hashes are compared within a process.
+uint64_t HashOf(std::span<const uint64_t> numbers);
+uint64_t HashOf(std::initializer_list<uint64_t> numbers);
 
 }  // namespace minka
