@@ -98,7 +98,7 @@ class FormsWriter {
         results[i] = Rounded(results[i], source_.instructions[id].results[i].type);
       }
     }
-    rewriter_.Map(id, std::move(results));
+    rewriter_.Map(id, results);
   }
 
   std::vector<Value> WriteWide(InstructionId id) {

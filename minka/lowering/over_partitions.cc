@@ -34,9 +34,13 @@ class PartitionWriter {
       CountPartitions(instruction);
       const bool is_combined =
           instruction.opcode == Opcode::kAllReduce && instruction.operands.size() > 1;
-      rewriter_.Map(id, !is_combined  ? rewriter_.Append(std::move(instruction))
-                        : sums_apart_ ? WriteOneByOne(instruction)
-                                      : WriteAsOneArray(std::move(instruction)));
+      if (!is_combined) {
+        rewriter_.Map(id, rewriter_.Append(std::move(instruction)));
+      } else if (sums_apart_) {
+        rewriter_.Map(id, WriteOneByOne(instruction));
+      } else {
+        rewriter_.Map(id, WriteAsOneArray(std::move(instruction)));
+      }
     }
     return std::move(rewriter_).Finish();
   }
