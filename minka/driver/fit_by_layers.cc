@@ -24,6 +24,8 @@ namespace {
 
 // What is estimated to need no more of the limit fits; what needs that little on one mesh, on all.
 constexpr double kSurelyFits = 0.9, kFitsOnAll = 0.5;
+// Steps of no more operations that fit anyway are searched on every mesh.
+constexpr int kSmallStep = 3'000;
 // What is estimated to need so many times the limit does not fit; on the first mesh, nor does it on
 // others. Of gpt-1.3b, 6.7b, 39b and four mixtures of experts on 8 to 64 V100s, layers on the other
 // shapes needed a third of what they did on the first one at least, and none was faster there.
@@ -52,7 +54,7 @@ class FitSearch {
     const absl::Status found = FindLayers();
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (!not_wanted_.ok()) return NotWanted();
-    if (!found.ok() || fits_anyway_) return std::nullopt;
+    if (!found.ok() || IsSearchedOnAll()) return std::nullopt;
     PlanThoseThatFit();
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (BestUs() > kNearFastest * fastest_us_) {
@@ -62,6 +64,7 @@ class FitSearch {
     }
     if (BestUs() == kNever && IsLeftOut()) return NotWanted();
     if (BestUs() == kNever) return std::nullopt;
+    if (has_no_limit()) return Fitted();
     if (MayBeFaster()) PlanUnderLimit();
     if (MayBeFaster()) SearchChoices();
     RETURN_IF_ERROR(CheckNotCancelled(request_));
@@ -79,15 +82,24 @@ class FitSearch {
                      FindLayersOnMesh({options_.meshes.front()}, planner_, request_));
     const double part = LargestPart(layers);
     fits_anyway_ = part <= kFitsOnAll;
-    const bool is_only = options_.meshes.size() == 1;
     SetLayers(std::move(layers));
-    not_wanted_ = WhyNotWanted(/*may_save=*/!fits_anyway_ && !is_only && part > kHopelessOnAll);
-    if (fits_anyway_ || !not_wanted_.ok()) return absl::OkStatus();
+    not_wanted_ = WhyNotWanted(/*may_save=*/!fits_anyway_ && !is_only_ && part > kHopelessOnAll);
+    if (IsSearchedOnAll() || !not_wanted_.ok()) return absl::OkStatus();
     ASSIGN_OR_RETURN(layers, FindLayersOnMesh(options_.meshes, planner_, request_));
-    fits_anyway_ = LargestPart(layers) <= kSurelyFits;
+    fits_anyway_ = fits_anyway_ || LargestPart(layers) <= kSurelyFits;
     SetLayers(std::move(layers));
     not_wanted_ = WhyNotWanted(/*may_save=*/false);
     return absl::OkStatus();
+  }
+
+  // Do searches of each mesh say more, in little time?
+  bool IsSearchedOnAll() const { return fits_anyway_ && (is_small_ || is_only_); }
+
+  // Fits all that was planned, as was estimated of all that may be?
+  bool has_no_limit() const {
+    return fits_anyway_ && std::ranges::all_of(figures_, [&](const auto& of_way) {
+             return of_way.second.bytes <= *request_.search.memory_limit_bytes;
+           });
   }
 
   void SetLayers(LayersOnMeshes layers) {
@@ -277,8 +289,7 @@ class FitSearch {
       if (figures == figures_.end()) {
         SearchResult<Plan> plan = options_.plan(WayOf(*next));
         if (!plan.ok()) return;
-        const FoundStage estimated = Estimated(next->way, next->num_recomputed);
-        counted_more_ = std::max(counted_more_, input_.BusyUs(estimated) / plan->objective);
+        counted_more_ = std::max(counted_more_, CountedUs(*next) / plan->objective);
         figures = figures_.emplace(key, FiguresOf(*plan, *next)).first;
         if (Fits(*plan) && plan->step_time_us < BestUs()) best_key_ = key;
         Take(*std::move(plan));
@@ -286,6 +297,14 @@ class FitSearch {
       if (!corrected_.emplace(next->way, next->num_recomputed).second) return;
       Correct(*next, figures->second);
     }
+  }
+
+  // What layers count for a plan: step times or, where more, what they prove, which is of
+  // objectives.
+  double CountedUs(const FoundStage& found) const {
+    const double estimated_us = input_.BusyUs(Estimated(found.way, found.num_recomputed));
+    const std::optional<double> least_us = LeastStepUs({ways_.ways[found.way]}, input_);
+    return std::max(estimated_us, least_us.value_or(0));
   }
 
   void Correct(FoundStage found, const StageFigures& figures) {
@@ -361,8 +380,25 @@ class FitSearch {
     return out;
   }
 
+  std::vector<MeshEstimate> Estimates() const {
+    std::vector<MeshEstimate> estimates;
+    for (size_t way = 0; way < ways_.ways.size(); ++way) {
+      const std::vector<StageWay> alone = {ways_.ways[way]};
+      const std::vector<FoundPipeline> found = FindStages(alone, input_);
+      const std::optional<double> least_us = LeastStepUs(alone, input_);
+      if (found.empty() || !least_us) continue;
+      estimates.push_back({.mesh = ways_.meshes[way].mesh(),
+                           .step_time_us = found.front().step_time_us,
+                           .least_us = *least_us / counted_more_});
+    }
+    std::ranges::stable_sort(estimates, {}, &MeshEstimate::step_time_us);
+    return estimates;
+  }
+
   FittedMeshes Fitted() const {
     FittedMeshes out{.lower_bound = LowerBound()};
+    if (has_no_limit()) out.estimates = Estimates();
+    out.is_misjudged = fits_anyway_ && !has_no_limit();
     for (const Mesh& mesh : options_.meshes) {
       PlanCandidate& candidate =
           out.candidates.emplace_back(PlanCandidate{.mesh = mesh, .method = Method::kShard});
@@ -408,9 +444,12 @@ class FitSearch {
   const PlanRequest request_;
   PipelinePlanner planner_;
   const FitByLayersOptions& options_;
-  bool fits_anyway_ = false;
-  absl::Status not_wanted_;  // not OK: why no plan on any mesh is searched for
-  double fastest_us_ = 0;    // a step without a limit, by what layers take
+  const bool is_only_ = options_.meshes.size() == 1;
+  const bool is_small_ =
+      planner_.simplified().module.entry_computation().num_instructions() <= kSmallStep;
+  bool fits_anyway_ = false;  // what is fastest, nothing computed again, by what layers need
+  absl::Status not_wanted_;   // not OK: why no plan on any mesh is searched for
+  double fastest_us_ = 0;     // a step without a limit, by what layers take
   StageSearchInput input_;
   std::vector<MeshOfKind> all_;
   LayerWays ways_;

@@ -33,6 +33,13 @@ inline constexpr std::string_view kLeftOutByLayers =
     "they count more than plans of the whole step: choices that were not tried, and computing "
     "again where nothing asks for it, are left out";
 
+// What layers by themselves say of a mesh, nothing computed again.
+struct MeshEstimate {
+  Mesh mesh;
+  double step_time_us = 0;  // of a plan there
+  double least_us = 0;      // as FittedMeshes::lower_bound, of this mesh
+};
+
 struct FittedMeshes {
   // By mesh, by method shard. One fits at least, unless the request asks for what is faster than a
   // plan at hand: then all may say why none was searched for.
@@ -41,6 +48,12 @@ struct FittedMeshes {
   // is less, as far as layers by themselves say (stage_bound.h), less what they are seen to count
   // more than the plans; nullopt: unknown. At most that of the best candidate.
   std::optional<double> lower_bound;
+  // Where all that was planned fits, nothing computed again: of the meshes on which layers have
+  // plans, fastest first. Others are unlikely.
+  std::vector<MeshEstimate> estimates;
+  // Layers were estimated to fit together, and some plan of them does not: they say little of
+  // memory.
+  bool is_misjudged = false;
 };
 
 // What a search of layers on one mesh is asked for.
@@ -55,8 +68,8 @@ struct FitByLayersOptions {
 };
 
 // nullopt: layers cannot be planned by themselves on these meshes (layer_costs.h), the step fits
-// anyway, or nothing that was found fits; searches under the limit have to say. Cancelled
-// where the request is.
+// anyway and is small or has one mesh, or nothing that was found fits; searches of the meshes have
+// to say. Cancelled where the request is.
 //
 // Precondition: MayFitByLayers (plan_step.h). `stages`: of OfOneStage, for any number of
 // micro-batches.

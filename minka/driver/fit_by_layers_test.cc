@@ -107,13 +107,37 @@ TEST(FitByLayers, ThePlanIsNoSlowerThanThoseByRules) {
   EXPECT_THAT(by_search.plan.notes, Contains(HasSubstr("the plan is that of method zero2")));
 }
 
-TEST(FitByLayers, LeavesWhatFitsAnywayToSearchesOfEachMesh) {
+TEST(FitByLayers, LeavesSmallStepsThatFitAnywayToSearchesOfEachMesh) {
   const SearchResult<PlanResult> found = PlanStep(GptOfLayers(2), OnTwo(/*limit_mib=*/500));
   ASSERT_TRUE(found.ok()) << found.status().why;
   const Plan& best = found->candidates[found->best].plan;
   EXPECT_THAT(best.notes, Not(Contains(HasSubstr(kNote))));
   ASSERT_TRUE(best.gap);
   EXPECT_LE(*best.gap, 0.01);
+}
+
+// No plan of any mesh is better than the bound says, nor hardly better than the plan.
+TEST(FitByLayers, BoundsLargeStepsThatFitAnyway) {
+  const Step step = GptOfLayers(12);
+  PlanRequest request = OnTwo(/*limit_mib=*/2000);
+  request.cluster = Cluster::Preset("a100:1x4").value();
+  const SearchResult<PlanResult> found = PlanStep(step, request);
+  ASSERT_TRUE(found.ok()) << found.status().why;
+  const Plan& best = found->plan();
+  EXPECT_THAT(best.notes, Contains(HasSubstr(kNote)));
+  ASSERT_TRUE(best.gap);
+  EXPECT_LE(*best.gap, 0.03);
+  EXPECT_NEAR(best.lower_bound, best.objective * (1 - *best.gap), 1e-6 * best.objective);
+  PreparedSteps steps(Simplify(step).value());
+  const Step* const prepared = steps.With({}, {}).value();
+  ASSERT_EQ(found->candidates.size(), 2U);
+  for (const PlanCandidate& candidate : found->candidates) {
+    const auto cost = MakeCostModel({}, request.cluster, candidate.mesh).value();
+    const auto planned = PlanMesh(*prepared, candidate.mesh, *cost, {});
+    ASSERT_TRUE(planned.ok()) << planned.status().why;
+    EXPECT_GE(planned->objective, best.lower_bound) << candidate.mesh.ToString();
+    EXPECT_LE(best.objective, 1.01 * planned->objective) << candidate.mesh.ToString();
+  }
 }
 
 TEST(FitByLayers, SaysWhyOtherMeshesAreNotPlanned) {

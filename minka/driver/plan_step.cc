@@ -97,7 +97,8 @@ void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_
                           const std::optional<FittedMeshes>& fitted) {
   double least = std::numeric_limits<double>::infinity();
   for (const PlanCandidate& candidate : candidates) {
-    if (!absl::IsAborted(candidate.status)) continue;
+    const bool is_fitted = fitted && candidate.method == Method::kShard;
+    if (!absl::IsAborted(candidate.status) || is_fitted) continue;
     for (const PlanCandidate& other : candidates) {
       if (other.fits) least = std::min(least, other.plan.objective * (1 - search_gap));
     }
@@ -184,6 +185,9 @@ constexpr int64_t kWorkToFit = 3'000'000'000;
 constexpr double kNearEnoughForRules = 0.03, kNearEnoughForSearch = 0.05;
 constexpr int kMostSearchedAgain = 14'000;          // operations
 constexpr int64_t kWorkSearchingAgain = 1'400'000;  // for each
+// The same where no limit is in the way, and what searches of all meshes may spend there.
+constexpr double kNearEnoughOnMeshes = 0.005;
+constexpr int64_t kWorkOnMeshes = 2'000'000'000;
 // One over the part of that which plans by a rule may take.
 constexpr int64_t kSearchesPerRule = 2;
 
@@ -252,7 +256,14 @@ class Planner {
         FitByLayers(request_, steps_, stages,
                     {.meshes = meshes, .remat = remat_, .plan = plan_way, .is_over = is_over}));
     if (fitted) number_ += static_cast<int>(meshes.size());
-    if (fitted) SearchOnBest(*fitted);
+    if (!fitted || Fastest(fitted->candidates) < 0) return fitted;
+    if (!fitted->estimates.empty()) {
+      SearchOnMeshes(*fitted);
+    } else if (fitted->is_misjudged) {
+      SearchUnderLimit(*fitted);
+    } else {
+      SearchOnBest(*fitted);
+    }
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     return fitted;
   }
@@ -261,9 +272,7 @@ class Planner {
   // Where the best plan is far from its bound, a search by plans of the whole step alone follows on
   // its mesh, if that is quick: layers estimate small steps badly, and know no plans by rules.
   void SearchOnBest(FittedMeshes& fitted) {
-    const int fastest = Fastest(fitted.candidates);
-    if (fastest < 0) return;
-    PlanCandidate& best = fitted.candidates[fastest];
+    PlanCandidate& best = fitted.candidates[Fastest(fitted.candidates)];
     const int num_instructions = steps_.simplified().module.entry_computation().num_instructions();
     if (num_instructions > kMostSearchedAgain) return;
     // Rules first, which are tried at smaller gaps.
@@ -281,6 +290,55 @@ class Planner {
       if (method != Method::kShard) plan->notes.push_back(NoteOnPlanByRules(method));
       TakeInstead(*std::move(plan), fitted, best);
     }
+  }
+
+  // On the mesh of the best plan as if that were the only one.
+  void SearchUnderLimit(FittedMeshes& fitted) {
+    PlanCandidate& best = fitted.candidates[Fastest(fitted.candidates)];
+    SearchResult<Plan> plan =
+        PlanTarget(request_.search, {best.mesh, Method::kShard, {}}, budget_.left() / 2);
+    const bool is_better =
+        plan.ok() && Fits(*plan, request_.search) && plan->step_time_us < best.plan.step_time_us;
+    if (is_better) TakeInstead(*std::move(plan), fitted, best);
+  }
+
+  // Where no limit is in the way: by plans of the whole step, of which layers leave something out,
+  // on the meshes on which they may be faster.
+  void SearchOnMeshes(FittedMeshes& fitted) {
+    const auto best = [&]() -> const Plan& {
+      return fitted.candidates[Fastest(fitted.candidates)].plan;
+    };
+    const auto is_near = [&](double least_us, double near) {
+      return least_us >= (1 - near) * best().objective;
+    };
+    if (fitted.lower_bound && is_near(*fitted.lower_bound, kNearEnoughOnMeshes)) return;
+    best_objective_ = std::min(best().objective, best_objective_.value_or(best().objective));
+    const int64_t spent_before = budget_.spent();
+    for (MeshEstimate& on : fitted.estimates) {
+      const int64_t work = kWorkOnMeshes - (budget_.spent() - spent_before);
+      if (work <= 0 || IsOver()) break;
+      if (is_near(on.least_us, request_.search.gap)) continue;
+      SearchResult<Plan> plan = PlanTarget(request_.search, {on.mesh, Method::kShard, {}}, work);
+      if (absl::IsAborted(plan.status().why))
+        on.least_us = (1 - request_.search.gap) * *best_objective_;
+      if (!plan.ok()) continue;
+      if (plan->gap || plan->objective < on.least_us) on.least_us = plan->lower_bound;
+      const auto at = std::ranges::find(fitted.candidates, on.mesh, &PlanCandidate::mesh);
+      const bool is_faster =
+          !at->status.ok() || !at->fits || plan->step_time_us < at->plan.step_time_us;
+      if (!is_faster || !Fits(*plan, request_.search)) continue;
+      fitted.lower_bound = std::min(LeastUs(fitted.estimates), plan->objective);
+      *at = {.mesh = on.mesh, .fits = true};
+      TakeInstead(*std::move(plan), fitted, *at);
+    }
+    fitted.lower_bound = std::min(LeastUs(fitted.estimates), best().objective);
+    for (PlanCandidate& candidate : fitted.candidates) {
+      if (candidate.fits) candidate.plan.lower_bound = *fitted.lower_bound;
+    }
+  }
+
+  static double LeastUs(const std::vector<MeshEstimate>& estimates) {
+    return std::ranges::min_element(estimates, {}, &MeshEstimate::least_us)->least_us;
   }
 
   SearchResult<Plan> SearchAgain(const Target& target, double best_us) {
