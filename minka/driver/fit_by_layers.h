@@ -2,7 +2,8 @@
 // layers take by themselves says on which mesh it is fastest, what is computed again there and what
 // its search is to take for holding memory. So a few searches without a limit do for many under
 // one, and what layers take at least bounds every mesh and choice of what to compute again. Where
-// the plan is far from that, some short searches under the limit follow.
+// the plan is far from that, some short searches under the limit follow. A large step that fits
+// anyway is planned so, too, on the mesh that is fastest, instead of whole on every mesh.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ inline constexpr std::string_view kLeftOutByLayers =
     "they count more than plans of the whole step: choices that were not tried, and computing "
     "again where nothing asks for it, are left out";
 
-// What layers by themselves say of a mesh, nothing computed again.
+// What layers by themselves say of a mesh.
 struct MeshEstimate {
   Mesh mesh;
   double step_time_us = 0;  // of a plan there
@@ -48,8 +49,8 @@ struct FittedMeshes {
   // is less, as far as layers by themselves say (stage_bound.h), less what they are seen to count
   // more than the plans; nullopt: unknown. At most that of the best candidate.
   std::optional<double> lower_bound;
-  // Where all that was planned fits, nothing computed again: of the meshes on which layers have
-  // plans, fastest first. Others are unlikely.
+  // Where all that was planned fits, nothing computed again: of the meshes on which layers were
+  // searched, fastest first; of each of them lower_bound is the least. Else empty.
   std::vector<MeshEstimate> estimates;
   // Layers were estimated to fit together, and some plan of them does not: they say little of
   // memory.

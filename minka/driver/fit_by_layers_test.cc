@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -116,11 +117,26 @@ TEST(FitByLayers, LeavesSmallStepsThatFitAnywayToSearchesOfEachMesh) {
   EXPECT_LE(*best.gap, 0.01);
 }
 
-// No plan of any mesh is better than the bound says, nor hardly better than the plan.
-TEST(FitByLayers, BoundsLargeStepsThatFitAnyway) {
-  const Step step = GptOfLayers(12);
-  PlanRequest request = OnTwo(/*limit_mib=*/2000);
+// Of more than kSearchedWhole operations.
+Step LargeStep(const std::string& model) {
+  if (model == "gpt-tiny") return GptOfLayers(12);
+  const absl::StatusOr<TracedStep> traced = TraceModel(model, {.global_batch = 64});
+  MINKA_CHECK(traced.ok(), "{}", Message(traced.status()));
+  return traced->step;
+}
+
+PlanRequest OnFourWithRoom() {
+  PlanRequest request = OnTwo(/*limit_mib=*/4000);
   request.cluster = Cluster::Preset("a100:1x4").value();
+  return request;
+}
+
+class LargeStepThatFitsAnyway : public testing::TestWithParam<std::string> {};
+
+// No plan of any mesh is better than the bound says, nor hardly better than the plan.
+TEST_P(LargeStepThatFitsAnyway, IsPlannedAndBoundedByItsLayers) {
+  const Step step = LargeStep(GetParam());
+  const PlanRequest request = OnFourWithRoom();
   const SearchResult<PlanResult> found = PlanStep(step, request);
   ASSERT_TRUE(found.ok()) << found.status().why;
   const Plan& best = found->plan();
@@ -138,6 +154,43 @@ TEST(FitByLayers, BoundsLargeStepsThatFitAnyway) {
     EXPECT_GE(planned->objective, best.lower_bound) << candidate.mesh.ToString();
     EXPECT_LE(best.objective, 1.01 * planned->objective) << candidate.mesh.ToString();
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LargeStepThatFitsAnyway, testing::Values("gpt-tiny", "unet-tiny"),
+                         [](const auto& info) { return info.param.substr(0, 3); });
+
+// Layers bound nothing there (layer_costs.h).
+TEST(FitByLayers, LimitsOnTheSearchLeaveTheGapKnown) {
+  PlanRequest request = OnFourWithRoom();
+  request.search.limits.no_sequence_split = true;
+  const SearchResult<PlanResult> found = PlanStep(GptOfLayers(12), request);
+  ASSERT_TRUE(found.ok()) << found.status().why;
+  EXPECT_THAT(found->plan().notes, Not(Contains(HasSubstr(kNote))));
+  ASSERT_TRUE(found->plan().gap);
+  EXPECT_LE(*found->plan().gap, 0.01);
+}
+
+TEST(FitByLayers, LargeStepsThatFitAnywayAreNoSlowerThanByRules) {
+  PlanRequest request = OnFourWithRoom();
+  request.methods = {Method::kShard, Method::kData, Method::kZero2, Method::kZero3};
+  const SearchResult<PlanResult> found = PlanStep(GptOfLayers(12), request);
+  ASSERT_TRUE(found.ok()) << found.status().why;
+  double by_search_us = std::numeric_limits<double>::infinity();
+  for (const PlanCandidate& candidate : found->candidates) {
+    if (candidate.method == Method::kShard && candidate.fits)
+      by_search_us = std::min(by_search_us, candidate.plan.step_time_us);
+  }
+  EXPECT_LE(by_search_us, 1.002 * found->plan().step_time_us);
+}
+
+TEST(FitByLayers, LargeStepsThatFitAnywayAreNotSearchedForWhatIsSlowerThanAPlan) {
+  PlanRequest request = OnFourWithRoom();
+  const Step step = GptOfLayers(12);
+  const SearchResult<PlanResult> best = PlanStep(step, request);
+  ASSERT_TRUE(best.ok()) << best.status().why;
+  request.faster_than_us = 0.999 * best->plan().step_time_us;
+  const absl::Status slower = PlanStep(step, request).status().why;
+  EXPECT_TRUE(absl::IsAborted(slower)) << slower;
 }
 
 TEST(FitByLayers, SaysWhyOtherMeshesAreNotPlanned) {

@@ -1,5 +1,5 @@
-// Plans a step on one mesh: every mesh shape and method asked for, best first by predicted
-// step time.
+// Plans a step on one mesh: of every mesh shape and method asked for, the fastest by predicted step
+// time. Shapes on which layers by themselves say that it is slower may be left out.
 #pragma once
 
 #include <atomic>
