@@ -32,6 +32,9 @@ constexpr int kSearchedWhole = 3'000;
 // others. Of gpt-1.3b, 6.7b, 39b and four mixtures of experts on 8 to 64 V100s, layers on the other
 // shapes needed a third of what they did on the first one at least, and none was faster there.
 constexpr double kHopeless = 1.5, kHopelessOnAll = 3 * kHopeless;
+// Where all is estimated to need so many times the limit, one plan is enough to say what does not
+// fit.
+constexpr double kFarTooLarge = 2;
 // Plans that take more of the bound are searched on. Of gpt-tiny, 125m and 350m, bert-base and
 // large on four A100s and eight V100s at 0.6 to 0.92 of the memory that they would take, those that
 // are nearer gained 0.23 % at most by that, and gpt-6.7b on 64 H100s nothing in two thirds of its
@@ -65,8 +68,12 @@ class FitSearch {
       PlanThoseThatFit();
       RETURN_IF_ERROR(CheckNotCancelled(request_));
     }
-    if (BestUs() == kNever && IsLeftOut()) return NotWanted();
-    if (BestUs() == kNever) return std::nullopt;
+    if (BestUs() == kNever) {
+      if (!request_.has_plan_to_beat() && IsFarTooLarge()) return NothingFits();
+      RETURN_IF_ERROR(CheckNotCancelled(request_));
+      if (IsLeftOut()) return NotWanted();
+      return std::nullopt;
+    }
     if (LimitDoesNotBind()) return Fitted();
     if (MayBeFaster()) PlanUnderLimit();
     if (MayBeFaster()) SearchChoices();
@@ -213,6 +220,17 @@ class FitSearch {
     const FoundStage smallest = LeastStage();
     if (static_cast<double>(smallest.bytes) > kHopeless * limit_bytes()) return std::nullopt;
     return smallest;
+  }
+
+  // Is everything estimated to be, and what needs least, once planned?
+  bool IsFarTooLarge() {
+    const FoundStage least = LeastStage();
+    if (static_cast<double>(least.bytes) < kFarTooLarge * limit_bytes()) return false;
+    SearchResult<Plan> plan = options_.plan(WayOf(least));
+    if (!plan.ok()) return false;
+    const auto bytes = static_cast<double>(plan->peak_memory_bytes);
+    Take(*std::move(plan));
+    return bytes > kHopeless * limit_bytes();
   }
 
   double limit_bytes() const { return static_cast<double>(*request_.search.memory_limit_bytes); }
@@ -382,6 +400,26 @@ class FitSearch {
       out.candidates.push_back({.mesh = mesh,
                                 .method = Method::kShard,
                                 .status = MakeError(absl::StatusCode::kAborted, Message(why))});
+    }
+    return out;
+  }
+
+  // By mesh: on that of the plan what would do.
+  FittedMeshes NothingFits() const {
+    FittedMeshes out;
+    for (const Mesh& mesh : options_.meshes) {
+      PlanCandidate& candidate =
+          out.candidates.emplace_back(PlanCandidate{.mesh = mesh, .method = Method::kShard});
+      const auto planned = planned_.find(mesh.ToString());
+      if (planned == planned_.end()) {
+        candidate.status = ResourceExhausted("not planned: estimated to need too much memory");
+        continue;
+      }
+      const Refusal refusal =
+          NoPlanFits(*request_.search.memory_limit_bytes, "the smallest limit known to work is",
+                     planned->second.peak_memory_bytes);
+      candidate.status = refusal.why;
+      candidate.smallest_limit_bytes = refusal.smallest_limit_bytes;
     }
     return out;
   }

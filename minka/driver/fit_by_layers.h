@@ -42,8 +42,8 @@ struct MeshEstimate {
 };
 
 struct FittedMeshes {
-  // By mesh, by method shard. One fits at least, unless the request asks for what is faster than a
-  // plan at hand: then all may say why none was searched for.
+  // By mesh, by method shard. One fits at least, unless nothing does by far, or the request asks
+  // for what is faster than a plan at hand: then all may say why none was searched for.
   std::vector<PlanCandidate> candidates;
   // The objective of no plan on these meshes, but for unlikely ones (unlikely_meshes.h), that fits
   // is less, as far as layers by themselves say (stage_bound.h), less what they are seen to count

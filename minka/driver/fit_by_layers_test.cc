@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -219,15 +220,31 @@ TEST(FitByLayers, WhatIsFasterThanAnyPlanIsNotSearchedFor) {
   EXPECT_EQ(again->candidates[again->best].plan.step_time_us, best_us);
 }
 
-// A sixth of the memory that the least takes: with another way at hand that is not tried.
-TEST(FitByLayers, WhatIsEstimatedNotToFitIsNotSearchedForBesideOtherWays) {
+// A sixth of the memory that the least takes.
+TEST(FitByLayers, WhatIsEstimatedNotToFitIsNotSearchedForBesideAPlan) {
   PlanRequest request = OnTwo(/*limit_mib=*/14);
-  request.faster_than_us = std::numeric_limits<double>::infinity();
+  request.faster_than_us = 1e9;
   const absl::Status refused = PlanStep(GptOfLayers(4), request).status().why;
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("not planned: estimated to need"));
-  request.faster_than_us.reset();
-  const absl::Status searched = PlanStep(GptOfLayers(4), request).status().why;
-  EXPECT_THAT(Message(searched), HasSubstr("the smallest limit known to work is"));
+}
+
+TEST(FitByLayers, WhatIsFarTooLargeSaysWhichLimitWouldDo) {
+  PlanRequest request = OnTwo(/*limit_mib=*/8);
+  const SearchResult<PlanResult> refused = PlanStep(GptOfLayers(2), request);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status().why)) << refused.status().why;
+  EXPECT_THAT(Message(refused.status().why), HasSubstr("the smallest limit known to work is"));
+  const std::optional<int64_t> limit = refused.status().smallest_limit_bytes;
+  ASSERT_TRUE(limit);
+  EXPECT_GT(*limit, *request.search.memory_limit_bytes);
+  // Beside another way, the same.
+  request.faster_than_us = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(PlanStep(GptOfLayers(2), request).status().smallest_limit_bytes, limit);
+  request = OnTwo(/*limit_mib=*/0);
+  request.search.memory_limit_bytes = limit;
+  const SearchResult<PlanResult> found = PlanStep(GptOfLayers(2), request);
+  EXPECT_TRUE(found.ok()) << found.status().why;
 }
 
 TEST(FitByLayers, WhatIsCancelledIsAnError) {

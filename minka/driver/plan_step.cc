@@ -122,10 +122,10 @@ void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_
   }
 }
 
-// Does the first say that a smaller limit than the second's would do?
+// Does the first say what limit would do, and the second none or a larger one?
 bool NeedsLess(const PlanCandidate& a, const PlanCandidate& b) {
-  return a.smallest_limit_bytes && b.smallest_limit_bytes &&
-         *a.smallest_limit_bytes < *b.smallest_limit_bytes;
+  return a.smallest_limit_bytes &&
+         (!b.smallest_limit_bytes || *a.smallest_limit_bytes < *b.smallest_limit_bytes);
 }
 
 // The number of the fastest that fits; -1: none does.
