@@ -68,12 +68,13 @@ class FitSearch {
       PlanThoseThatFit();
       RETURN_IF_ERROR(CheckNotCancelled(request_));
     }
-    if (BestUs() == kNever) {
-      if (!request_.has_plan_to_beat() && IsFarTooLarge()) return NothingFits();
+    if (BestUs() == kNever && !request_.has_plan_to_beat()) {
+      const bool is_far_too_large = IsFarTooLarge();
       RETURN_IF_ERROR(CheckNotCancelled(request_));
-      if (IsLeftOut()) return NotWanted();
-      return std::nullopt;
+      if (is_far_too_large) return NothingFits();
     }
+    if (BestUs() == kNever && IsLeftOut()) return NotWanted();
+    if (BestUs() == kNever) return std::nullopt;
     if (LimitDoesNotBind()) return Fitted();
     if (MayBeFaster()) PlanUnderLimit();
     if (MayBeFaster()) SearchChoices();
@@ -110,7 +111,7 @@ class FitSearch {
 
   // Does all that was planned fit, as it was estimated to, nothing computed again?
   bool LimitDoesNotBind() const {
-    return fits_anyway_ && std::ranges::all_of(figures_, [&](const auto& of_way) {
+    return fits_anyway_ && !saves_memory_ && std::ranges::all_of(figures_, [&](const auto& of_way) {
              return of_way.second.bytes <= *request_.search.memory_limit_bytes;
            });
   }
@@ -120,6 +121,7 @@ class FitSearch {
     input_ = WithLimits(std::move(layers.input), request_);
     all_ = std::move(layers.meshes);
     SetWays(std::move(layers.ways));
+    saves_memory_ = false;
   }
 
   // Where whoever asks has a plan: why no other is worth looking for on any mesh, by the layers at
@@ -171,7 +173,9 @@ class FitSearch {
   // Has the ways that save memory, too; where there are none, what there was.
   void SaveMemory() {
     LayerWays ways = planner_.WaysOn(all_, FastestMeshes(ways_, input_));
-    if (!ways.ways.empty()) SetWays(std::move(ways));
+    if (ways.ways.empty()) return;
+    SetWays(std::move(ways));
+    saves_memory_ = true;
   }
 
   // The fastest that fits by what layers take and plans say; nullopt: none does, or is faster than
@@ -222,7 +226,7 @@ class FitSearch {
     return smallest;
   }
 
-  // Is everything estimated to be, and what needs least, once planned?
+  // Is what needs least estimated to need far too much, and does its plan, which is taken?
   bool IsFarTooLarge() {
     const FoundStage least = LeastStage();
     if (static_cast<double>(least.bytes) < kFarTooLarge * limit_bytes()) return false;
@@ -412,12 +416,12 @@ class FitSearch {
           out.candidates.emplace_back(PlanCandidate{.mesh = mesh, .method = Method::kShard});
       const auto planned = planned_.find(mesh.ToString());
       if (planned == planned_.end()) {
-        candidate.status = ResourceExhausted("not planned: estimated to need too much memory");
+        candidate.status = WhyNotPlanned(mesh);
         continue;
       }
       const Refusal refusal =
           NoPlanFits(*request_.search.memory_limit_bytes, "the smallest limit known to work is",
-                     planned->second.peak_memory_bytes);
+                     planned->second.peak_memory_bytes, /*is_proved=*/false);
       candidate.status = refusal.why;
       candidate.smallest_limit_bytes = refusal.smallest_limit_bytes;
     }
@@ -497,6 +501,7 @@ class FitSearch {
   StageSearchInput input_;
   std::vector<MeshOfKind> all_;
   LayerWays ways_;
+  bool saves_memory_ = false;  // the ways at hand are those that save memory, too
   std::optional<StageEstimates> estimates_;
   std::optional<StageCorrector> corrector_;
   std::map<WayKey, StageFigures> figures_;  // of what was planned

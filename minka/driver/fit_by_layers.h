@@ -69,8 +69,8 @@ struct FitByLayersOptions {
 };
 
 // nullopt: layers cannot be planned by themselves on these meshes (layer_costs.h), the step fits
-// anyway and is small or has one mesh, or nothing that was found fits; searches of the meshes have
-// to say. Cancelled where the request is.
+// anyway and is small or has one mesh, or nothing that was found fits, if not by far; searches of
+// the meshes have to say. Cancelled where the request is.
 //
 // Precondition: MayFitByLayers (plan_step.h). `stages`: of OfOneStage, for any number of
 // micro-batches.

@@ -41,24 +41,15 @@ void PlanAll(const Step& step, std::span<Attempt> attempts) {
     request.faster_than_us = faster_than_us;
     attempt.planned = PlanBy(step, request);
   };
-  std::vector<Attempt*> left_out;  // pipelines that are hard to find, for who has another way
+  const bool is_alone = attempts.size() == 1;
   for (Attempt* const attempt : in_order) {
     const Attempt* const fastest = FastestOf(attempts);
-    const bool is_only_way =
-        attempts.size() == 1 || (fastest == nullptr && attempt->request.pipeline &&
-                                 attempt == in_order.back() && left_out.empty());
     const double at_hand_us =
         fastest ? StepTimeUs(*fastest->planned) : std::numeric_limits<double>::infinity();
-    plan(*attempt, is_only_way ? std::nullopt : std::optional(at_hand_us));
-    const absl::Status why = attempt->planned.status();
-    if (!attempt->request.pipeline && absl::IsInvalidArgument(why)) return;
-    if (fastest == nullptr && attempt->request.pipeline && absl::IsAborted(why))
-      left_out.push_back(attempt);
+    plan(*attempt, is_alone ? std::nullopt : std::optional(at_hand_us));
+    if (!attempt->request.pipeline && absl::IsInvalidArgument(attempt->planned.status())) return;
   }
-  if (const Attempt* const fastest = FastestOf(attempts)) {
-    for (Attempt* const attempt : left_out) plan(*attempt, StepTimeUs(*fastest->planned));
-    return;
-  }
+  if (FastestOf(attempts) != nullptr) return;
   // What was estimated to be too large may not be.
   for (Attempt* const attempt : in_order) {
     if (absl::IsAborted(attempt->planned.status())) plan(*attempt, std::nullopt);

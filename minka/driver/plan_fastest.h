@@ -29,9 +29,8 @@ struct Attempt {
 
 // First what is likely to be the fastest: across hosts pipelines, on a single host one mesh. The
 // others are not searched for where they are estimated to be slower than what is planned, or too
-// large or hard to fit while there is another way (PlanRequest::faster_than_us). What has no plan
-// says why; where one mesh is asked for what cannot be (InvalidArgument), what comes behind it is
-// not planned.
+// large while there is another way (PlanRequest::faster_than_us). What has no plan says why; where
+// one mesh is asked for what cannot be (InvalidArgument), what comes behind it is not planned.
 void PlanAll(const Step& step, std::span<Attempt> attempts);
 
 // Null: none has a plan.

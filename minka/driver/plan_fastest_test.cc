@@ -109,7 +109,8 @@ TEST(PlanAll, WhereNothingFitsOneMeshSaysSoOfTheMostMicroBatches) {
   for (Attempt& attempt : attempts) attempt.request.search.memory_limit_bytes = 1 << 20;
   PlanAll(StepOf("gpt-tiny", {.global_batch = 1024, .num_layers = 2}), attempts);
   EXPECT_EQ(FastestOf(attempts), nullptr);
-  EXPECT_THAT(WhyNot(attempts[0]), HasSubstr("no plan fits into 1048576 bytes per device"));
+  EXPECT_THAT(WhyNot(attempts[0]),
+              HasSubstr("no plan was found that fits into 1048576 bytes per device"));
 }
 
 TEST(PlanAll, LimitsOfTimeHoldForAllNumbersOfMicroBatchesTogether) {

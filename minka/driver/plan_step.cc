@@ -122,10 +122,11 @@ void SetGapsOfWholeSearch(std::vector<PlanCandidate>& candidates, double search_
   }
 }
 
-// Does the first say what limit would do, and the second none or a larger one?
+// Does the first say what limit would do, and the second a larger one, or only that its does not?
 bool NeedsLess(const PlanCandidate& a, const PlanCandidate& b) {
-  return a.smallest_limit_bytes &&
-         (!b.smallest_limit_bytes || *a.smallest_limit_bytes < *b.smallest_limit_bytes);
+  if (!a.smallest_limit_bytes) return false;
+  if (b.smallest_limit_bytes) return *a.smallest_limit_bytes < *b.smallest_limit_bytes;
+  return absl::IsResourceExhausted(b.status);
 }
 
 // The number of the fastest that fits; -1: none does.

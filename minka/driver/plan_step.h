@@ -60,9 +60,8 @@ struct PlanRequest {
   std::optional<PipelineOptions> pipeline;  // plans several meshes, see pipeline.h
   SearchOptions search;
   // There is a plan that takes so long, or another way to find one (infinite). Aborted where layers
-  // by themselves say that none is faster, or, of one mesh, that it is far too large, where one
-  // mesh has none that is faster, and, infinite, where a pipeline fits only by stages shaped one by
-  // one; of a pipeline slower ones may be found.
+  // by themselves say that none is faster, or, of one mesh, that it is far too large, and where one
+  // mesh has none that is faster; of a pipeline slower ones may be found.
   std::optional<double> faster_than_us;
   bool names_culprits = true;  // in refusals; takes a search for each pin and limit
   CostModelChoice cost_model;

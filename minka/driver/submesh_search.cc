@@ -107,8 +107,9 @@ class SubmeshSearch {
   static constexpr size_t kMostCorrected = 6, kMostPlanned = 3;
   // What is estimated to need so many times the limit is not planned.
   static constexpr double kHopeless = 1.1;
-  // Where what needs least is estimated to need so many times the limit, stages are not shaped.
-  static constexpr double kTooLargeToShape = 2;
+  // Where what needs least is estimated to need so many times the limit, and its plan needs so many
+  // times the limit, stages are not shaped.
+  static constexpr double kFarTooLarge = 2, kTooLargeToShape = 1.5;
   // So many numbers of stages are searched apart.
   static constexpr int kMostStageCounts = 8;
   // Estimates need not be nearer.
@@ -253,8 +254,8 @@ class SubmeshSearch {
   // Where nothing that is estimated to fit is nearly as fast as what needs more: stages of what is
   // fastest are searched under limits, then ways that save memory are looked at. Where nothing
   // fits by these either, stages of what is fastest are shaped one by one, then those of what is
-  // estimated to need least, unless that is far too much, or there is another way (Aborted). What
-  // the last says is needed is enough: it is tried under every limit.
+  // estimated to need least, unless that is far too much. What the last says is needed is enough:
+  // it is tried under every limit.
   absl::Status FindOthersThatFit() {
     ASSIGN_OR_RETURN(Assignment nearest, AssignmentOf(free_.front(), first()));
     RETURN_IF_ERROR(PlanFastestUnderLimits());
@@ -270,12 +271,7 @@ class SubmeshSearch {
       ASSIGN_OR_RETURN(nearest, AssignmentOf(first().found.front(), first()));
     }
     const std::optional<FoundPipeline> roomiest = Roomiest();
-    if (roomiest && PartOfLimits(*roomiest, found_.ways, InputOf(first())) >= kTooLargeToShape)
-      return TakeWhatNeedsLeast(*roomiest);
-    if (request_.faster_than_us && !request_.has_plan_to_beat()) {
-      return MakeError(absl::StatusCode::kAborted,
-                       "not planned: estimated to need more memory than there is");
-    }
+    if (roomiest && IsFarTooLarge(*roomiest)) return absl::OkStatus();
     std::vector<Assignment> assignments = {std::move(nearest)};
     if (roomiest) {
       ASSIGN_OR_RETURN(assignments.emplace_back(), AssignmentOf(*roomiest, first()));
@@ -291,15 +287,20 @@ class SubmeshSearch {
     return absl::OkStatus();
   }
 
-  // So that a refusal says what would do.
-  absl::Status TakeWhatNeedsLeast(const FoundPipeline& roomiest) {
-    ASSIGN_OR_RETURN(const Assignment assignment, AssignmentOf(roomiest, first()));
-    ASSIGN_OR_RETURN(FittedPipeline planned,
-                     planner_.PlanWithin(assignment, planner_.DemandsOf(roomiest, found_.ways),
-                                         Reshaping::kNothing));
-    Note(planned.pipeline, first());
-    Take(std::move(planned), first());
-    return absl::OkStatus();
+  // Is what needs least estimated to need far too much, and does its plan? Takes that then, so that
+  // a refusal says what would do.
+  bool IsFarTooLarge(const FoundPipeline& roomiest) {
+    if (PartOfLimits(roomiest, found_.ways, InputOf(first())) < kFarTooLarge) return false;
+    const absl::StatusOr<Assignment> assignment = AssignmentOf(roomiest, first());
+    if (!assignment.ok()) return false;
+    absl::StatusOr<FittedPipeline> planned = planner_.PlanWithin(
+        *assignment, planner_.DemandsOf(roomiest, found_.ways), Reshaping::kNothing);
+    if (!planned.ok()) return false;
+    const bool is_near = PartOfLimits(planned->pipeline.plan, request_) < kTooLargeToShape;
+    if (is_near) return false;
+    Note(planned->pipeline, first());
+    Take(*std::move(planned), first());
+    return true;
   }
 
   absl::Status PlanFastestUnderLimits() {

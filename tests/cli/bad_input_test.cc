@@ -23,7 +23,9 @@ class BadInputTest : public CommandTest {
   // The limit that the refusal of a command says would work; what else it says must be as given.
   static std::string LimitIn(const std::string& error, const std::string& ending) {
     static const std::regex refusal(
-        "minka: no plan fits into [0-9]+ bytes per device; the smallest limit known to work is "
+        "minka: no plan (?:was found that )?fits into [0-9]+ bytes per device; the smallest limit "
+        "known "
+        "to work is "
         "([0-9]+) bytes \\([0-9.]+ MiB\\)(.*)\n");
     std::smatch parts;
     const bool matches = std::regex_match(error, parts, refusal);

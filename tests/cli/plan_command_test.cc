@@ -66,7 +66,8 @@ TEST_F(PlanCommandTest, OneMeshHasAsManyMicroBatchesAsItTakes) {
   }
   const Outcome nothing = Run(here + "--global-batch 64 --memory-limit 1MiB");
   EXPECT_EQ(nothing.exit_code, 1);
-  EXPECT_THAT(nothing.err, StartsWith("minka: one mesh: no plan fits into 1048576 bytes"));
+  EXPECT_THAT(nothing.err,
+              StartsWith("minka: one mesh: no plan was found that fits into 1048576 bytes"));
   EXPECT_THAT(nothing.err,
               HasSubstr("; pipeline: the state alone takes 11.4 MiB, the 2 devices may hold 2.00 "
                         "MiB together; raise the limit, or take more devices\n"));
@@ -285,11 +286,12 @@ TEST_F(PlanCommandTest, WhatIfSaysWhyThereIsNoPlan) {
   EXPECT_THAT(table.out, HasSubstr("memory-limit  global-batch  plan"));
   EXPECT_THAT(table.out, HasSubstr("per example"));
   EXPECT_THAT(table.out, HasSubstr("none [1]"));
-  EXPECT_THAT(table.out, HasSubstr("[1] no plan fits into 1048576 bytes per device"));
+  EXPECT_THAT(table.out,
+              HasSubstr("[1] no plan was found that fits into 1048576 bytes per device"));
 
   const Outcome nothing = Run(fmt::format("whatif {} --mesh 2 --memory-limit 1KiB", kSmallGpt));
   EXPECT_NE(nothing.exit_code, 0);
-  EXPECT_THAT(nothing.err, HasSubstr("no plan fits into 1024 bytes per device"));
+  EXPECT_THAT(nothing.err, HasSubstr("no plan was found that fits into 1024 bytes per device"));
   const Outcome unknown = Run("whatif gpt-tiny --mesh 2,4 --meshes 2");
   EXPECT_NE(unknown.exit_code, 0);
   EXPECT_THAT(unknown.err, HasSubstr("--meshes"));
