@@ -1,5 +1,7 @@
 // What becomes of a pipeline that does not fit into the memory of its devices.
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <optional>
 #include <set>
 #include <vector>
@@ -101,6 +103,18 @@ TEST(PipelineMemoryLimit, AGivenChoiceOfWhatToRecomputeStays) {
   EXPECT_EQ(Message(PlanUnder(kMiB).status()),
             "the state alone takes 57.6 MiB, the 4 devices may hold 4.00 MiB together; raise the "
             "limit, or take more devices");
+}
+
+TEST(PipelineMemoryLimit, WhatIsFarTooLargeSaysHowMuchItNeeds) {
+  const absl::Status refusal = PlanUnder(15 * kMiB).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refusal)) << refusal;
+  int64_t needed = 0;
+  ASSERT_EQ(std::sscanf(Message(refusal).c_str(), "the pipeline needs %" SCNd64, &needed), 1)
+      << refusal;
+  EXPECT_GT(needed, 2 * 15 * kMiB);
+  const auto planned = PlanUnder(needed);
+  ASSERT_TRUE(planned.ok()) << Message(planned.status());
+  EXPECT_LE(planned->plan.peak_memory_bytes, needed);
 }
 
 // However often a parting of the devices was planned or passed over, it is shown once.
