@@ -32,9 +32,6 @@ constexpr int kSearchedWhole = 3'000;
 // others. Of gpt-1.3b, 6.7b, 39b and four mixtures of experts on 8 to 64 V100s, layers on the other
 // shapes needed a third of what they did on the first one at least, and none was faster there.
 constexpr double kHopeless = 1.5, kHopelessOnAll = 3 * kHopeless;
-// Where all is estimated to need so many times the limit, one plan is enough to say what does not
-// fit.
-constexpr double kFarTooLarge = 2;
 // Plans that take more of the bound are searched on. Of gpt-tiny, 125m and 350m, bert-base and
 // large on four A100s and eight V100s at 0.6 to 0.92 of the memory that they would take, those that
 // are nearer gained 0.23 % at most by that, and gpt-6.7b on 64 H100s nothing in two thirds of its
@@ -226,7 +223,7 @@ class FitSearch {
     return smallest;
   }
 
-  // Is what needs least estimated to need far too much, and does its plan, which is taken?
+  // Takes the plan of what needs least, whatever it needs.
   bool IsFarTooLarge() {
     const FoundStage least = LeastStage();
     if (static_cast<double>(least.bytes) < kFarTooLarge * limit_bytes()) return false;
@@ -234,7 +231,7 @@ class FitSearch {
     if (!plan.ok()) return false;
     const auto bytes = static_cast<double>(plan->peak_memory_bytes);
     Take(*std::move(plan));
-    return bytes > kHopeless * limit_bytes();
+    return bytes > kFarTooLargeAsPlanned * limit_bytes();
   }
 
   double limit_bytes() const { return static_cast<double>(*request_.search.memory_limit_bytes); }
@@ -408,22 +405,34 @@ class FitSearch {
     return out;
   }
 
-  // By mesh: on that of the plan what would do.
+  // The best plan there; where there is none, why.
+  PlanCandidate CandidateOn(const Mesh& mesh) const {
+    PlanCandidate candidate{.mesh = mesh, .method = Method::kShard};
+    const auto planned = planned_.find(mesh.ToString());
+    if (planned == planned_.end()) {
+      candidate.status = WhyNotPlanned(mesh);
+      return candidate;
+    }
+    candidate.plan = planned->second;
+    candidate.plan.search_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    candidate.fits = Fits(candidate.plan);
+    return candidate;
+  }
+
+  // Where all is far too large: on the mesh of the plan that IsFarTooLarge made what would do.
   FittedMeshes NothingFits() const {
     FittedMeshes out;
     for (const Mesh& mesh : options_.meshes) {
-      PlanCandidate& candidate =
-          out.candidates.emplace_back(PlanCandidate{.mesh = mesh, .method = Method::kShard});
-      const auto planned = planned_.find(mesh.ToString());
-      if (planned == planned_.end()) {
-        candidate.status = WhyNotPlanned(mesh);
-        continue;
-      }
+      PlanCandidate& candidate = out.candidates.emplace_back(CandidateOn(mesh));
+      if (!candidate.status.ok()) continue;
       const Refusal refusal =
           NoPlanFits(*request_.search.memory_limit_bytes, "the smallest limit known to work is",
-                     planned->second.peak_memory_bytes, /*is_proved=*/false);
-      candidate.status = refusal.why;
-      candidate.smallest_limit_bytes = refusal.smallest_limit_bytes;
+                     candidate.plan.peak_memory_bytes, /*is_proved=*/false);
+      candidate = {.mesh = mesh,
+                   .method = Method::kShard,
+                   .status = refusal.why,
+                   .smallest_limit_bytes = refusal.smallest_limit_bytes};
     }
     return out;
   }
@@ -449,17 +458,7 @@ class FitSearch {
     if (LimitDoesNotBind() && out.lower_bound) out.estimates = Estimates();
     out.is_misjudged = fits_anyway_ && !LimitDoesNotBind();
     for (const Mesh& mesh : options_.meshes) {
-      PlanCandidate& candidate =
-          out.candidates.emplace_back(PlanCandidate{.mesh = mesh, .method = Method::kShard});
-      const auto planned = planned_.find(mesh.ToString());
-      if (planned == planned_.end()) {
-        candidate.status = WhyNotPlanned(mesh);
-        continue;
-      }
-      candidate.plan = planned->second;
-      candidate.plan.search_seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-      candidate.fits = Fits(candidate.plan);
+      PlanCandidate& candidate = out.candidates.emplace_back(CandidateOn(mesh));
       if (!candidate.fits || !out.lower_bound) continue;
       candidate.plan.lower_bound = *out.lower_bound;
       candidate.plan.notes.emplace_back(kLeftOutByLayers);

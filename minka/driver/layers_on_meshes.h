@@ -16,6 +16,10 @@ namespace minka {
 
 // What fits and is slower than the fastest without a limit by no more than this will do.
 inline constexpr double kNearFastest = 1.02;
+// Where what needs least is estimated to need so many times the limit, and its plan needs so many
+// times the limit, that is far too large: what would do is said by that plan, nothing else is
+// looked for.
+inline constexpr double kFarTooLarge = 2, kFarTooLargeAsPlanned = 1.5;
 
 // What layers by themselves say, before any pipeline is planned.
 struct LayersOnMeshes {

@@ -107,9 +107,6 @@ class SubmeshSearch {
   static constexpr size_t kMostCorrected = 6, kMostPlanned = 3;
   // What is estimated to need so many times the limit is not planned.
   static constexpr double kHopeless = 1.1;
-  // Where what needs least is estimated to need so many times the limit, and its plan needs so many
-  // times the limit, stages are not shaped.
-  static constexpr double kFarTooLarge = 2, kTooLargeToShape = 1.5;
   // So many numbers of stages are searched apart.
   static constexpr int kMostStageCounts = 8;
   // Estimates need not be nearer.
@@ -287,8 +284,7 @@ class SubmeshSearch {
     return absl::OkStatus();
   }
 
-  // Is what needs least estimated to need far too much, and does its plan? Takes that then, so that
-  // a refusal says what would do.
+  // Takes the plan of what needs least where it is.
   bool IsFarTooLarge(const FoundPipeline& roomiest) {
     if (PartOfLimits(roomiest, found_.ways, InputOf(first())) < kFarTooLarge) return false;
     const absl::StatusOr<Assignment> assignment = AssignmentOf(roomiest, first());
@@ -296,8 +292,7 @@ class SubmeshSearch {
     absl::StatusOr<FittedPipeline> planned = planner_.PlanWithin(
         *assignment, planner_.DemandsOf(roomiest, found_.ways), Reshaping::kNothing);
     if (!planned.ok()) return false;
-    const bool is_near = PartOfLimits(planned->pipeline.plan, request_) < kTooLargeToShape;
-    if (is_near) return false;
+    if (PartOfLimits(planned->pipeline.plan, request_) < kFarTooLargeAsPlanned) return false;
     Note(planned->pipeline, first());
     Take(*std::move(planned), first());
     return true;
