@@ -3,12 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "fmt/format.h"
+#include "minka/base/core_distance.h"
 #include "minka/base/processor_time.h"
 #include "minka/base/status.h"
 #include "minka/driver/compile.h"
@@ -32,9 +35,12 @@ constexpr int kMinSteps = 2, kMaxSteps = 12;
 constexpr double kTurnUs = 0.4e6;  // about so long, within the numbers of steps
 constexpr double kGap = 0.01;
 // There are more turns, up to so many, while the host of this virtual machine gives more than this
-// part of the cores' time to others; those count in which it takes least.
+// part of the cores' time to others, or has moved the cores; those count in which they are where
+// they were during the profile, and of these where it takes least.
 constexpr int kMostTurns = 8;
 constexpr double kMostStolen = 0.03;
+// So long at most is waited for cores to be back, for the programs of a step together.
+constexpr std::chrono::seconds kLongestWaits(30);
 
 // Dots, an optimizer that reads and writes memory, collectives: what every row is made of.
 constexpr MlpConfig kReference = {.batch = 512, .hidden = 512, .num_layers = 4};
@@ -45,10 +51,11 @@ int StepsPerTurn(const RunTimes& times) {
                     kMaxSteps);
 }
 
-// Some warm steps, and who had the cores meanwhile.
+// Some warm steps, who had the cores meanwhile, and where these were.
 struct Turn {
   std::vector<double> us;
   ProcessorTime before, after;
+  CoreDistances cores;
 
   double median_us() const { return StatisticsOf(us).median_us; }
   double stolen_share() const { return StolenShare(before, after); }
@@ -69,9 +76,11 @@ class RunningStep {
   absl::StatusOr<Turn> TakeTurn(int num_steps) {
     RETURN_IF_ERROR(Run(1));
     const size_t first = runner_.executor().times().us.size();
-    Turn turn{.before = ProcessorTimeNow()};
+    Turn turn{.cores = {.before_ns = CoreRoundTripNs()}};
+    turn.before = ProcessorTimeNow();
     RETURN_IF_ERROR(Run(num_steps));
     turn.after = ProcessorTimeNow();
+    turn.cores.behind_ns = CoreRoundTripNs();
     const std::vector<double>& us = runner_.executor().times().us;
     turn.us.assign(us.begin() + static_cast<int64_t>(first), us.end());
     return turn;
@@ -116,13 +125,26 @@ absl::StatusOr<RunningStep> ReferenceStep(LocalSession& session) {
   return RunningStep::Create(traced.step, std::move(compiled));
 }
 
-// A turn of a program, and what the reference step took right before and right after it.
+// A turn of a program, and of the reference step right before and right after it.
 struct ComparedTurn {
   Turn turn;
   double reference_us = 0;  // geometric mean of both
+  bool is_at = true;        // the cores were where they were during the profile, in all three
 };
 
+ComparedTurn Compare(const Turn& before, Turn turn, const Turn& after, double core_ns) {
+  const bool is_at =
+      before.cores.AreAt(core_ns) && turn.cores.AreAt(core_ns) && after.cores.AreAt(core_ns);
+  return {std::move(turn), std::sqrt(before.median_us() * after.median_us()), is_at};
+}
+
+// Of those at the place of the profile, where there is any.
 void Summarize(std::vector<ComparedTurn> turns, Json& row) {
+  const auto num_turns = static_cast<double>(turns.size());
+  const auto num_moved = std::ranges::count(turns, false, &ComparedTurn::is_at);
+  row["moved_share"] = static_cast<double>(num_moved) / num_turns;
+  if (num_moved < static_cast<int64_t>(turns.size()))
+    std::erase_if(turns, [](const ComparedTurn& one) { return !one.is_at; });
   std::ranges::stable_sort(turns, {},
                            [](const ComparedTurn& one) { return one.turn.stolen_share(); });
   turns.resize(std::min<size_t>(turns.size(), kTurns));
@@ -146,8 +168,20 @@ void Summarize(std::vector<ComparedTurn> turns, Json& row) {
 }
 
 int NumUndisturbed(const std::vector<ComparedTurn>& turns) {
-  return static_cast<int>(std::ranges::count_if(
-      turns, [](const ComparedTurn& one) { return one.turn.stolen_share() <= kMostStolen; }));
+  return static_cast<int>(std::ranges::count_if(turns, [](const ComparedTurn& one) {
+    return one.is_at && one.turn.stolen_share() <= kMostStolen;
+  }));
+}
+
+// What the reference step takes where the cores are there, if they ever were.
+double MedianUs(const std::vector<Turn>& references, double core_ns) {
+  const auto is_at = [&](const Turn& turn) { return turn.cores.AreAt(core_ns); };
+  const bool is_any = std::ranges::any_of(references, is_at);
+  std::vector<double> us;
+  for (const Turn& turn : references) {
+    if (!is_any || is_at(turn)) us.push_back(turn.median_us());
+  }
+  return StatisticsOf(us).median_us;
 }
 
 // A program that is ready to run, and what the row says of it.
@@ -207,21 +241,20 @@ absl::StatusOr<Json> MeasureInTurns(const std::vector<PredictionProgram>& progra
     steps.push_back(std::move(step));
   }
   ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
-  const auto reference_us = [&]() -> absl::StatusOr<double> {
-    ASSIGN_OR_RETURN(const Turn turn, reference.TakeTurn(kReferenceSteps));
-    return turn.median_us();
-  };
+  const double core_ns = calibration.core_round_trip_ns;
   std::vector<std::vector<ComparedTurn>> turns(steps.size());
   const auto is_done = [&](const std::vector<ComparedTurn>& of_step) {
     return NumUndisturbed(of_step) >= kTurns || of_step.size() >= kMostTurns;
   };
+  std::chrono::duration<double> left_to_wait = kLongestWaits;
   while (!std::ranges::all_of(turns, is_done)) {
-    ASSIGN_OR_RETURN(double before_us, reference_us());
+    AwaitCoreDistance(core_ns, left_to_wait);
+    ASSIGN_OR_RETURN(Turn before, reference.TakeTurn(kReferenceSteps));
     for (size_t i = 0; i < steps.size(); ++i) {
       ASSIGN_OR_RETURN(Turn turn, steps[i].TakeTurn(StepsPerTurn(steps[i].times())));
-      ASSIGN_OR_RETURN(const double after_us, reference_us());
-      turns[i].push_back({std::move(turn), std::sqrt(before_us * after_us)});
-      before_us = after_us;
+      ASSIGN_OR_RETURN(Turn after, reference.TakeTurn(kReferenceSteps));
+      turns[i].push_back(Compare(before, std::move(turn), after, core_ns));
+      before = std::move(after);
     }
   }
   for (size_t i = 0; i < steps.size(); ++i) Summarize(std::move(turns[i]), rows[i]);
@@ -242,35 +275,36 @@ absl::StatusOr<Json> MeasureMemory(const std::vector<PredictionProgram>& program
   return rows;
 }
 
-absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices) {
+absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices, double core_ns) {
   LocalSession session(devices);
   ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
-  std::vector<double> us;
+  std::chrono::duration<double> left_to_wait = kLongestWaits;
+  std::vector<Turn> turns;
   for (int i = 0; i < kTurns; ++i) {
-    ASSIGN_OR_RETURN(const Turn turn, reference.TakeTurn(kReferenceSteps));
-    us.push_back(turn.median_us());
+    AwaitCoreDistance(core_ns, left_to_wait);
+    ASSIGN_OR_RETURN(turns.emplace_back(), reference.TakeTurn(kReferenceSteps));
   }
-  return StatisticsOf(us).median_us;
+  return MedianUs(turns, core_ns);
 }
 
 absl::StatusOr<ReferencedProfile> ProfileBesideReference(const LocalDevices& devices) {
   constexpr int kProgramsPerReference = 25;
   LocalSession session(devices);
   ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
-  std::vector<double> us;
+  std::vector<Turn> turns;
   absl::Status failed;
   const auto take_turn = [&](std::string_view, int done, int total) {
     const bool is_waiting = total == 1;  // for another process that profiles
     if (is_waiting || done % kProgramsPerReference != 0 || !failed.ok()) return;
-    const absl::StatusOr<Turn> turn = reference.TakeTurn(kReferenceSteps);
-    if (turn.ok()) us.push_back(turn->median_us());
+    absl::StatusOr<Turn> turn = reference.TakeTurn(kReferenceSteps);
     failed = turn.status();
+    if (turn.ok()) turns.push_back(*std::move(turn));
   };
   ReferencedProfile out;
   ASSIGN_OR_RETURN(out.calibration,
                    Profile(devices, {.num_devices = kPredictionDevices, .on_progress = take_turn}));
   RETURN_IF_ERROR(failed);
-  out.reference_us = StatisticsOf(us).median_us;
+  out.reference_us = MedianUs(turns, out.calibration.core_round_trip_ns);
   return out;
 }
 

@@ -22,6 +22,7 @@ inline constexpr int kPredictionDevices = 8;
 //                        what else runs: a step cannot take less
 //   others_share         of the cores' time while the steps ran, by anything but this process
 //   stolen_share         of the time in which the cores had work, by the host of this machine
+//   moved_share          of the turns, in which the cores were elsewhere than during the profile
 //   reference_us         of the reference step (MeasureReferenceUs), in the same turns: median_us
 //                        divided by the median of the quotients of both
 //   estimated_bytes, compiled_bytes
@@ -40,10 +41,12 @@ absl::StatusOr<nlohmann::ordered_json> MeasureMemory(const std::vector<Predictio
 
 // A warm step of a perceptron of fixed shapes on all devices: how fast the machine is now. Shared
 // machines change their speed by a third within minutes, so that a prediction from a profile and a
-// time that was measured later are comparable only by what both say of the same step.
-absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices);
+// time that was measured later are comparable only by what both say of the same step. Where the
+// cores are at `core_ns` (base/core_distance.h), if they are within half a minute.
+absl::StatusOr<double> MeasureReferenceUs(const LocalDevices& devices, double core_ns);
 
-// A new profile, and the median of what the reference step took many times while it was made.
+// A new profile, and the median of what the reference step took many times while it was made and
+// the cores were where they mostly were.
 struct ReferencedProfile {
   Calibration calibration;
   double reference_us = 0;

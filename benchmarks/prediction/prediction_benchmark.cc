@@ -55,10 +55,10 @@ absl::StatusOr<Json> ProfileNow() {
               {"reference_us", profile.reference_us}};
 }
 
-absl::StatusOr<Json> ReferenceNow() {
+absl::StatusOr<Json> ReferenceNow(double core_ns) {
   ASSIGN_OR_RETURN(const LocalDevices devices,
                    OpenLocalDevices({.num_devices = kPredictionDevices}));
-  ASSIGN_OR_RETURN(const double reference_us, MeasureReferenceUs(devices));
+  ASSIGN_OR_RETURN(const double reference_us, MeasureReferenceUs(devices, core_ns));
   return Json(reference_us);
 }
 
@@ -74,7 +74,9 @@ absl::StatusOr<ProfiledMachine> ProfileOf(const Options& options) {
   if (!options.profile.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadFile(options.profile));
     ASSIGN_OR_RETURN(machine.calibration, Calibration::FromJson(text));
-    ASSIGN_OR_RETURN(const Json reference_us, RunApart("reference", ReferenceNow));
+    ASSIGN_OR_RETURN(const Json reference_us, RunApart("reference", [&] {
+                       return ReferenceNow(machine.calibration.core_round_trip_ns);
+                     }));
     machine.reference_us = reference_us.get<double>();
     return machine;
   }
@@ -129,10 +131,14 @@ std::string Page(const Json& rows, const Json& before) {
       "of the predictions times that. *busy* is the processor time of a step divided by the cores; "
       "*others* is the part of the cores'\n"
       "busy time that other processes took meanwhile, *stolen* what the host of this virtual "
-      "machine gave to others: there are up to\n"
-      "eight turns while it is more than 3 %, of which those with least of it count. Memory is "
-      "that of the fullest device,\n"
-      "*ratio* what was estimated over what the compiler says. `--compare` fails where a row is "
+      "machine gave to others, *moved* the part of the turns in which the cores were further from "
+      "or "
+      "nearer to each other than during\n"
+      "the profile, as that host had moved them: there are up to eight turns, of which others "
+      "count, "
+      "those with least stolen. Memory is that\n"
+      "of the fullest device, *ratio* what was estimated over what the compiler says. `--compare` "
+      "fails where a row is "
       "worse by more than\n"
       "`results.json` says.\n\n{}",
       rows.empty() ? "" : rows.back()["machine"].get<std::string>(), PredictionTable(rows, before));
@@ -146,9 +152,11 @@ std::string ProgressLine(const Json& row) {
                        row["compiled_bytes"].get<double>() / (1 << 20));
   }
   return fmt::format(
-      "{}: predicted {:.2f} ms, measured {:.2f} ms, machine {:.2f}, stolen {:.1f} %\n", name,
-      row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3,
-      row["slowdown"].get<double>(), 100 * row["stolen_share"].get<double>());
+      "{}: predicted {:.2f} ms, measured {:.2f} ms, machine {:.2f}, stolen {:.1f} %, moved {:.0f} "
+      "%\n",
+      name, row["predicted_us"].get<double>() / 1e3, row["median_us"].get<double>() / 1e3,
+      row["slowdown"].get<double>(), 100 * row["stolen_share"].get<double>(),
+      100 * row["moved_share"].get<double>());
 }
 
 // Those of each step together.

@@ -48,7 +48,7 @@ std::string Row(const Json& row, const Json& before, bool has_before) {
                                   : " |";
   return fmt::format(
       "| {} | {} | {} | {:.2f} | {:.2f} | {:.2f} to {:.2f} | {:.2f} | {:.2f} | {:+.1f} % |{} "
-      "{:.0f} % | {:.1f} % | "
+      "{:.0f} % | {:.1f} % | {:.0f} % | "
       "{:.1f} | "
       "{:.1f} | "
       "{:.2f} |\n",
@@ -57,8 +57,9 @@ std::string Row(const Json& row, const Json& before, bool has_before) {
       Number(row, "median_us") / 1e3, row["quartiles_us"][0].get<double>() / 1e3,
       row["quartiles_us"][1].get<double>() / 1e3, Number(row, "busy_us") / 1e3, Slowdown(row),
       100 * TimeErrorOf(row), earlier, 100 * Number(row, "others_share"),
-      100 * row.value("stolen_share", 0.0), Number(row, "estimated_bytes") / (1 << 20),
-      Number(row, "compiled_bytes") / (1 << 20), MemoryRatio(row));
+      100 * row.value("stolen_share", 0.0), 100 * row.value("moved_share", 0.0),
+      Number(row, "estimated_bytes") / (1 << 20), Number(row, "compiled_bytes") / (1 << 20),
+      MemoryRatio(row));
 }
 
 std::string ErrorSummary(const Json& rows, const Json& before) {
@@ -171,9 +172,10 @@ std::string PredictionTable(const Json& rows, const Json& before) {
   std::string text = fmt::format(
       "| step | method | mesh | predicted ms | measured ms | quartiles | busy ms | machine | error "
       "|{} "
-      "others | stolen | "
+      "others | stolen | moved | "
       "estimated "
-      "MiB | compiled MiB | ratio |\n|---|---|---|---|---|---|---|---|---|{}---|---|---|---|---|\n",
+      "MiB | compiled MiB | ratio "
+      "|\n|---|---|---|---|---|---|---|---|---|{}---|---|---|---|---|---|\n",
       has_before ? " before |" : "", has_before ? "---|" : "");
   for (const Json& row : rows) text += Row(row, before, has_before);
   if (rows.empty()) return text;

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "minka/base/core_distance.h"
 #include "minka/base/file.h"
 #include "minka/base/gzip.h"
 #include "minka/base/hash.h"
@@ -92,6 +93,39 @@ TEST(ProcessorTime, CountsWhatThisProcessDoes) {
   while (after.own_s < before.own_s + 0.05) after = ProcessorTimeNow();
   EXPECT_GE(after.all_s, before.all_s + 0.02);  // in hundredths of a second
   EXPECT_GE(after.stolen_s, before.stolen_s);
+}
+
+TEST(CoreDistance, IsMeasuredWhereThereAreTwoCores) {
+  const double ns = CoreRoundTripNs();
+  if (NumHardwareThreads() < 2) EXPECT_EQ(ns, 0);
+  // 0 where others have the cores, or threads may not be kept on theirs.
+  if (ns > 0) EXPECT_GT(ns, 5);
+  EXPECT_LT(ns, 1e8);
+}
+
+TEST(CoreDistance, NearAndFarCoresAreToldApart) {
+  EXPECT_TRUE(IsSameCoreDistance(80, 95));
+  EXPECT_FALSE(IsSameCoreDistance(80, 230));
+  EXPECT_FALSE(IsSameCoreDistance(340, 90));
+  EXPECT_TRUE(IsSameCoreDistance(0, 340));
+  EXPECT_TRUE((CoreDistances{.before_ns = 90, .behind_ns = 84}.AreAt(80)));
+  EXPECT_FALSE((CoreDistances{.before_ns = 90, .behind_ns = 240}.AreAt(80)));
+}
+
+TEST(CoreDistance, TheUsualOneIsThatOfMostWhateverLiesBetween) {
+  const std::vector<CoreDistances> distances = {{90, 84},   {145, 150}, {230, 260}, {84, 240},
+                                                {240, 230}, {80, 88},   {250, 0},   {300, 270}};
+  EXPECT_EQ(UsualCoreDistance(distances), 240);
+  EXPECT_EQ(UsualCoreDistance(std::vector<CoreDistances>(3)), 0);
+  EXPECT_EQ(UsualCoreDistance({}), 0);
+}
+
+TEST(CoreDistance, NobodyWaitsForCoresLongerThanAllowed) {
+  std::chrono::duration<double> left(0);
+  EXPECT_TRUE(AwaitCoreDistance(/*core_ns=*/0, left));
+  const double ns = CoreRoundTripNs();
+  if (ns > 0) EXPECT_FALSE(AwaitCoreDistance(1e6 * ns, left));
+  EXPECT_EQ(left.count(), 0);
 }
 
 TEST(Gzip, UnpacksToTheSameBytesAndIsSmaller) {

@@ -21,7 +21,8 @@ using Json = nlohmann::ordered_json;
 
 // 10: exponentials as loops have them, one after the other; transpositions. 12: waits. 13: medians.
 // 14: the outer caches. 15: copies. 16: maxima that hand on what is not a number.
-constexpr int kSchemaVersion = 16;
+// 17: longer programs, and where the cores were.
+constexpr int kSchemaVersion = 17;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};
@@ -170,6 +171,18 @@ double WorkOnSharedPlaces(const DotPoint& dot) {
   MINKA_CHECK(false);
 }
 
+// Multiply-adds that the last columns of a result cost beyond those of its other columns, in
+// columns: where registers hold 16 numbers, products are made 48 columns at a time, in three
+// registers, and what is left in one, which is slower by far, in two, or in three
+// (docs/design/0012-prices.md).
+double WorkOnLastColumns(const DotPoint& dot) {
+  constexpr int64_t kColumns = 48, kInOne = 16, kInTwo = 32;
+  constexpr double kMoreInOne = 1, kMoreInTwo = 0.4;
+  const int64_t rest = dot.n % kColumns;
+  const double more = rest == 0 ? 0 : rest <= kInOne ? kMoreInOne : rest <= kInTwo ? kMoreInTwo : 0;
+  return more * static_cast<double>(dot.m * dot.k);
+}
+
 // What the parts of DotModel are multiplied with.
 DotTerms TermsOf(const DotPoint& dot) {
   const auto batch = static_cast<double>(dot.batch), m = static_cast<double>(dot.m);
@@ -180,6 +193,7 @@ DotTerms TermsOf(const DotPoint& dot) {
           batch * m * k,
           batch * k * n,
           batch * m * n,
+          batch * WorkOnLastColumns(dot),
           batch * WorkOnSharedPlaces(dot)};
 }
 
@@ -190,7 +204,7 @@ constexpr double kOrdinaryNoise = 0.1;
 DotTerms FitRelative(std::span<const DotPoint> dots, const std::vector<double>& weights,
                      bool has_caches) {
   constexpr int kSweeps = 2000;
-  const int num_terms = DotModel::kNumTerms - (has_caches ? 0 : 1);
+  const int num_terms = DotModel::kNumTerms - (has_caches ? 0 : 2);
   DotTerms solution = {}, right = {};
   std::array<DotTerms, DotModel::kNumTerms> gram = {};
   for (size_t j = 0; j < dots.size(); ++j) {
@@ -340,7 +354,7 @@ double CalibratedWaitUs(const Calibration& calibration, double phase_us) {
 }
 
 std::string DisturbanceNote(const Calibration& calibration) {
-  constexpr double kMostDrift = 1.25, kMostOthers = 0.2, kMostStolen = 0.1;
+  constexpr double kMostDrift = 1.25, kMostOthers = 0.2, kMostStolen = 0.1, kMostMoved = 0.1;
   if (calibration.others_share > kMostOthers) {
     return fmt::format(
         "other processes took {:.0f} % of the time in which the cores were busy during the "
@@ -352,6 +366,13 @@ std::string DisturbanceNote(const Calibration& calibration) {
         "the host of this virtual machine gave {:.0f} % of its cores' time to others during the "
         "profile, and predictions will be too long; `minka profile` measures anew",
         100 * calibration.stolen_share);
+  }
+  if (calibration.moved_share > kMostMoved) {
+    return fmt::format(
+        "in {:.0f} % of the profile the cores did not answer each other in about {:.0f} ns, as "
+        "where the host of a virtual machine moves them: memory and collectives take other times "
+        "then; `minka profile` measures anew",
+        100 * calibration.moved_share, calibration.core_round_trip_ns);
   }
   const double drift = calibration.drift;
   if (drift < kMostDrift && drift > 1 / kMostDrift) return "";
@@ -382,6 +403,8 @@ std::string Calibration::ToJson() const {
                {"drift", drift},
                {"others_share", others_share},
                {"stolen_share", stolen_share},
+               {"core_round_trip_ns", core_round_trip_ns},
+               {"moved_share", moved_share},
                {"has_half_units", has_half_units},
                {"dots", DotsToJson(dots)},
                {"cached_dots", DotsToJson(cached_dots)},
@@ -438,6 +461,8 @@ absl::StatusOr<Calibration> Calibration::FromJson(std::string_view text) {
                     .drift = read.Positive("drift"),
                     .others_share = read.NotNegative("others_share"),
                     .stolen_share = read.NotNegative("stolen_share"),
+                    .core_round_trip_ns = read.NotNegative("core_round_trip_ns"),
+                    .moved_share = read.NotNegative("moved_share"),
                     .has_half_units = json.value("has_half_units", false)};
     RETURN_IF_ERROR(read.status());
     ASSIGN_OR_RETURN(out.dots, ReadDots(json, "dots"));

@@ -93,6 +93,11 @@ struct Calibration {
   double drift = 1;         // time of a program at the end over that at the beginning
   double others_share = 0;  // of the cores' busy time meanwhile, that other processes took
   double stolen_share = 0;  // of what was measured, that a virtual machine's host gave to others
+  // What cores took to answer each other meanwhile (base/core_distance.h), and the part of what was
+  // measured while they took other times, as where the host of a virtual machine moves them; 0: not
+  // known.
+  double core_round_trip_ns = 0;
+  double moved_share = 0;
   // Devices multiply bf16 in units of their own: half_dots are products as many and as large as
   // steps have them. Else some of dots again, for what widening them takes.
   bool has_half_units = false;
@@ -111,14 +116,16 @@ struct Calibration {
 };
 
 // What to say of a calibration during which others used the machine: they took more than a fifth of
-// the busy time, or it became slower or faster by more than a quarter; empty: nothing.
+// the busy time, its host moved the cores meanwhile, or it became slower or faster by more than a
+// quarter; empty: nothing.
 std::string DisturbanceNote(const Calibration& calibration);
 
 // Microseconds of a dot: parts for the operation, for each of its batch, for its multiply-adds, for
-// the elements of either operand, which are packed, and of the result, and for operands that are
-// read across rows of which many share the same places in a core's first cache.
+// the elements of either operand, which are packed, and of the result, for its last columns that do
+// not fill registers, and for operands that are read across rows of which many share the same
+// places in a core's first cache.
 struct DotModel {
-  static constexpr int kNumTerms = 7;
+  static constexpr int kNumTerms = 8;
   std::array<double, kNumTerms> us = {};
   double Us(DotForm form, int64_t batch, int64_t m, int64_t n, int64_t k) const;
 };
@@ -126,7 +133,7 @@ struct DotModel {
 // The model nearest to the measured dots in relative error, no part below zero. A measurement
 // disturbed by others on the machine counts little (iteratively reweighted least squares with
 // Huber's weights: Holland and Welsch 1977), where interpolation would make one shape look twice as
-// dear as its neighbours. Without caches nothing is paid for rows that share places in them.
+// dear as its neighbours. Without caches, as on GPUs, nothing is paid for the last two.
 // Precondition: dots is not empty.
 DotModel FitDots(std::span<const DotPoint> dots, bool has_caches);
 // That of the dots of one form; of all where none has it.

@@ -74,16 +74,24 @@ void AddAttention(DotForm form, int64_t heads, int64_t tokens, int64_t features,
   if (form == DotForm::kNN) grid.push_back({form, heads, tokens, features, tokens});
 }
 
-// What so many devices touch is out of the caches, as what a step touches is: streams of 256 MiB.
-// Fewer have as many more arrays.
+// What so many devices touch is out of the caches, as what a step touches is: streams of 768 MiB.
+// Fewer have as many more arrays, more have fewer.
 constexpr int kUsualDevices = 8;
 
-// Down to the few rows of recurrent networks.
+// Down to the few rows of recurrent networks. Devices that share cores wait for the last one where
+// a program ends, which counts for as much as the program is short: of products on eight devices of
+// two cores, one or two to a program took 7 to 12 % longer than eight and more (docs/design/0012).
+// So programs take 10 ms and more, those of the largest products 100.
 ProfileGrid GridForCpu(int num_devices) {
   constexpr double kMostFlops = 0.5e9;
   const int more = std::max(1, (kUsualDevices + num_devices - 1) / num_devices);
+  // Of so many for eight devices, and more than eight, which take longer together.
+  const auto shared = [&](int count, int least) {
+    return std::max(least, count * kUsualDevices / std::max(num_devices, kUsualDevices));
+  };
   ProfileGrid grid{
       .dot_flops = 0.1e9 * more,
+      .fewest_dots = shared(8, 2),
       .most_dots = 40 * more,
       .dot_bytes = int64_t{1} << 40,
       // Layers of convolution networks, the first one's few inputs among them, and
@@ -100,18 +108,18 @@ ProfileGrid GridForCpu(int num_devices) {
                        {4, 12, 24, 24, 24},
                        {2, 20, 48, 48, 48},
                        {4, 8, 160, 160, 160}},
-      .num_convolutions = 6 * more,
+      .num_convolutions = shared(16, 6) * more,
       .streamed_elements = 1 << 20,
-      .num_streamed = 8 * more,
+      .num_streamed = shared(24, 8) * more,
       .looped_elements = 1 << 16,
       .num_operations = 16,
       // A processor begins the next elements before the exponentials of the last are there, which a
       // chain of them would keep it from; loops of steps have one or two.
       .num_exponentials = 1,
-      .num_loops = 16,
+      .num_loops = 96,
       .transposed_elements = 1 << 18,
       .reductions = {.rows = 160, .columns = 256, .images = 4, .size = 20, .features = 48},
-      .num_reductions = 24 * more,
+      .num_reductions = shared(96, 24) * more,
       .has_caches = true,
       .num_rounds = 5};
   for (const DotForm form : kDotForms) {

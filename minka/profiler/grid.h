@@ -18,13 +18,13 @@ struct DotShape {
 };
 
 struct ProfileGrid {
-  std::vector<DotShape> dots;         // in f32
-  std::vector<DotShape> half_dots;    // in bf16; each that is among dots right behind it
-  bool has_half_units = false;        // as in Calibration
-  std::vector<DotShape> cached_dots;  // in f32, with operands in the caches
-  double dot_flops = 1;               // of a program of dots, as nearly as
-  int most_dots = 2;                  // and
-  int64_t dot_bytes = 1;              // of their right operands in one allow
+  std::vector<DotShape> dots;          // in f32
+  std::vector<DotShape> half_dots;     // in bf16; each that is among dots right behind it
+  bool has_half_units = false;         // as in Calibration
+  std::vector<DotShape> cached_dots;   // in f32, with operands in the caches
+  double dot_flops = 1;                // of a program of dots, as nearly as
+  int fewest_dots = 2, most_dots = 2;  // and
+  int64_t dot_bytes = 1;               // of their right operands in one allow
   std::vector<ConvolutionShape> convolutions;
   int num_convolutions = 1;       // of each
   int64_t streamed_elements = 1;  // of each array

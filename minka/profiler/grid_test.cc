@@ -56,7 +56,10 @@ TEST(GridTest, FewerDevicesTouchAsMuch) {
   EXPECT_EQ(one.num_streamed * one.streamed_elements,
             8 * many.num_streamed * many.streamed_elements);
   EXPECT_EQ(one.most_dots, 8 * many.most_dots);
-  EXPECT_EQ(GridFor(Platform::kCpu, 16).num_streamed, many.num_streamed);
+  const ProfileGrid sixteen = GridFor(Platform::kCpu, 16);
+  EXPECT_EQ(2 * sixteen.num_streamed, many.num_streamed);
+  EXPECT_EQ(2 * sixteen.fewest_dots, many.fewest_dots);
+  EXPECT_EQ(GridFor(Platform::kCpu, 64).num_streamed, 8);
 }
 
 TEST(GridTest, GpusMultiplyWhatTakesThemAsLong) {

@@ -33,7 +33,7 @@ Value OneCollective(ComputationBuilder& b, ReshardKind kind, Value x, int64_t di
       return b.AllGather(b.Slice(x, slice), dim, groups);
     }
     case ReshardKind::kReduceScatter:
-      return b.AllGather(b.ReduceScatter(x, dim, Opcode::kMaximum, groups), dim, groups);
+      return b.ReduceScatter(x, dim, Opcode::kMaximum, groups);
     case ReshardKind::kAllToAll:
       return b.AllToAll(x, dim, groups);
     case ReshardKind::kSlice:
@@ -345,17 +345,26 @@ absl::StatusOr<Module> LaunchProgram(int count) {
 }
 
 absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
-                                         const DeviceGroups& groups, CollectiveDims dims,
-                                         int count) {
+                                         const DeviceGroups& groups, int64_t dim, int count) {
   ModuleBuilder module("collectives");
   ComputationBuilder b = module.Entry();
-  Value x = b.Parameter({ElementType::kF32, MatrixDims(bytes / 4)}, "x");
+  std::vector<Value> matrices, results;
+  for (int i = 0; i < count; ++i) {
+    matrices.push_back(
+        b.Parameter({ElementType::kF32, MatrixDims(bytes / 4)}, fmt::format("x{}", i)));
+  }
   const Groups members = MembersOf(groups);
   for (int i = 0; i < count; ++i) {
-    const int64_t dim = dims == CollectiveDims::kAlternating ? i % 2 : 0;
-    x = OneCollective(b, kind, x, dim, groups.size, members);
+    Value x = matrices[i];
+    if (i > 0) {
+      const Value values[] = {x, results.back()};
+      const std::vector<Value> passed = b.OptBarrier(values);
+      x = passed[0];
+      results.back() = passed[1];
+    }
+    results.push_back(OneCollective(b, kind, x, dim, groups.size, members));
   }
-  b.SetResults({x});
+  b.SetResults(results);
   return std::move(module).Finish();
 }
 

@@ -74,10 +74,6 @@ absl::StatusOr<Module> ArithmeticProgram(ElementType type, int64_t num_elements,
 // `count` pairs of kernels with next to nothing to do, one after the other.
 absl::StatusOr<Module> LaunchProgram(int count);
 
-// Along which dimension collectives divide: the first, or the first and the second by turns, so
-// that the compiler cannot keep the array in the order that the second one needs.
-enum class CollectiveDims { kFirst, kAlternating };
-
 // Devices in groups of equal size: neighbours, or as far apart as equal steps allow.
 struct DeviceGroups {
   int64_t size = 1;
@@ -85,11 +81,12 @@ struct DeviceGroups {
   bool is_strided = false;
 };
 
-// `count` collectives on a matrix over the groups, one after the other; bytes as in StepWork.
-// Reduce-scatter: each followed by an all-gather, which brings the array back.
+// `count` collectives over the groups, one after the other, each of a matrix of its own, as those
+// of steps are: what was just moved lies in the caches. bytes as in StepWork. Those that divide do
+// so along the dimension; matrices and results lie by rows, so that along the second one they are
+// transposed before and behind.
 absl::StatusOr<Module> CollectiveProgram(ReshardKind kind, int64_t bytes,
-                                         const DeviceGroups& groups, CollectiveDims dims,
-                                         int count);
+                                         const DeviceGroups& groups, int64_t dim, int count);
 
 // `num_phases` phases of `num_pairs` times x -> x w -> (x w) v on a small matrix, behind each an
 // all-reduce over the groups, if given: devices that share cores wait there for the last one.

@@ -22,6 +22,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "minka/analysis/flops.h"
+#include "minka/base/core_distance.h"
 #include "minka/base/file.h"
 #include "minka/base/file_descriptor.h"
 #include "minka/base/hash.h"
@@ -37,12 +38,18 @@
 namespace minka {
 namespace {
 
-// So long at least is each program measured; again, up to so many times, while the host of this
-// virtual machine gives more than this part of the time to others.
+// So long at least is each program measured, and where four times that is reached by so few
+// launches; again, up to so many times, while the host of this virtual machine gives more than this
+// part of the time to others.
 constexpr double kMeasuredUs = 80e3;
+constexpr int kFewestLaunches = 3;
 constexpr int kMaxRounds = 5;
 constexpr int kTurns = 21;  // of programs that are compared
 constexpr double kMostStolen = 0.05;
+// So often at most is measured again what was measured while the cores were elsewhere than mostly,
+// and so long at most is waited for them to be back, in all.
+constexpr int kMostPasses = 4;
+constexpr std::chrono::seconds kLongestWaits(60);
 
 constexpr ReductionKernel kReductions[] = {
     ReductionKernel::kRows, ReductionKernel::kColumns, ReductionKernel::kMaximumOfRows,
@@ -55,10 +62,11 @@ constexpr int64_t kCollectiveBytes[] = {256,        3 << 10, 48 << 10, 384 << 10
                                         1536 << 10, 6 << 20, 20 << 20};
 constexpr int64_t kStridedBytes[] = {256, 48 << 10, 1536 << 10};
 
-int CollectiveCount(int64_t bytes) {
-  if (bytes <= 64 << 10) return 16;
-  if (bytes <= 1 << 20) return 8;
-  return bytes <= 8 << 20 ? 4 : 2;
+// In a program, whose matrices take no more than 640 MiB unless one alone does.
+int CollectiveCount(int64_t bytes, int64_t num_devices) {
+  constexpr int64_t kMostBytes = int64_t{640} << 20;
+  const int count = bytes <= 64 << 10 ? 32 : bytes <= 1 << 20 ? 16 : bytes <= 8 << 20 ? 8 : 4;
+  return static_cast<int>(std::clamp<int64_t>(kMostBytes / (bytes * num_devices), 1, count));
 }
 
 // A GPU has the name that its driver gives it, virtual devices that of the processor.
@@ -169,19 +177,19 @@ class Profiler {
         uses_cores_(devices.client.kind() == Platform::kCpu) {}
 
   absl::StatusOr<Calibration> Run() {
-    Calibration out{.processor = ProcessorName(devices_.client),
-                    .plugin = devices_.version(),
-                    .num_devices = options_.num_devices,
-                    .has_half_units = grid_.has_half_units};
+    Calibration devices{.processor = ProcessorName(devices_.client),
+                        .plugin = devices_.version(),
+                        .num_devices = options_.num_devices,
+                        .has_half_units = grid_.has_half_units};
     if (grid_.has_caches) {
-      out.cores = NumHardwareThreads();
-      out.cache_bytes = MeasuredCacheBytes(out.cores);
+      devices.cores = NumHardwareThreads();
+      devices.cache_bytes = MeasuredCacheBytes(devices.cores);
     }
     total_ =
         static_cast<int>(grid_.dots.size() + grid_.half_dots.size() + grid_.cached_dots.size() +
                          2 * grid_.convolutions.size() + 2 * std::size(kReductions)) +
         grid_.num_rounds * kProgramsOfRates + kReferences;
-    if (HasCollectives()) total_ += kProgramsOfPhases * static_cast<int>(std::size(kPhases));
+    if (HasCollectives()) total_ += static_cast<int>(std::size(kPhases));
     // Collectives that divide are measured along one and along two dimensions.
     constexpr int kProgramsPerSize = 2 * static_cast<int>(std::size(kCollectives)) - 1;
     for (const int64_t group : GroupSizes()) {
@@ -189,6 +197,43 @@ class Profiler {
       if (group < options_.num_devices)
         total_ += kProgramsPerSize * static_cast<int>(std::size(kStridedBytes));
     }
+    ASSIGN_OR_RETURN(Calibration out, MeasureAll(devices));
+    for (int pass = 0; pass < kMostPasses; ++pass) {
+      std::vector<CoreDistances> distances;
+      for (const std::optional<Measurement>& one : measurements_) distances.push_back(one->cores);
+      usual_ns_ = UsualCoreDistance(distances);
+      const int num_elsewhere = NumElsewhere();
+      if (num_elsewhere == 0) break;
+      total_ += num_elsewhere;
+      ASSIGN_OR_RETURN(out, MeasureAll(devices));
+    }
+    const auto num_measured = static_cast<double>(measurements_.size());
+    for (const std::optional<Measurement>& one : measurements_)
+      out.stolen_share += one->stolen_share / num_measured;
+    out.core_round_trip_ns = usual_ns_;
+    out.moved_share = NumElsewhere() / num_measured;
+    return out;
+  }
+
+ private:
+  static constexpr int kReferences = 2, kProgramsOfRates = 11;
+
+  // What a program took, or two by turns, and where the cores were.
+  struct Measurement {
+    double us = 0;       // of the first
+    double more_us = 0;  // that the second takes
+    double stolen_share = 0;
+    CoreDistances cores;
+  };
+
+  int NumElsewhere() const {
+    return static_cast<int>(std::ranges::count_if(
+        measurements_, [&](const auto& one) { return !one->cores.AreAt(usual_ns_); }));
+  }
+
+  // All programs, in the same order each time.
+  absl::StatusOr<Calibration> MeasureAll(Calibration out) {
+    next_ = 0;
     ASSIGN_OR_RETURN(const double at_first, ReferenceUs());
     RETURN_IF_ERROR(MeasureRates(out));
     RETURN_IF_ERROR(MeasureDots(out));
@@ -213,12 +258,31 @@ class Profiler {
     if (HasCollectives()) RETURN_IF_ERROR(MeasureWaits(out));
     ASSIGN_OR_RETURN(const double at_last, ReferenceUs());
     out.drift = at_last / at_first;
-    out.stolen_share = stolen_shares_ / done_;
     return out;
   }
 
- private:
-  static constexpr int kReferences = 2, kProgramsOfRates = 11, kProgramsOfPhases = 2;
+  // What was measured at this place before, where the cores were as usual; else measures it, again
+  // only if they are.
+  absl::StatusOr<Measurement> MeasureNext(
+      std::string_view what, absl::FunctionRef<absl::StatusOr<Measurement>()> measure) {
+    if (next_ == measurements_.size()) measurements_.emplace_back();
+    std::optional<Measurement>& kept = measurements_[next_++];
+    if (kept && (kept->cores.AreAt(usual_ns_) || !AwaitCores())) return *kept;
+    if (options_.on_progress) options_.on_progress(what, done_, total_);
+    ++done_;
+    ASSIGN_OR_RETURN(const Measurement measured, measure());
+    if (!kept || measured.cores.AreAt(usual_ns_)) kept = measured;
+    return *kept;
+  }
+
+  // Until they are where they usually are, as long as may be waited. Are they?
+  bool AwaitCores() {
+    if (IsSameCoreDistance(CoreNs(), usual_ns_)) return true;
+    if (options_.on_progress) {
+      options_.on_progress("waits for the cores, which the host has moved", done_, total_);
+    }
+    return AwaitCoreDistance(usual_ns_, left_to_wait_);
+  }
 
   // One device has none to wait for.
   bool HasCollectives() const { return options_.num_devices > 1; }
@@ -234,23 +298,33 @@ class Profiler {
   // The wall time of a launch on all devices, a median as a step's time is: of the round that the
   // host of a virtual machine took least of.
   absl::StatusOr<double> LaunchUs(const std::string& what, absl::StatusOr<Module> module) {
-    ASSIGN_OR_RETURN(Program program, Compile(what, std::move(module)));
-    ASSIGN_OR_RETURN(const Round best, LeastStolen<Round>([&] { return Measure(program); }));
-    stolen_shares_ += best.stolen_share;
-    return best.launch_us;
+    ASSIGN_OR_RETURN(const Measurement best,
+                     MeasureNext(what, [&]() -> absl::StatusOr<Measurement> {
+                       ASSIGN_OR_RETURN(Program program, Compile(std::move(module)));
+                       return LeastStolen([&] { return Measure(program); });
+                     }));
+    return best.us;
   }
 
   // Measured again while the host of a virtual machine takes too much, a few times.
-  template <typename Measured>
-  absl::StatusOr<Measured> LeastStolen(absl::FunctionRef<absl::StatusOr<Measured>()> measure) {
-    std::optional<Measured> best;
+  absl::StatusOr<Measurement> LeastStolen(
+      absl::FunctionRef<absl::StatusOr<Measurement>()> measure) {
+    const auto rank = [&](const Measurement& measured) {
+      return std::pair(!measured.cores.AreAt(usual_ns_), measured.stolen_share);
+    };
+    std::optional<Measurement> best;
     for (int i = 0; i < kMaxRounds && (!best || best->stolen_share > kMostStolen); ++i) {
       if (best && num_repeated_++ >= total_ / 2) break;
-      ASSIGN_OR_RETURN(const Measured measured, measure());
-      if (!best || measured.stolen_share < best->stolen_share) best = measured;
+      if (usual_ns_ > 0) AwaitCores();
+      const double before_ns = CoreNs();
+      ASSIGN_OR_RETURN(Measurement measured, measure());
+      measured.cores = {.before_ns = before_ns, .behind_ns = CoreNs()};
+      if (!best || rank(measured) < rank(*best)) best = measured;
     }
     return *best;
   }
+
+  double CoreNs() const { return uses_cores_ ? CoreRoundTripNs() : 0; }
 
   struct Program {
     pjrt::Executable executable;
@@ -258,12 +332,7 @@ class Profiler {
   };
 
   // Medians of launches by turns, which meet the same changes of the machine's speed.
-  struct Comparison {
-    double us = 0;       // of the first
-    double more_us = 0;  // that the second takes
-    double stolen_share = 0;
-  };
-  absl::StatusOr<Comparison> Compare(Program& first, Program& second) const {
+  absl::StatusOr<Measurement> Compare(Program& first, Program& second) const {
     const ProcessorTime before = ProcessorTimeNow();
     std::vector<double> us, more_us;
     for (int i = 0; i <= kTurns; ++i) {
@@ -276,7 +345,7 @@ class Profiler {
     for (std::vector<double>* times : {&us, &more_us}) {
       std::ranges::nth_element(*times, times->begin() + kTurns / 2);
     }
-    return Comparison{
+    return Measurement{
         .us = us[kTurns / 2], .more_us = more_us[kTurns / 2], .stolen_share = StolenSince(before)};
   }
 
@@ -284,9 +353,7 @@ class Profiler {
     return uses_cores_ ? StolenShare(before, ProcessorTimeNow()) : 0;
   }
 
-  absl::StatusOr<Program> Compile(const std::string& what, absl::StatusOr<Module> module) {
-    if (options_.on_progress) options_.on_progress(what, done_, total_);
-    ++done_;
+  absl::StatusOr<Program> Compile(absl::StatusOr<Module> module) {
     RETURN_IF_ERROR(module.status());
     ASSIGN_OR_RETURN(pjrt::Executable executable,
                      pjrt::Executable::Compile(
@@ -313,22 +380,24 @@ class Profiler {
     return elapsed.count();
   }
 
-  // A program measured for kMeasuredUs.
-  struct Round {
-    double launch_us = 0, stolen_share = 0;
-  };
-
-  absl::StatusOr<Round> Measure(Program& program) const {
+  // For kMeasuredUs.
+  absl::StatusOr<Measurement> Measure(Program& program) const {
     const ProcessorTime before = ProcessorTimeNow();
     std::vector<double> times;
     double total_us = 0;
-    for (int i = 0; i <= options_.repetitions || total_us < kMeasuredUs; ++i) {
+    const auto is_enough = [&] {
+      const int launches = total_us < 4 * kMeasuredUs
+                               ? options_.repetitions
+                               : std::min(options_.repetitions, kFewestLaunches);
+      return total_us >= kMeasuredUs && static_cast<int>(times.size()) >= launches;
+    };
+    for (int i = 0; !is_enough(); ++i) {
       ASSIGN_OR_RETURN(const double elapsed_us, LaunchOnce(program));
       total_us += elapsed_us;
       if (i > 0) times.push_back(elapsed_us);
     }
     std::ranges::sort(times);
-    return Round{.launch_us = times[times.size() / 2], .stolen_share = StolenSince(before)};
+    return Measurement{.us = times[times.size() / 2], .stolen_share = StolenSince(before)};
   }
 
   absl::StatusOr<std::vector<std::vector<pjrt::Buffer>>> Arguments(
@@ -448,7 +517,7 @@ class Profiler {
     std::vector<DotShape> half_dots = grid_.half_dots;
     for (const DotShape& shape : grid_.dots) {
       RETURN_IF_ERROR(MeasureDot(shape, ElementType::kF32, out.dots));
-      // Right behind it, so that both are of the same moment.
+      // Right behind it, so that both are of the same moment mostly.
       const auto same = std::ranges::find(half_dots, shape);
       if (same == half_dots.end()) continue;
       RETURN_IF_ERROR(MeasureDot(shape, ElementType::kBF16, out.half_dots));
@@ -467,7 +536,8 @@ class Profiler {
     const int64_t that_fit =
         std::clamp<int64_t>(grid_.dot_bytes / operand_bytes, 2, grid_.most_dots);
     const auto count = static_cast<int>(
-        std::clamp<int64_t>(static_cast<int64_t>(grid_.dot_flops / flops), 2, that_fit));
+        std::clamp<int64_t>(static_cast<int64_t>(grid_.dot_flops / flops),
+                            std::min<int64_t>(grid_.fewest_dots, that_fit), that_fit));
     const std::string what = fmt::format("dot {} {}x{}x{}x{}, {}", ToString(form), batch, m, n, k,
                                          type == ElementType::kBF16 ? "bf16" : "f32");
     ASSIGN_OR_RETURN(const double program_us,
@@ -542,14 +612,16 @@ class Profiler {
                                static_cast<double>(PhasesProgramBytes()));
     for (const Phases& phases : kPhases) {
       const auto compile = [&](const std::optional<DeviceGroups>& groups) {
-        return Compile(fmt::format("{} phases of work{}", phases.count, groups ? ", together" : ""),
-                       PhasesProgram(groups, phases.count, phases.num_pairs));
+        return Compile(PhasesProgram(groups, phases.count, phases.num_pairs));
       };
-      ASSIGN_OR_RETURN(Program apart, compile(std::nullopt));
-      ASSIGN_OR_RETURN(Program together, compile(all));
-      ASSIGN_OR_RETURN(const Comparison compared,
-                       LeastStolen<Comparison>([&] { return Compare(apart, together); }));
-      stolen_shares_ += kProgramsOfPhases * compared.stolen_share;
+      ASSIGN_OR_RETURN(
+          const Measurement compared,
+          MeasureNext(fmt::format("{} phases of work, apart and together", phases.count),
+                      [&]() -> absl::StatusOr<Measurement> {
+                        ASSIGN_OR_RETURN(Program apart, compile(std::nullopt));
+                        ASSIGN_OR_RETURN(Program together, compile(all));
+                        return LeastStolen([&] { return Compare(apart, together); });
+                      }));
       const double phase_us = PerOperation(compared.us, phases.count);
       const WaitPoint last = out.waits.empty() ? WaitPoint() : out.waits.back();
       if (phase_us <= last.phase_us) continue;
@@ -561,42 +633,31 @@ class Profiler {
   }
 
   absl::Status MeasureCollectives(const DeviceGroups& groups, int64_t bytes, Calibration& out) {
-    double gather_us = 0, inner_gather_us = 0;
     for (const ReshardKind kind : kCollectives) {
-      const auto add = [&](double us, double after_each_us, bool is_inner) {
+      const auto add = [&](double us, bool is_inner) {
         out.collectives.push_back(
             {.kind = kind,
              .group_size = groups.size,
              .bytes = bytes,
-             .us = std::max(us - after_each_us, us / 2),
+             .us = us,
              .layout = {.is_strided = groups.is_strided, .is_inner = is_inner}});
       };
-      ASSIGN_OR_RETURN(const double us, CollectiveUs(kind, bytes, groups, CollectiveDims::kFirst));
-      // Its program gathers again after each one.
-      const bool gathers_again = kind == ReshardKind::kReduceScatter;
-      add(us, gathers_again ? gather_us : 0, /*is_inner=*/false);
+      ASSIGN_OR_RETURN(const double us, CollectiveUs(kind, bytes, groups, /*dim=*/0));
+      add(us, /*is_inner=*/false);
       if (kind == ReshardKind::kAllReduce) continue;
-      // Every other one of the alternating ones, which also pays for the transpositions in front of
-      // it and behind it.
-      ASSIGN_OR_RETURN(const double both_us,
-                       CollectiveUs(kind, bytes, groups, CollectiveDims::kAlternating));
-      const double inner_us = std::max(2 * both_us - us, us);
-      add(inner_us, gathers_again ? inner_gather_us : 0, /*is_inner=*/true);
-      if (kind == ReshardKind::kAllGather) {
-        gather_us = us;
-        inner_gather_us = inner_us;
-      }
+      ASSIGN_OR_RETURN(const double inner_us, CollectiveUs(kind, bytes, groups, /*dim=*/1));
+      add(std::max(inner_us, us), /*is_inner=*/true);
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<double> CollectiveUs(ReshardKind kind, int64_t bytes, const DeviceGroups& groups,
-                                      CollectiveDims dims) {
-    const int count = CollectiveCount(bytes);
+                                      int64_t dim) {
+    const int count = CollectiveCount(bytes, groups.num_devices);
     ASSIGN_OR_RETURN(const double program_us,
                      LaunchUs(fmt::format("{} of {} bytes by {}{}", ToString(kind), bytes,
                                           groups.size, groups.is_strided ? ", strided" : ""),
-                              CollectiveProgram(kind, bytes, groups, dims, count)));
+                              CollectiveProgram(kind, bytes, groups, dim, count)));
     return PerOperation(program_us, count);
   }
 
@@ -604,9 +665,13 @@ class Profiler {
   const ProfileOptions& options_;
   const ProfileGrid grid_;
   double step_us_ = 0;
-  const bool uses_cores_;     // who else uses them is no matter to GPUs
-  int num_repeated_ = 0;      // rounds; a profile takes half as long again at most
-  double stolen_shares_ = 0;  // summed over the programs
+  const bool uses_cores_;  // who else uses them is no matter to GPUs
+  int num_repeated_ = 0;   // rounds, half as many as there are programs at most
+  // In the order of the programs.
+  std::vector<std::optional<Measurement>> measurements_;
+  size_t next_ = 0;      // of these
+  double usual_ns_ = 0;  // where the cores were mostly; 0: not known, at first
+  std::chrono::duration<double> left_to_wait_ = kLongestWaits;
   int done_ = 0;
   int total_ = 0;
 };

@@ -16,12 +16,13 @@ namespace minka {
 struct ProfileOptions {
   // Measures with as many devices of the client as this; with one there are no collectives.
   int num_devices = 8;
-  int repetitions = 7;  // of each program at least; the median counts
+  int repetitions = 7;  // of each program at least, fewer of long ones; the median counts
   // Called before each measurement.
   std::function<void(std::string_view what, int done, int total)> on_progress;
 };
 
-// About two minutes on two idle cores.
+// About three minutes on two idle cores; up to three more where the host of a virtual machine moves
+// its cores meanwhile, so that much is measured again.
 absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOptions& options);
 
 // Where the calibration of this processor, number of cores and plugin is kept:

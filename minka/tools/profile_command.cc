@@ -117,7 +117,7 @@ void AddProfileCommand(CLI::App& app, CommandLine& line) {
   CLI::App* const command = app.add_subcommand(
       "profile",
       "Measure what operations and collectives cost on this machine, and keep it for "
-      "--cost-model measured (about two minutes)");
+      "--cost-model measured (about three minutes)");
   command->add_flag("--local", flags->local,
                     "Measure this machine's devices, which is all that can be measured so far");
   command

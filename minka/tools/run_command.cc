@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "fmt/ranges.h"
+#include "minka/base/core_distance.h"
 #include "minka/base/file.h"
 #include "minka/base/processor_time.h"
 #include "minka/base/status.h"
@@ -166,6 +167,8 @@ class ModuleRun {
     ASSIGN_OR_RETURN(PlanRequest request, RequestOf(planning));
     RETURN_IF_ERROR(CheckTraceFlag(flags_.workers.trace, request.pipeline.has_value()));
     if (flags_.plan.empty()) RETURN_IF_ERROR(AddLocalDevices(flags_.plugin, request));
+    if (const auto& calibration = request.cost_model.calibration; calibration)
+      figures_.profiled_core_round_trip_ns = calibration->core_round_trip_ns;
     ASSIGN_OR_RETURN(const ParallelMethod method, MethodOf(request));
     ParallelizeOptions options{.cost_model = request.cost_model,
                                .plan_path = flags_.plan,
@@ -238,6 +241,7 @@ class ModuleRun {
       state = std::move(output.state);
     }
     if (flags_.steps > 0) figures_.stolen_share = StolenShare(warm_from, ProcessorTimeNow());
+    figures_.core_round_trip_ns = CoreRoundTripNs();
     ClearStatus();
     return absl::OkStatus();
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fmt/format.h"
+#include "minka/base/core_distance.h"
 #include "minka/report/format.h"
 #include "minka/report/table.h"
 
@@ -14,6 +15,26 @@ std::string Difference(double predicted, double measured) {
   return fmt::format(" (prediction {:+.1f} %)", 100 * (predicted / measured - 1));
 }
 
+// What happened to this machine's cores that tells why steps took other times.
+std::string WhatHappened(const RunFigures& figures) {
+  constexpr double kManyStolen = 0.05;
+  std::string text;
+  if (figures.stolen_share > kManyStolen) {
+    text += fmt::format(
+        "; meanwhile the host of this virtual machine gave {:.0f} % of its cores' time to others",
+        100 * figures.stolen_share);
+  }
+  const double now_ns = figures.core_round_trip_ns, then_ns = figures.profiled_core_round_trip_ns;
+  if (!IsSameCoreDistance(now_ns, then_ns)) {
+    text += fmt::format(
+        "; the cores answer each other in {:.0f} ns, during the profile in {:.0f}, as where the "
+        "host "
+        "of a virtual machine moves them: memory and collectives take other times",
+        now_ns, then_ns);
+  }
+  return text;
+}
+
 std::string MeasuredTime(double predicted_us, const RunFigures& figures) {
   const RunStatistics warm = figures.step_times.Warm(figures.num_warm_up);
   const std::string first =
@@ -21,19 +42,11 @@ std::string MeasuredTime(double predicted_us, const RunFigures& figures) {
           ? ""
           : fmt::format("; the first step, cold, {}", FormatTime(figures.step_times.us.front()));
   if (warm.num_runs == 0) return "no warm step measured" + first;
-  constexpr double kManyStolen = 0.05;
-  const std::string stolen =
-      figures.stolen_share > kManyStolen
-          ? fmt::format(
-                "; meanwhile the host of this virtual machine gave {:.0f} % of its cores' "
-                "time to others",
-                100 * figures.stolen_share)
-          : "";
   return fmt::format("{} measured{}: median of {} warm step{}, half of them in {} to {}{}{}",
                      FormatTime(warm.median_us), Difference(predicted_us, warm.median_us),
                      warm.num_runs, warm.num_runs == 1 ? "" : "s",
                      FormatTime(warm.lower_quartile_us), FormatTime(warm.upper_quartile_us), first,
-                     stolen);
+                     WhatHappened(figures));
 }
 
 void AddFigures(double predicted_us, const RunFigures& figures, nlohmann::ordered_json& json) {
@@ -49,6 +62,7 @@ void AddFigures(double predicted_us, const RunFigures& figures, nlohmann::ordere
   json["measured_step_time_quartiles_us"] = {if_warm(warm.lower_quartile_us),
                                              if_warm(warm.upper_quartile_us)};
   json["stolen_share"] = figures.stolen_share;
+  json["core_round_trip_ns"] = figures.core_round_trip_ns;
   json["first_step_time_us"] = figures.step_times.us.empty()
                                    ? nullptr
                                    : nlohmann::ordered_json(figures.step_times.us.front());

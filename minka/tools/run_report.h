@@ -22,6 +22,9 @@ struct RunFigures {
   // Of the time in which this machine's cores had work in the warm steps, that the host of a
   // virtual machine gave to others.
   double stolen_share = 0;
+  // How far apart the cores were right behind the warm steps (base/core_distance.h), and during the
+  // profile that predicted them; 0: not known.
+  double core_round_trip_ns = 0, profiled_core_round_trip_ns = 0;
   int64_t measured_peak_memory_bytes = 0, total_allocation_bytes = 0;
   HostTimes host_times;
   double prepare_input_seconds = 0, create_state_seconds = 0, compile_seconds = 0;

@@ -67,7 +67,7 @@ def _calibration(cluster: str, num_devices: int, shows_progress: bool) -> str:
     progress = waiting.Progress("init", shows_progress)
     try:
         return _asked_of_command(cluster, "profile", "--cached", "--num-devices", str(num_devices),
-                                 on_wait=lambda: progress.show("profile of this machine, made once in about two minutes"))
+                                 on_wait=lambda: progress.show("profile of this machine, made once in about three minutes"))
     finally:
         progress.clear()
 
@@ -90,7 +90,7 @@ def init(num_devices: int | None = None, *, cluster: str = "local", hosts: str |
     hosts: a hosts file as `minka run --hosts` takes it; mesh i runs on its worker i, and num_devices is those of all workers
         together unless told.
     cost_model: what plans are chosen by: "roofline", the rates that are known of such devices, or "measured" on this machine, which
-        takes two minutes once and is kept in ~/.cache/minka (`minka profile` measures anew).
+        takes three minutes once and is kept in ~/.cache/minka (`minka profile` measures anew).
     progress: says on terminals and in notebooks what minka is at while it plans and compiles.
     Raises Error FAILED_PRECONDITION if that was done before and minka.shutdown was not called since, or there are no such GPUs;
     INVALID_ARGUMENT for a hosts file that cannot be read. Warns where JAX may hold the GPUs' memory.

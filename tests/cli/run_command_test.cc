@@ -55,12 +55,12 @@ TEST_F(RunCommandTest, APlanFileAndOutputsOfOneRunAreInputsOfAnother) {
   const Outcome first = Run(command + "first.safetensors");
   EXPECT_EQ(first.exit_code, 0) << first.err;
   const auto json = nlohmann::json::parse(first.out);
-  for (const char* key :
-       {"predicted_step_time_us", "num_measured_steps", "measured_step_time_us",
-        "measured_step_time_std_us", "measured_step_time_median_us",
-        "measured_step_time_quartiles_us", "first_step_time_us", "measured_peak_memory_bytes",
-        "total_allocation_bytes", "host_time_us", "prepare_input_seconds", "create_state_seconds",
-        "compile_seconds", "unsupported_ops"}) {
+  for (const char* key : {"predicted_step_time_us", "num_measured_steps", "measured_step_time_us",
+                          "measured_step_time_std_us", "measured_step_time_median_us",
+                          "measured_step_time_quartiles_us", "stolen_share", "core_round_trip_ns",
+                          "first_step_time_us", "measured_peak_memory_bytes",
+                          "total_allocation_bytes", "host_time_us", "prepare_input_seconds",
+                          "create_state_seconds", "compile_seconds", "unsupported_ops"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["memory_tier"], "compiled");
