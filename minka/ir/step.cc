@@ -260,11 +260,25 @@ class Inference {
   }
 
   void AddDonated() {
+    std::vector<Alias> donated;
     for (const Alias& alias : step_.module.aliases) {
       if (step_.parameters[alias.parameter].role == ParameterRole::kState) continue;
       MakeState(alias.parameter, alias.result);
-      Say(fmt::format("parameter {} ({}) is state: its buffer is donated to result {}",
-                      alias.parameter, step_.parameters[alias.parameter].name, alias.result));
+      donated.push_back(alias);
+    }
+    const auto text = [&](const Alias& alias) {
+      return fmt::format("{} ({})", alias.parameter, step_.parameters[alias.parameter].name);
+    };
+    constexpr size_t kFew = 4;
+    if (donated.size() > kFew) {
+      Say(fmt::format(
+          "{} parameters, from {} to {}, are state: their buffers are donated to results",
+          donated.size(), text(donated.front()), text(donated.back())));
+      return;
+    }
+    for (const Alias& alias : donated) {
+      Say(fmt::format("parameter {} is state: its buffer is donated to result {}", text(alias),
+                      alias.result));
     }
   }
 

@@ -96,7 +96,7 @@ FoldedName FoldLayers(std::string_view name) {
   FoldedName folded;
   size_t begin = 0;
   while (begin <= name.size()) {
-    const size_t end = std::min(name.find('/', begin), name.size());
+    const size_t end = std::min(name.find_first_of("/'", begin), name.size());
     const std::string_view whole = name.substr(begin, end - begin);
     const bool is_row = whole.ends_with(']');
     const std::string_view component =
@@ -110,7 +110,7 @@ FoldedName FoldLayers(std::string_view name) {
       folded.pattern += component;
     }
     folded.pattern += whole.substr(component.size());
-    if (end < name.size()) folded.pattern += '/';
+    if (end < name.size()) folded.pattern += name[end];
     begin = end + 1;
   }
   return folded;

@@ -21,7 +21,7 @@ std::string FormatNumberOf(int64_t number, std::string_view one, std::string_vie
 // A path name with the numbers of layers taken out: "params/layer_3/mlp/kernel" has the pattern
 // "params/layer_*/mlp/kernel" and the number "3". A number is a whole component, or what follows
 // the last '_' of one, where JAX closes parentheses behind it ("jvp(layer_3)"), or the number of a
-// row ("w[3]", ir/row_name.h).
+// row ("w[3]", ir/row_name.h). JAX's keys are components, too ("params['layer_3']['kernel']").
 struct FoldedName {
   std::string pattern;
   std::string numbers;  // joined by ','; empty: the name has none

@@ -53,6 +53,9 @@ TEST(Format, LayerNumbersAreTakenOutOfNames) {
   EXPECT_EQ(FoldLayers("params/w_4[3]").pattern, "params/w_4[*]");
   EXPECT_EQ(FoldLayers("params/w_4[3]").numbers, "3");
   EXPECT_EQ(FoldLayers("state['params']['w']").pattern, "state['params']['w']");
+  EXPECT_EQ(FoldLayers("s[0].mu['layer_2']['Dense_1']['w']").pattern,
+            "s[0].mu['layer_*']['Dense_*']['w']");
+  EXPECT_EQ(FoldLayers("s[0].mu['layer_2']['Dense_1']['w']").numbers, "2,1");
   EXPECT_EQ(FoldLayers("conv3x3/w").pattern, "conv3x3/w");
   EXPECT_EQ(FoldLayers("").pattern, "");
 }
