@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -293,8 +292,10 @@ absl::StatusOr<ReferencedProfile> ProfileBesideReference(const LocalDevices& dev
   ASSIGN_OR_RETURN(RunningStep reference, ReferenceStep(session));
   std::vector<Turn> turns;
   absl::Status failed;
+  int last = -1;
   const auto take_turn = [&](std::string_view, int done, int total) {
-    const bool is_waiting = total == 1;  // for another process that profiles
+    const bool is_waiting = total == 1 || done == last;  // for another process, or for cores
+    last = done;
     if (is_waiting || done % kProgramsPerReference != 0 || !failed.ok()) return;
     absl::StatusOr<Turn> turn = reference.TakeTurn(kReferenceSteps);
     failed = turn.status();

@@ -131,15 +131,11 @@ std::string Page(const Json& rows, const Json& before) {
       "of the predictions times that. *busy* is the processor time of a step divided by the cores; "
       "*others* is the part of the cores'\n"
       "busy time that other processes took meanwhile, *stolen* what the host of this virtual "
-      "machine gave to others, *moved* the part of the turns in which the cores were further from "
-      "or "
-      "nearer to each other than during\n"
-      "the profile, as that host had moved them: there are up to eight turns, of which others "
-      "count, "
-      "those with least stolen. Memory is that\n"
-      "of the fullest device, *ratio* what was estimated over what the compiler says. `--compare` "
-      "fails where a row is "
-      "worse by more than\n"
+      "machine gave to others, *moved* the part of the turns in which the cores were further from\n"
+      "or nearer to each other than during the profile, as that host had moved them: there are up\n"
+      "to eight turns, of which others count, those with least stolen. Memory is that of the\n"
+      "fullest device, *ratio* what was estimated over what the compiler says. `--compare` fails\n"
+      "where a row is worse by more than\n"
       "`results.json` says.\n\n{}",
       rows.empty() ? "" : rows.back()["machine"].get<std::string>(), PredictionTable(rows, before));
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace minka {
@@ -16,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostPairs = 8;
-constexpr std::chrono::milliseconds kLongestPair(50), kNap(200);
+constexpr std::chrono::milliseconds kLongestPair(10), kNap(200);
 
 std::vector<int> AllowedCores() {
   cpu_set_t allowed;

@@ -11,7 +11,7 @@ namespace minka {
 // Nanoseconds that a word takes from one core to another and back: the most of neighbours among the
 // cores that this process may use, eight pairs at most, medians of short rounds. 0, not known:
 // there is one core, threads cannot be kept on theirs, or cores have something else to run for so
-// long that a pair takes 50 ms; where they are idle it takes less than one. Not thread-safe: two at
+// long that a pair takes 10 ms; where they are idle it takes less than one. Not thread-safe: two at
 // a time measure each other.
 double CoreRoundTripNs();
 

@@ -271,9 +271,10 @@ class Inference {
     };
     constexpr size_t kFew = 4;
     if (donated.size() > kFew) {
+      const auto [first, last] = std::ranges::minmax(donated, {}, &Alias::parameter);
       Say(fmt::format(
-          "{} parameters, from {} to {}, are state: their buffers are donated to results",
-          donated.size(), text(donated.front()), text(donated.back())));
+          "{} parameters between {} and {} are state: their buffers are donated to results",
+          donated.size(), text(first), text(last)));
       return;
     }
     for (const Alias& alias : donated) {

@@ -1,5 +1,6 @@
 #include "minka/ir/step.h"
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "minka/base/status.h"
@@ -40,6 +41,24 @@ TEST(MakeStep, ConcludesStateFromDonationAndKeysFromTheirShape) {
   EXPECT_EQ(inferred, (std::vector<std::string>{
                           "parameter 0 (state/w) is state: its buffer is donated to result 0",
                           "parameter 2 (key) is a random key: it is u32[2]"}));
+}
+
+TEST(MakeStep, ManyDonatedParametersAreConcludedInOneLine) {
+  ModuleBuilder module("many");
+  ComputationBuilder b = module.Entry();
+  std::vector<Value> results;
+  for (int i = 0; i < 5; ++i) {
+    const Value w = b.Parameter({ElementType::kF32, {4}}, fmt::format("w_{}", i));
+    results.insert(results.begin(), b.Binary(Opcode::kAdd, w, w));
+    module.AddAlias({.result = 4 - i, .parameter = i});
+  }
+  b.SetResults(results);
+  std::vector<std::string> inferred;
+  const Step step = *MakeStep(*std::move(module).Finish(), {}, &inferred);
+  for (const ParameterInfo& info : step.parameters) EXPECT_EQ(info.role, ParameterRole::kState);
+  EXPECT_EQ(inferred, std::vector<std::string>{
+                          "5 parameters between 0 (w_0) and 4 (w_4) are state: their buffers are "
+                          "donated to results"});
 }
 
 TEST(MakeStep, FlagsThatDoNotFitAreRefusedByName) {

@@ -74,8 +74,8 @@ void AddAttention(DotForm form, int64_t heads, int64_t tokens, int64_t features,
   if (form == DotForm::kNN) grid.push_back({form, heads, tokens, features, tokens});
 }
 
-// What so many devices touch is out of the caches, as what a step touches is: streams of 768 MiB.
-// Fewer have as many more arrays, more have fewer.
+// What so many devices touch is out of the caches, as what a step touches is: streams of 256
+// MiB and more. Fewer have as many more arrays.
 constexpr int kUsualDevices = 8;
 
 // Down to the few rows of recurrent networks. Devices that share cores wait for the last one where
@@ -85,9 +85,10 @@ constexpr int kUsualDevices = 8;
 ProfileGrid GridForCpu(int num_devices) {
   constexpr double kMostFlops = 0.5e9;
   const int more = std::max(1, (kUsualDevices + num_devices - 1) / num_devices);
-  // Of so many for eight devices, and more than eight, which take longer together.
+  // So many for eight devices, in proportion for more; fewer hardly share cores.
   const auto shared = [&](int count, int least) {
-    return std::max(least, count * kUsualDevices / std::max(num_devices, kUsualDevices));
+    if (num_devices < kUsualDevices) return least;
+    return std::max(least, count * kUsualDevices / num_devices);
   };
   ProfileGrid grid{
       .dot_flops = 0.1e9 * more,
@@ -116,7 +117,7 @@ ProfileGrid GridForCpu(int num_devices) {
       // A processor begins the next elements before the exponentials of the last are there, which a
       // chain of them would keep it from; loops of steps have one or two.
       .num_exponentials = 1,
-      .num_loops = 96,
+      .num_loops = shared(96, 16),
       .transposed_elements = 1 << 18,
       .reductions = {.rows = 160, .columns = 256, .images = 4, .size = 20, .features = 48},
       .num_reductions = shared(96, 24) * more,

@@ -47,7 +47,7 @@ constexpr int kMaxRounds = 5;
 constexpr int kTurns = 21;  // of programs that are compared
 constexpr double kMostStolen = 0.05;
 // So often at most is measured again what was measured while the cores were elsewhere than mostly,
-// and so long at most is waited for them to be back, in all.
+// within half of the time that all took, and so long at most is waited for them to be back.
 constexpr int kMostPasses = 4;
 constexpr std::chrono::seconds kLongestWaits(60);
 
@@ -197,19 +197,25 @@ class Profiler {
       if (group < options_.num_devices)
         total_ += kProgramsPerSize * static_cast<int>(std::size(kStridedBytes));
     }
+    most_repeated_ = total_ / 2;
+    const auto start = std::chrono::steady_clock::now();
     ASSIGN_OR_RETURN(Calibration out, MeasureAll(devices));
-    for (int pass = 0; pass < kMostPasses; ++pass) {
+    again_until_ = std::chrono::steady_clock::now();
+    again_until_ += (again_until_ - start) / 2;
+    const double drift = out.drift;
+    for (int pass = 0; pass < kMostPasses && !IsLate(); ++pass) {
       std::vector<CoreDistances> distances;
       for (const std::optional<Measurement>& one : measurements_) distances.push_back(one->cores);
       usual_ns_ = UsualCoreDistance(distances);
       const int num_elsewhere = NumElsewhere();
       if (num_elsewhere == 0) break;
-      total_ += num_elsewhere;
+      total_ = done_ + num_elsewhere;
       ASSIGN_OR_RETURN(out, MeasureAll(devices));
     }
     const auto num_measured = static_cast<double>(measurements_.size());
     for (const std::optional<Measurement>& one : measurements_)
       out.stolen_share += one->stolen_share / num_measured;
+    out.drift = drift;
     out.core_round_trip_ns = usual_ns_;
     out.moved_share = NumElsewhere() / num_measured;
     return out;
@@ -267,7 +273,7 @@ class Profiler {
       std::string_view what, absl::FunctionRef<absl::StatusOr<Measurement>()> measure) {
     if (next_ == measurements_.size()) measurements_.emplace_back();
     std::optional<Measurement>& kept = measurements_[next_++];
-    if (kept && (kept->cores.AreAt(usual_ns_) || !AwaitCores())) return *kept;
+    if (kept && (kept->cores.AreAt(usual_ns_) || IsLate() || !AwaitCores())) return *kept;
     if (options_.on_progress) options_.on_progress(what, done_, total_);
     ++done_;
     ASSIGN_OR_RETURN(const Measurement measured, measure());
@@ -275,9 +281,13 @@ class Profiler {
     return *kept;
   }
 
+  // Is it too late to measure anything again?
+  bool IsLate() const { return std::chrono::steady_clock::now() > again_until_; }
+
   // Until they are where they usually are, as long as may be waited. Are they?
   bool AwaitCores() {
     if (IsSameCoreDistance(CoreNs(), usual_ns_)) return true;
+    if (left_to_wait_.count() <= 0) return false;
     if (options_.on_progress) {
       options_.on_progress("waits for the cores, which the host has moved", done_, total_);
     }
@@ -314,7 +324,7 @@ class Profiler {
     };
     std::optional<Measurement> best;
     for (int i = 0; i < kMaxRounds && (!best || best->stolen_share > kMostStolen); ++i) {
-      if (best && num_repeated_++ >= total_ / 2) break;
+      if (best && num_repeated_++ >= most_repeated_) break;
       if (usual_ns_ > 0) AwaitCores();
       const double before_ns = CoreNs();
       ASSIGN_OR_RETURN(Measurement measured, measure());
@@ -324,7 +334,8 @@ class Profiler {
     return *best;
   }
 
-  double CoreNs() const { return uses_cores_ ? CoreRoundTripNs() : 0; }
+  // One device hardly has two cores move data.
+  double CoreNs() const { return uses_cores_ && options_.num_devices > 1 ? CoreRoundTripNs() : 0; }
 
   struct Program {
     pjrt::Executable executable;
@@ -665,13 +676,14 @@ class Profiler {
   const ProfileOptions& options_;
   const ProfileGrid grid_;
   double step_us_ = 0;
-  const bool uses_cores_;  // who else uses them is no matter to GPUs
-  int num_repeated_ = 0;   // rounds, half as many as there are programs at most
+  const bool uses_cores_;                     // who else uses them is no matter to GPUs
+  int num_repeated_ = 0, most_repeated_ = 0;  // rounds
   // In the order of the programs.
   std::vector<std::optional<Measurement>> measurements_;
   size_t next_ = 0;      // of these
   double usual_ns_ = 0;  // where the cores were mostly; 0: not known, at first
   std::chrono::duration<double> left_to_wait_ = kLongestWaits;
+  std::chrono::steady_clock::time_point again_until_;  // behind the first time
   int done_ = 0;
   int total_ = 0;
 };

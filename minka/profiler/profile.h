@@ -21,8 +21,8 @@ struct ProfileOptions {
   std::function<void(std::string_view what, int done, int total)> on_progress;
 };
 
-// About three minutes on two idle cores; up to three more where the host of a virtual machine moves
-// its cores meanwhile, so that much is measured again.
+// About three minutes on two idle cores, four or five where the host of a virtual machine moves its
+// cores meanwhile, so that much is measured again.
 absl::StatusOr<Calibration> Profile(const LocalDevices& devices, const ProfileOptions& options);
 
 // Where the calibration of this processor, number of cores and plugin is kept:

@@ -28,8 +28,7 @@ std::string WhatHappened(const RunFigures& figures) {
   if (!IsSameCoreDistance(now_ns, then_ns)) {
     text += fmt::format(
         "; the cores answer each other in {:.0f} ns, during the profile in {:.0f}, as where the "
-        "host "
-        "of a virtual machine moves them: memory and collectives take other times",
+        "host of a virtual machine moves them: memory and collectives take other times",
         now_ns, then_ns);
   }
   return text;
