@@ -31,8 +31,8 @@ struct CoreDistances {
 // Where the cores were most often; 0: not known.
 double UsualCoreDistance(std::span<const CoreDistances> distances);
 
-// Sleeps until the cores are there, for `left` at most, which it lowers by what that took. Are
-// they?
+// Sleeps until the cores are there, for little more than `left`, which it lowers by what that took.
+// Are they, or is that not known?
 bool AwaitCoreDistance(double core_ns, std::chrono::duration<double>& left);
 
 }  // namespace minka

@@ -90,7 +90,7 @@ struct Calibration {
   // dimension last; 0: not known, as others.
   double transposed_bytes_per_us = 0, swapped_bytes_per_us = 0;
   int64_t cache_bytes = 0;  // that all cores together read faster than memory; 0: not known
-  double drift = 1;         // time of a program at the end over that at the beginning
+  double drift = 1;  // time of a program at the end over that at the beginning, as last measured
   double others_share = 0;  // of the cores' busy time meanwhile, that other processes took
   double stolen_share = 0;  // of what was measured, that a virtual machine's host gave to others
   // What cores took to answer each other meanwhile (base/core_distance.h), and the part of what was

@@ -202,7 +202,6 @@ class Profiler {
     ASSIGN_OR_RETURN(Calibration out, MeasureAll(devices));
     again_until_ = std::chrono::steady_clock::now();
     again_until_ += (again_until_ - start) / 2;
-    const double drift = out.drift;
     for (int pass = 0; pass < kMostPasses && !IsLate(); ++pass) {
       std::vector<CoreDistances> distances;
       for (const std::optional<Measurement>& one : measurements_) distances.push_back(one->cores);
@@ -215,7 +214,6 @@ class Profiler {
     const auto num_measured = static_cast<double>(measurements_.size());
     for (const std::optional<Measurement>& one : measurements_)
       out.stolen_share += one->stolen_share / num_measured;
-    out.drift = drift;
     out.core_round_trip_ns = usual_ns_;
     out.moved_share = NumElsewhere() / num_measured;
     return out;
