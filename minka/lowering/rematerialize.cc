@@ -214,14 +214,9 @@ class RematWriter {
 
   Step Run() && {
     for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      if (waits_until_[id] >= id) continue;
-      Write(id);
-      WriteReady();
+      if (waits_until_[id] < id) Write(id);
     }
-    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) {
-      Write(id);
-      WriteReady();
-    }
+    for (InstructionId id = 0; id < entry_.num_instructions(); ++id) Write(id);
     for (Mark& mark : out_.marks) mark.value = rewriter_.Now(mark.value);
     out_.module.entry_computation() = std::move(rewriter_).Finish();
     out_.marks.insert(out_.marks.end(), regions_.begin(), regions_.end());
@@ -266,26 +261,30 @@ class RematWriter {
       if (level >= 0 && repetitions_.RepeatsAnythingOf(level)) instruction.part.layer = level;
     }
     rewriter_.Map(id, rewriter_.Append(std::move(instruction)));
+    if (!facts_.IsBackward(id)) return;
     written_.push_back(id);
+    WriteReady();
   }
 
   // Weights' gradients as soon as the gradients that they read are there: they free what their
-  // layer's copies need. Modules may have them in any order behind.
+  // layer's copies need. Modules may have them in any order behind. What waits for these gradients
+  // may have begun to be written.
   void WriteReady() {
+    if (std::exchange(writes_ready_, true)) return;
     while (!written_.empty() || !freed_.empty()) {
       for (const InstructionId id : std::exchange(freed_, {})) WriteIfReady(id);
       if (written_.empty()) continue;
       const InstructionId id = written_.back();
       written_.pop_back();
-      if (!facts_.IsBackward(id)) continue;
       const auto num_results = static_cast<int32_t>(entry_.instructions[id].results.size());
       for (int32_t i = 0; i < num_results; ++i) {
         for (const Use& use : facts_.uses({id, i})) WriteIfReady(use.user);
       }
     }
+    writes_ready_ = false;
   }
   void WriteIfReady(InstructionId id) {
-    if (!facts_.EndsHere(id)) return;
+    if (!facts_.EndsHere(id) || begun_.contains(id)) return;
     const std::vector<Value>& operands = entry_.instructions[id].operands;
     const bool has_gradients = std::ranges::all_of(operands, [&](Value operand) {
       return !facts_.IsBackward(operand.instruction) || rewriter_.IsMapped(operand.instruction);
@@ -340,6 +339,7 @@ class RematWriter {
     std::set<Value> values = repetitions_.entering(layer);
     values.insert(facts_.arriving(layer).begin(), facts_.arriving(layer).end());
     for (const Value value : values) Write(value.instruction);
+    if (!lanes_[layer].empty()) return;  // by a weight's gradient that one of these made ready
     for (const Value value : values) {
       const Instruction& producer = entry_.instruction(value);
       lanes_[layer][value] = rewriter_.AppendOne(
@@ -357,9 +357,11 @@ class RematWriter {
   }
 
   Value Copy(Value value) {
+    const int layer = facts_.layer(value.instruction);
+    // First, as gradients that it waits for may make others ready, which read this copy.
+    if (lanes_[layer].empty()) WriteBarrier(layer);
     const auto found = copies_.find(value.instruction);
     if (found != copies_.end()) return found->second[value.result];
-    const int layer = facts_.layer(value.instruction);
     Instruction copy = entry_.instruction(value);
     for (Value& operand : copy.operands) {
       if (repetitions_.IsRepeated(operand)) {
@@ -387,7 +389,8 @@ class RematWriter {
   std::vector<std::vector<InstructionId>> waiting_for_barrier_;  // by layer
   std::vector<InstructionId> freed_;                             // by a barrier, since WriteReady
   std::set<InstructionId> begun_;
-  std::vector<InstructionId> written_;  // since WriteReady
+  std::vector<InstructionId> written_;  // of the backward pass, since WriteReady
+  bool writes_ready_ = false;           // WriteReady runs
   std::vector<Mark> regions_;
   Step out_;
 };

@@ -17,6 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 constexpr RematPolicy kNone = RematPolicy::kNone;
 constexpr RematPolicy kDots = RematPolicy::kDots;
@@ -30,8 +31,11 @@ const Shape kRows{ElementType::kF32, {4, 4}};
 //   s d2 = s s, e1 = d2 factor(u1), g1 = x1^T e1, d1 = e1 w1^T, e0 = d1 factor(u0), g0 = start^T e0
 //
 // `shuffled`: the factors, which are made of forward values alone, stand in the forward pass, and
-// g1 stands behind everything.
-Step TwoLayers(bool shuffled = false) {
+// g1 stands behind everything. `late`: another gradient enters layer 1 behind all of these but
+// g0, of r = tanh(x2), loss = sum s r: t = r r, g1 += x1^T (t factor(u1)), so that e1 and what
+// reads it wait until g0 asks for them, and
+// g0 += d1 u0.
+Step TwoLayers(bool shuffled = false, bool late = false) {
   ModuleBuilder module("step");
   ComputationBuilder b = module.Entry();
   const Value w0 = b.Parameter(kRows, "w0"), w1 = b.Parameter(kRows, "w1");
@@ -57,7 +61,9 @@ Step TwoLayers(bool shuffled = false) {
   if (shuffled) factor1 = unary("factor1", Opcode::kCosine, u1);
   const Value x2 = unary("x2", Opcode::kTanh, u1);
   const Value s = unary("s", Opcode::kExponential, x2);
-  const Value loss = b.Reduce(s, b.Scalar(ElementType::kF32, 0), {0, 1}, Opcode::kAdd);
+  const Value r = late ? unary("r", Opcode::kTanh, x2) : Value();
+  const Value lost = late ? product("sr", s, r) : s;
+  const Value loss = b.Reduce(lost, b.Scalar(ElementType::kF32, 0), {0, 1}, Opcode::kAdd);
   const Value d2 = product("d2", s, s);
   if (!shuffled) factor1 = unary("factor1", Opcode::kCosine, u1);
   const Value e1 = product("e1", d2, factor1);
@@ -65,7 +71,14 @@ Step TwoLayers(bool shuffled = false) {
   const Value d1 = dot("d1", e1, w1, {{1}, {1}});
   if (!shuffled) factor0 = unary("factor0", Opcode::kCosine, u0);
   const Value e0 = product("e0", d1, factor0);
-  const Value g0 = dot("g0", start, e0, {{0}, {0}});
+  Value late_g0;
+  if (late) {
+    const Value t = product("t", r, r);
+    g1 = b.Binary(Opcode::kAdd, g1, dot("more", x1, product("te", t, factor1), {{0}, {0}}));
+    late_g0 = product("late_g0", d1, u0);
+  }
+  Value g0 = dot("g0", start, e0, {{0}, {0}});
+  if (late) g0 = b.Binary(Opcode::kAdd, g0, late_g0);
   if (shuffled) g1 = dot("g1", x1, e1, {{0}, {0}});
   b.SetResults({b.Binary(Opcode::kSubtract, w0, g0), b.Binary(Opcode::kSubtract, w1, g1), loss});
   Step step;
@@ -170,6 +183,14 @@ TEST(Rematerialize, WhatReadsCopiesWaitsForThem) {
 TEST(Rematerialize, WeightsGradientsComeAsSoonAsTheGradientsThatTheyRead) {
   const Step remat = MustRematerialize(TwoLayers(/*shuffled=*/true), {kAll});
   EXPECT_THAT(Reads(remat, "g1"), ElementsAre("lane of recompute/x1", "e1"));
+  EXPECT_LT(Find(remat, "g1"), Find(remat, "recompute/u0"));
+}
+
+TEST(Rematerialize, WeightsGradientsComeBeforeWhatAsksForTheGradientsThatTheyRead) {
+  const Step remat = MustRematerialize(TwoLayers(/*shuffled=*/false, /*late=*/true), {kAll});
+  EXPECT_THAT(Copies(remat),
+              UnorderedElementsAre("recompute/u1", "recompute/start", "recompute/u0"));
+  EXPECT_LT(Find(remat, "t"), Find(remat, "e1"));
   EXPECT_LT(Find(remat, "g1"), Find(remat, "recompute/u0"));
 }
 
