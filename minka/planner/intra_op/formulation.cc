@@ -463,11 +463,15 @@ std::vector<Phase> PhasesOf(const Step& step) {
   return phases;
 }
 
-InstructionId FirstBackward(const Computation& entry, const std::vector<Phase>& phases) {
+InstructionId FirstBackward(const Computation& entry, const std::vector<Phase>& phases,
+                            const MicroLoop& loop, const std::vector<bool>& is_activation) {
+  const auto works_backwards = [&](InstructionId id) {
+    return phases[id] == Phase::kBackward && is_activation[id] &&
+           entry.instructions[id].opcode != Opcode::kParameter &&
+           (!loop.exists() || loop.IsInside(id));
+  };
   InstructionId first = 0;
-  while (first < entry.num_instructions() &&
-         (phases[first] != Phase::kBackward || entry.instructions[first].operands.empty()))
-    ++first;
+  while (first < entry.num_instructions() && !works_backwards(first)) ++first;
   return first;
 }
 
@@ -479,12 +483,12 @@ StepFacts::StepFacts(const Step& step_in, Platform platform)
       entry(step_in.module.entry_computation()),
       uses(entry),
       phases(PhasesOf(step_in)),
-      turning_point(FirstBackward(entry, phases)),
       fusions(PartitionIntoFusions(entry, {.platform = platform, .keeps_programs = true})),
       last_runs(LastRuns(entry, uses, fusions)),
       state_parameters(entry.num_instructions()),
       loop(FindMicroLoop(step_in.module)),
       is_activation(FindActivations(step_in, phases)),
+      turning_point(FirstBackward(entry, phases, loop, is_activation)),
       leads_to_apply_only(LeadToApplyOnly(entry, uses, phases)) {
   for (size_t parameter = 0; parameter < step.parameters.size(); ++parameter) {
     const int result = step.parameters[parameter].state_result;

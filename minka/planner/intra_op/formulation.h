@@ -34,9 +34,6 @@ struct StepFacts {
   const Computation& entry;
   UseTable uses;
   std::vector<Phase> phases;
-  // The first instruction of the backward pass that works on something; without one, behind all.
-  // What all layers keep for the backward pass is there then, and what the update reads.
-  const InstructionId turning_point;
   // For memory, as if the step was one program: what one program keeps for another is counted by
   // who holds it in between. (Prices: PricedComputation.)
   FusionPartition fusions;
@@ -47,6 +44,10 @@ struct StepFacts {
 
   MicroLoop loop;
   std::vector<bool> is_activation;  // by instruction: depends on the batch, comes before apply
+  // The first instruction of the backward pass that works on something of the batch (kernels are
+  // turned around before), in the loop over micro-batches if there is one; without one, behind all.
+  // What all layers keep for the backward pass is there then, and what the update reads.
+  const InstructionId turning_point;
   // By instruction: in the apply phase, or arranges what only the apply phase reads.
   std::vector<bool> leads_to_apply_only;
 
