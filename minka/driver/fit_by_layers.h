@@ -2,8 +2,9 @@
 // layers take by themselves says on which mesh it is fastest, what is computed again there and what
 // its search is to take for holding memory. So a few searches without a limit do for many under
 // one, and what layers take at least bounds every mesh and choice of what to compute again. Where
-// the plan is far from that, some short searches under the limit follow. A large step that fits
-// anyway is planned so, too, on the mesh that is fastest, instead of whole on every mesh.
+// layers differ, plans between two prices of memory follow. Where the plan is far from that, some
+// short searches under the limit follow. A large step that fits anyway is planned so, too, on the
+// mesh that is fastest, instead of whole on every mesh.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +53,6 @@ struct FittedMeshes {
   // Where all that was planned fits, nothing computed again: of the meshes on which layers were
   // searched, fastest first; of each of them lower_bound is the least. Else empty.
   std::vector<MeshEstimate> estimates;
-  // Layers were estimated to fit together, and some plan of them does not: they say little of
-  // memory.
-  bool is_misjudged = false;
 };
 
 // What a search of layers on one mesh is asked for.

@@ -1,9 +1,12 @@
 #include "minka/driver/fit_by_layers.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +19,7 @@
 #include "minka/driver/plan_step.h"
 #include "minka/driver/prepare.h"
 #include "minka/models/registry.h"
+#include "minka/planner/intra_op/describe.h"
 #include "minka/report/format.h"
 
 namespace minka {
@@ -107,6 +111,46 @@ TEST(FitByLayers, ThePlanIsNoSlowerThanThoseByRules) {
   EXPECT_GE(num_others, 1);
   EXPECT_EQ(by_search.plan.method, "shard");
   EXPECT_THAT(by_search.plan.notes, Contains(HasSubstr("the plan is that of method zero2")));
+}
+
+// Of a Wide ResNet, whose blocks differ: at a price between those at which layers are searched more
+// is kept, and a step takes less.
+TEST(FitByLayers, WhereLayersDifferPlansAreMadeBetweenPricesOfMemory) {
+  const absl::StatusOr<TracedStep> traced = TraceModel("wresnet-tiny", {});
+  ASSERT_TRUE(traced.ok()) << traced.status();
+  PlanRequest request{.cluster = Cluster::Preset("v100:1x4").value()};
+  request.search.memory_limit_bytes = 6'084'751;  // six tenths of what a step takes without one
+  PreparedSteps steps(Simplify(traced->step).value());
+  StagePlanner stages(OfOneStage(request, {}));
+  std::map<double, std::optional<double>> fastest_us;  // of what fits, by price of memory
+  const auto plan = [&](const WayToFit& way) -> SearchResult<Plan> {
+    ASSIGN_OR_RETURN(const Step* prepared, steps.With(way.remat, request.micro_batches));
+    ASSIGN_OR_RETURN(const auto cost, MakeCostModel(request.cost_model, request.cluster, way.mesh));
+    IntraOpOptions options{.tries_rules = false, .memory_price = way.memory_price};
+    options.search.memory_limit_bytes = way.limit_bytes.value_or(kUnreachedLimit);
+    LeaveOutUnusual(options);
+    WorkBudget budget(100'000'000);
+    options.budget = &budget;
+    ASSIGN_OR_RETURN(IntraOpResult planned, PlanMesh(*prepared, way.mesh, *cost, options));
+    Plan out = PlanOf(*prepared, Method::kShard, *cost, std::move(planned));
+    std::optional<double>& us = fastest_us[way.memory_price.us_per_byte];
+    if (out.peak_memory_bytes <= *request.search.memory_limit_bytes && !way.limit_bytes)
+      us = std::min(us.value_or(out.step_time_us), out.step_time_us);
+    return out;
+  };
+  const std::vector<Mesh> meshes = MeshesOf(request);
+  ASSERT_TRUE(FitByLayers(request, steps, stages,
+                          {.meshes = meshes, .remat = steps.RematCandidates(), .plan = plan})
+                  .ok());
+  double of_layers_us = std::numeric_limits<double>::infinity(), between_us = of_layers_us;
+  for (const auto& [us_per_byte, us] : fastest_us) {
+    const double price = us_per_byte * request.cluster.device.memory_bytes_per_us;
+    const auto is_of_layers = [&](double known) { return std::abs(price - known) < 1e-6; };
+    const bool is_between = std::ranges::none_of(std::array{0.0, 0.0003, 8.0, 128.0}, is_of_layers);
+    double& fastest = is_between && price < 128 ? between_us : of_layers_us;
+    if (us) fastest = std::min(fastest, *us);
+  }
+  EXPECT_LT(between_us, 0.99 * of_layers_us);
 }
 
 TEST(FitByLayers, LeavesSmallStepsThatFitAnywayToSearchesOfEachMesh) {

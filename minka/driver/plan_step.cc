@@ -238,11 +238,14 @@ class Planner {
                                                         StagePlanner& stages) {
     const int64_t spent_before = budget_.spent();
     const auto is_over = [&] { return budget_.spent() - spent_before > kWorkToFit || IsOver(); };
+    // With less than one of them takes, plans of large steps can be many times slower.
+    int64_t work_of_way = 0;
     const auto plan_way = [&](const WayToFit& way) -> SearchResult<Plan> {
       ASSIGN_OR_RETURN(const Step* prepared, steps_.With(way.remat, request_.micro_batches));
       const Target target{way.mesh, Method::kShard, {}};
-      int64_t work = budget_.left() / kSearchesThatFit;
+      int64_t work = std::max(budget_.left() / kSearchesThatFit, work_of_way);
       if (way.limit_bytes) work = std::min(work, WorkUnderLimit(*prepared));
+      if (work > budget_.left()) return ResourceExhausted("not searched: too little work is left");
       WorkBudget budget(std::max<int64_t>(1, work));
       IntraOpOptions options = OptionsFor(request_.search, target, budget);
       options.search.memory_limit_bytes = way.limit_bytes.value_or(kUnreachedLimit);
@@ -253,6 +256,7 @@ class Planner {
       SearchResult<Plan> plan = PlanPrepared(*prepared, request_, target, options);
       budget_.Take(budget.spent());
       if (plan.ok()) plan->remat = way.remat;
+      if (!way.limit_bytes) work_of_way = std::max(work_of_way, budget.spent());
       return plan;
     };
     ASSIGN_OR_RETURN(
@@ -261,12 +265,10 @@ class Planner {
                     {.meshes = meshes, .remat = remat_, .plan = plan_way, .is_over = is_over}));
     if (fitted) number_ += static_cast<int>(meshes.size());
     if (!fitted || Fastest(fitted->candidates) < 0) return fitted;
-    if (!fitted->estimates.empty()) {
-      SearchOnMeshes(*fitted);
-    } else if (fitted->is_misjudged) {
-      SearchUnderLimit(*fitted);
-    } else {
+    if (fitted->estimates.empty()) {
       SearchOnBest(*fitted);
+    } else {
+      SearchOnMeshes(*fitted);
     }
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     return fitted;
@@ -289,16 +291,6 @@ class Planner {
       if (method != Method::kShard) plan->notes.push_back(NoteOnPlanByRules(method));
       TakeInstead(*std::move(plan), fitted, best);
     }
-  }
-
-  // Where plans of layers that were estimated to fit do not: on the mesh of the best plan as if
-  // that were the only one.
-  void SearchUnderLimit(FittedMeshes& fitted) {
-    PlanCandidate& best = fitted.candidates[Fastest(fitted.candidates)];
-    if (IsNear(fitted.lower_bound, kNearEnoughOnMeshes, best.plan.objective) || IsOver()) return;
-    SearchResult<Plan> plan =
-        PlanTarget(request_.search, {best.mesh, Method::kShard, {}}, budget_.left() / 2);
-    if (IsFaster(plan, best)) TakeInstead(*std::move(plan), fitted, best);
   }
 
   // Where the limit does not bind: by plans of the whole step, of which layers leave something out,
