@@ -42,11 +42,12 @@ absl::StatusOr<CountEstimate> LayersOfCount::Estimate(const IsTried& is_tried) {
 }
 
 absl::StatusOr<std::optional<double>> LayersOfCount::EstimateFitting() {
-  const std::optional<double> step_time_us = minka::EstimateFitting(*found_, planner_, request());
+  fitting_ = minka::EstimateFitting(*found_, planner_, request());
   const bool is_enough = !step_.first_meshes.empty() && request().has_plan_to_beat();
-  if (step_time_us || !is_on_some_meshes_ || is_enough) return step_time_us;
+  if (fitting_.step_time_us || !is_on_some_meshes_ || is_enough) return fitting_.step_time_us;
   RETURN_IF_ERROR(FindOnAllMeshes());
-  return minka::EstimateFitting(*found_, planner_, request());
+  fitting_ = minka::EstimateFitting(*found_, planner_, request());
+  return fitting_.step_time_us;
 }
 
 std::vector<MeshOfKind> LayersOfCount::FastMeshes() const {

@@ -51,6 +51,8 @@ class LayersOfCount {
   // Behind Estimate, on the same meshes; on all where none of them does, but where these are the
   // first_meshes and there is a plan to beat.
   absl::StatusOr<std::optional<double>> EstimateFitting();
+  // Where EstimateFitting finds none: what any needs of the limits, on those meshes, at least.
+  double least_part() const { return fitting_.least_part; }
   // Of those of Estimate, of each number of devices that on which layers are fastest; empty: no
   // layer could be planned.
   std::vector<MeshOfKind> FastMeshes() const;
@@ -65,6 +67,7 @@ class LayersOfCount {
   const CountedStep step_;
   PipelinePlanner planner_;
   std::optional<LayersOnMeshes> found_;
+  FittingEstimate fitting_;
   bool is_on_some_meshes_ = false;  // found_
 };
 

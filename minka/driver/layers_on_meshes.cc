@@ -318,19 +318,35 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& reques
       .part_of_limits = PartOfLimits(fastest, layers.ways.ways, WithLimits(layers.input, request))};
 }
 
-std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
-                                      const PlanRequest& request) {
-  if (layers.free.empty()) return 0;
+namespace {
+
+// Of the limits, what pipelines of the ways need at least, by tries a quarter apart.
+double LeastPart(const std::vector<StageWay>& ways, const StageSearchInput& input,
+                 const PlanRequest& request) {
+  constexpr double kTry = 1.25, kMost = 64;
+  double part = 1;
+  while (part < kMost && FindStages(ways, WithLimits(input, request, kTry * part)).empty())
+    part *= kTry;
+  return part;
+}
+
+}  // namespace
+
+FittingEstimate EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
+                                const PlanRequest& request) {
+  if (layers.free.empty()) return {.step_time_us = 0};
   const FoundPipeline& fastest = layers.free.front();
   const StageSearchInput search = WithLimits(layers.input, request);
-  if (PartOfLimits(fastest, layers.ways.ways, search) <= 1) return fastest.step_time_us;
+  if (PartOfLimits(fastest, layers.ways.ways, search) <= 1)
+    return {.step_time_us = fastest.step_time_us};
   std::vector<FoundPipeline> found = FindStages(layers.ways.ways, search);
   if (found.empty() || found.front().step_time_us > kNearFastest * fastest.step_time_us) {
-    const LayerWays saving = planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, search));
-    if (!saving.ways.empty()) found = FindStages(saving.ways, search);
+    LayerWays saving = planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, search));
+    if (saving.ways.empty()) saving = layers.ways;
+    found = FindStages(saving.ways, search);
+    if (found.empty()) return {.least_part = LeastPart(saving.ways, layers.input, request)};
   }
-  if (found.empty()) return std::nullopt;
-  return found.front().step_time_us;
+  return {.step_time_us = found.front().step_time_us};
 }
 
 }  // namespace minka

@@ -64,8 +64,13 @@ double MostEstimatedUs(const PlanRequest& request, const Step& simplified);
 absl::Status EstimatedToTake(double us);
 
 CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& request);
-// The step time of the fastest pipeline that fits into the memory limit; nullopt: none does.
-std::optional<double> EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
-                                      const PlanRequest& request);
+// Of the fastest pipeline that fits into the memory limits.
+struct FittingEstimate {
+  std::optional<double> step_time_us;  // nullopt: none does
+  double least_part = 0;               // then: of the limits, what any needs at least
+};
+
+FittingEstimate EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
+                                const PlanRequest& request);
 
 }  // namespace minka

@@ -15,6 +15,7 @@
 namespace minka {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 Step StepOf(const std::string& model, const ModelOptions& options) {
@@ -146,6 +147,22 @@ TEST(PlanAll, OneMeshIsPlannedInMicroBatchesThatAreChosen) {
       std::ranges::find(result.tried_micro_batches, true, &TriedMicroBatches::chosen);
   ASSERT_NE(chosen, result.tried_micro_batches.end());
   EXPECT_EQ(chosen->num_micro_batches, result.plan().num_micro_batches);
+}
+
+// Where their number says what is computed, the plan says it.
+TEST(PlanAll, ChosenNumbersOfMicroBatchesThatSayWhatIsComputedAreNoted) {
+  const Step step = StepOf("wresnet-tiny", {.global_batch = 64});
+  for (Attempt& attempt : Attempts("a100:1x2")) {
+    SCOPED_TRACE(attempt.name);
+    attempt.request.search.memory_limit_bytes = 6 << 20;
+    attempt.request.micro_batches.per_micro_batch = true;
+    PlanAll(step, {&attempt, 1});
+    ASSERT_TRUE(attempt.planned.ok()) << attempt.planned.status();
+    const std::vector<std::string>& notes =
+        attempt.request.pipeline ? std::get<PlannedPipeline>(*attempt.planned).plan.notes
+                                 : std::get<PlanResult>(*attempt.planned).plan().notes;
+    EXPECT_THAT(notes, Contains(HasSubstr("the number of micro-batches was chosen for speed")));
+  }
 }
 
 }  // namespace

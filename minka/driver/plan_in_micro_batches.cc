@@ -60,6 +60,7 @@ class CountsOnMesh {
         {.counts = MicroBatchCounts(steps_.simplified()),
          .estimate = [&](std::span<const int64_t> counts) { return Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return layers_.Of(count).EstimateFitting(); },
+         .least_part = [&](int64_t count) { return layers_.Of(count).least_part(); },
          .plan = [&](int64_t count) { return Plan(count); },
          .is_over = [&] { return IsOver(); },
          .smallest_first = true,
@@ -67,7 +68,11 @@ class CountsOnMesh {
     RETURN_IF_ERROR(CheckNotCancelled(request_));
     if (best_) {
       best_->tried_micro_batches = DescribeCounts(tried, figures_, best_->plan().num_micro_batches);
-      best_->candidates[best_->best].plan.search_seconds = Seconds();
+      minka::Plan& plan = best_->candidates[best_->best].plan;
+      plan.search_seconds = Seconds();
+      if (auto note = NoteOnChosenCount(request_.micro_batches, plan.num_micro_batches,
+                                        MicroBatchCounts(steps_.simplified()).back()))
+        plan.notes.push_back(*std::move(note));
       return *std::move(best_);
     }
     if (!is_known_) return PlanCount(InMicroBatches(request_, 1));
@@ -175,8 +180,7 @@ class CountsOnMesh {
 SearchResult<PlanResult> PlanInMicroBatches(const PlanRequest& request, PreparedSteps& steps,
                                             StagePlanner& stages) {
   const bool is_known = MayFitByLayers(steps.simplified(), MeshesOf(request), request);
-  // Their number may change what is computed, which is then to be said.
-  if (!is_known || request.micro_batches.per_micro_batch) {
+  if (!is_known) {
     WorkBudget budget(request.search.work_limit);
     return PlanInGivenMicroBatches(InMicroBatches(request, 1), steps, stages, budget);
   }

@@ -175,6 +175,7 @@ class MicroBatchSearch {
         {.counts = MicroBatchCounts(simplified_),
          .estimate = [&](std::span<const int64_t> counts) { return layers_.Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return layers_.Of(count).EstimateFitting(); },
+         .least_part = [&](int64_t count) { return layers_.Of(count).least_part(); },
          .plan = [&](int64_t count) { return Plan(count); },
          .is_over = [&] { return !CheckNotCancelled(request_).ok(); },
          .faster_than_us = at_most_us});
@@ -185,7 +186,11 @@ class MicroBatchSearch {
       return ResourceExhausted("no number of micro-batches is estimated to give a pipeline");
     }
     RETURN_IF_ERROR(CheckFits(tried));
-    best_->tried_micro_batches = DescribeCounts(tried, figures_, best_->plan.num_micro_batches);
+    PipelinePlan& plan = best_->plan;
+    best_->tried_micro_batches = DescribeCounts(tried, figures_, plan.num_micro_batches);
+    if (auto note = NoteOnChosenCount(request_.micro_batches, plan.num_micro_batches,
+                                      MicroBatchCounts(simplified_).back()))
+      plan.notes.push_back(*std::move(note));
     return *std::move(best_);
   }
 

@@ -53,6 +53,16 @@ std::vector<TriedMicroBatches> DescribeCounts(const std::vector<TriedCount>& tri
   return out;
 }
 
+std::optional<std::string> NoteOnChosenCount(const MicroBatchOptions& options, int64_t chosen,
+                                             int64_t num_examples) {
+  if (!options.per_micro_batch || chosen == 1) return std::nullopt;
+  return fmt::format(
+      "the number of micro-batches was chosen for speed: where operations on slices need sums over "
+      "the batch (batch normalisation), each of the {} sums its own {}; --micro-batches says how "
+      "many there are",
+      chosen, FormatNumberOf(num_examples / chosen, "example", "examples"));
+}
+
 absl::Status WhyNoneIsWanted(const std::vector<TriedCount>& tried, double at_most_us) {
   std::optional<double> least_us;  // of what may fit
   for (const TriedCount& count : tried) {

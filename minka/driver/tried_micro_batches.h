@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "minka/lowering/micro_batches.h"
 #include "minka/planner/inter_op/micro_batch_search.h"
 #include "minka/report/pipeline_comparison.h"
 
@@ -26,6 +27,12 @@ PipelineRow RowOf(const TriedMicroBatches& tried);
 std::vector<TriedMicroBatches> DescribeCounts(const std::vector<TriedCount>& tried,
                                               const std::map<int64_t, PipelineFigures>& figures,
                                               int64_t chosen);
+
+// Where sums over the batch may be taken over each micro-batch
+// (MicroBatchOptions::per_micro_batch), a number that was chosen says what is computed. nullopt: it
+// says nothing.
+std::optional<std::string> NoteOnChosenCount(const MicroBatchOptions& options, int64_t chosen,
+                                             int64_t num_examples);
 
 // Why a search has no plan where there is another way to one: none is faster than that, or all are
 // estimated to take longer than `at_most_us`, or to be too large. OK: they are not.

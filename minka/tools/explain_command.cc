@@ -62,6 +62,7 @@ absl::StatusOr<PlanRequest> RequestOfPipeline(const PlannedPipeline& planned) {
   }
   ASSIGN_OR_RETURN(PlanRequest request, RequestOf(flags));
   request.micro_batches = MicroBatchesOf(planned.plan);
+  request.micro_batches.per_micro_batch = flags.per_micro_batch;  // also where the plan has one
   return request;
 }
 

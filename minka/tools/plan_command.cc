@@ -160,9 +160,7 @@ absl::StatusOr<std::vector<Attempt>> AttemptsOf(const PlanFlags& flags) {
     return attempts;
   }
   RETURN_IF_ERROR(add(kMeshMethod, "one mesh"));
-  // Pipelines want to be told how many micro-batches there are if that changes the result.
-  const bool wants_mesh = !planning.meshes.empty() || planning.cost_model == "alpa" ||
-                          (planning.per_micro_batch && ChoosesMicroBatches(planning));
+  const bool wants_mesh = !planning.meshes.empty() || planning.cost_model == "alpa";
   const Cluster& cluster = attempts.front().request.cluster;
   const bool is_too_large = cluster.num_devices() > kMaxPlannedDevices;  // one mesh says so at once
   if (wants_mesh || cluster.num_devices() == 1 || cluster.shared_compute_pool || is_too_large)

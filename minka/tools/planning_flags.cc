@@ -121,11 +121,6 @@ absl::StatusOr<MicroBatchOptions> MicroBatchesOf(const PlanningFlags& flags) {
   MicroBatchOptions out{.per_micro_batch = flags.per_micro_batch, .narrow_sums = flags.narrow_sums};
   if (ChoosesMicroBatches(flags)) {
     if (flags.method != kPipelineMethod) return out;
-    if (flags.per_micro_batch) {
-      return InvalidArgument(
-          "--per-micro-batch lets the number of micro-batches change what the step computes; give "
-          "it with --micro-batches");
-    }
     out.num_micro_batches = kChooseMicroBatches;
     return out;
   }
@@ -212,9 +207,10 @@ void AddPlanningFlags(CLI::App& command, PlanningFlags& flags,
       ->capture_default_str()
       ->group(group);
   command
-      .add_flag("--per-micro-batch", flags.per_micro_batch,
-                "Sums over the batch that operations on slices need (batch normalisation) are "
-                "taken over each micro-batch; changes what the step computes")
+      .add_flag(
+          "--per-micro-batch", flags.per_micro_batch,
+          "Sums over the batch that operations on slices need (batch normalisation) are "
+          "taken over each micro-batch; changes what the step computes, as does their number then")
       ->group(group);
   command
       .add_flag("--narrow-sums", flags.narrow_sums,

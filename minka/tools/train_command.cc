@@ -85,6 +85,12 @@ absl::StatusOr<TrainOptions> OptionsOf(const TrainFlags& flags) {
     planning.num_devices = planning.cluster == kLocalCluster ? 8 : 1;
   }
   ASSIGN_OR_RETURN(options.request, RequestOf(planning));
+  const MicroBatchOptions& micro_batches = options.request.micro_batches;
+  if (micro_batches.per_micro_batch && micro_batches.num_micro_batches == kChooseMicroBatches) {
+    return InvalidArgument(
+        "--per-micro-batch lets the number of micro-batches say what is computed, which is to be "
+        "the same wherever training goes on; give it with --micro-batches");
+  }
   // The profile is Train's, which first refuses what it cannot do.
   RETURN_IF_ERROR(AddLocalGpus(flags.plugin, options.request));
   if (options.memory_limit_of_data) options.request.search.memory_limit_bytes.reset();

@@ -397,8 +397,6 @@ TEST_F(PipelineCommandTest, RefusalsNameTheCulprit) {
               HasSubstr("5 layers are given to stages; gpt-tiny has 4"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 6,1 --submeshes 1x1,1x1"),
               HasSubstr("7 layers are given to stages; gpt-tiny has 4"));
-  EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 2 --per-micro-batch"),
-              HasSubstr("give it with --micro-batches"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 4 --micro-batches many"),
               HasSubstr("--micro-batches many is neither auto nor a number of 1 or more"));
   EXPECT_THAT(refusal("--method pipeline --num-devices 2 --stages 3"),

@@ -77,7 +77,7 @@ TEST_F(PlanCommandTest, FlagsOfOneMethodLeaveOutTheOther) {
   const std::string here = fmt::format("plan {} --cluster a100:1x4 --global-batch 64 ", kSmallGpt);
   const Outcome stages = Run(here + "--stages 2 --micro-batches 4 --json");
   EXPECT_EQ(nlohmann::json::parse(stages.out)["options"]["method"], "pipeline") << stages.err;
-  const std::string on_one_mesh[] = {here + "--mesh 2x2", here + "--per-micro-batch",
+  const std::string on_one_mesh[] = {here + "--mesh 2x2",
                                      fmt::format("plan {} --num-devices 4", kSmallGpt)};
   for (const std::string& command : on_one_mesh) {
     const Outcome outcome = Run(command);

@@ -180,12 +180,7 @@ absl::StatusOr<Json> Measure(const Case& one, const std::string& bytes) {
   request.search.memory_limit_bytes = request.cluster.device.memory_bytes;
   std::vector<Attempt> attempts = {{.name = "one mesh", .request = request},
                                    {.name = "pipeline", .request = request}};
-
   attempts.back().request.pipeline.emplace();
-  // The number of micro-batches then changes what the step computes: the command wants it to be
-  // given.
-  if (one.per_micro_batch && one.num_micro_batches == kChooseMicroBatches)
-    attempts.erase(attempts.begin());
   const auto start = Clock::now();
   const std::clock_t cpu_start = std::clock();
   ASSIGN_OR_RETURN(Module module, ImportHlo(bytes));

@@ -26,6 +26,8 @@ constexpr double kSlower = 1.03;
 // What needs more of its limits is likely not to fit, whatever is recomputed: of layers of models
 // of text and pictures that leaves a third to an eleventh.
 constexpr double kLikelyTooLarge = 4;
+// Where all needs so many times the limits, estimates may be too high by the rest.
+constexpr double kOfLeastPart = 0.9;
 // So many are estimated side by side, though not all may turn out to be asked for: for each a step
 // is prepared and cut on one thread.
 constexpr size_t kAtOnce = 2;
@@ -252,7 +254,7 @@ class CountSearcher {
   void EstimateFitting(TriedCount& tried) {
     const auto estimate = search_.estimate_fitting(tried.num_micro_batches);
     if (!estimate.ok()) return Fail(tried, estimate.status());
-    if (!*estimate) return RefuseDivisorsOf(tried.num_micro_batches);
+    if (!*estimate) return RefuseTooLarge(tried.num_micro_batches);
     tried.state = CountState::kEstimatedToFit;
     tried.at_least_us = std::max(tried.at_least_us, **estimate);
     // Larger micro-batches need as much memory, so that as much is recomputed for them.
@@ -265,11 +267,14 @@ class CountSearcher {
     }
   }
 
-  // Larger micro-batches need as much memory.
-  void RefuseDivisorsOf(int64_t count) {
+  // Larger micro-batches need as much memory, smaller ones this part of it at least.
+  void RefuseTooLarge(int64_t count) {
+    const double too_few = kOfLeastPart * static_cast<double>(count) * search_.least_part(count);
     for (TriedCount& tried : tried_) {
       if (tried.state == CountState::kPlanned || tried.state == CountState::kFailed) continue;
-      if (count % tried.num_micro_batches == 0) tried.state = CountState::kTooLarge;
+      const bool is_larger = count % tried.num_micro_batches == 0;
+      if (is_larger || static_cast<double>(tried.num_micro_batches) < too_few)
+        tried.state = CountState::kTooLarge;
     }
   }
 

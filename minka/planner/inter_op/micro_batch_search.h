@@ -57,6 +57,8 @@ struct CountSearch {
   // The step time of the fastest that fits into memory, of a number with an estimate; nullopt: none
   // does.
   std::function<absl::StatusOr<std::optional<double>>(int64_t count)> estimate_fitting;
+  // Of a number of which none does: what any needs of the limits at least.
+  std::function<double(int64_t count)> least_part = [](int64_t) { return 1; };
   // Of a number with an estimate. What does not fit has no larger micro-batches planned, either;
   // Aborted: none is faster than a plan, so that what is estimated to take longer is not looked
   // for.

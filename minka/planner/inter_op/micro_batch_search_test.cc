@@ -316,6 +316,30 @@ TEST(SearchCounts, WhatNeedsManyTimesTheLimitIsNotLookedAtByItself) {
   }
 }
 
+// One micro-batch needs five times the limit however much is saved: two to four need more than it.
+TEST(SearchCounts, WhatTooFewNeedLeavesOutMore) {
+  std::vector<int64_t> estimated;
+  const auto step_us = [](int64_t count) { return 100 + static_cast<double>(count); };
+  const std::vector<TriedCount> tried = SearchCounts(
+      {.counts = {1, 2, 3, 4, 6, 12},
+       .estimate = OneByOne([&](int64_t count) {
+         estimated.push_back(count);
+         return CountEstimate{
+             .step_time_us = step_us(count), .work_us = step_us(count), .part_of_limits = 3};
+       }),
+       .estimate_fitting = [&](int64_t count) -> absl::StatusOr<std::optional<double>> {
+         if (count < 6) return std::nullopt;
+         return step_us(count);
+       },
+       .least_part = [](int64_t count) { return 5 / static_cast<double>(count); },
+       .plan = [&](int64_t count) { return CountPlan{.step_time_us = step_us(count)}; },
+       .smallest_first = true});
+  EXPECT_EQ(estimated.front(), 1);
+  EXPECT_THAT(estimated, testing::Not(testing::Contains(testing::AnyOf(2, 3, 4))));
+  EXPECT_EQ(Fastest(tried).num_micro_batches, 6);
+  EXPECT_EQ(tried[2].state, CountState::kTooLarge);
+}
+
 TEST(SearchCounts, OnlyWhatIsFasterThanAskedForIsLookedFor) {
   for (const double faster_than_us : {2.5, 20.0}) {
     std::vector<int64_t> planned;
