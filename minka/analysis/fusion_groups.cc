@@ -80,7 +80,11 @@ class Partitioner {
     for (InstructionId id = computation_.num_instructions() - 1; id >= 0; --id) Place(id);
     JoinViews(computation_, repeated_, group_);
     FusionPartition partition;
-    NumberGroups(group_, partition);
+    const std::vector<int> numbers = NumberGroups(group_, partition);
+    for (const std::set<InstructionId>& groups : copies_) {
+      std::vector<int>& copies = partition.copies.emplace_back();
+      for (const InstructionId group : groups) copies.push_back(numbers[group]);
+    }
     partition.repeated = std::move(repeated_);
     partition.also_repeated = std::move(also_repeated_);
     return partition;

@@ -35,7 +35,7 @@ struct FusionPartition {
   // By instruction: written for readers that do not take it in, and computed again by those that
   // do, which read what it reads.
   std::vector<bool> also_repeated;
-  // By instruction, for GPUs: the groups that one which is repeated stands in; else empty.
+  // By instruction: the groups that one which is repeated stands in; else empty.
   std::vector<std::vector<int>> copies;
   int num_groups = 0;
 

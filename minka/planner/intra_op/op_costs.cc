@@ -357,7 +357,7 @@ LocalWork OperationPrices::WorkOf(const PricedComputation& in, InstructionId id,
       .opcode = instruction.opcode,
       .type = instruction.results.empty() ? ElementType::kF32 : instruction.results[0].type,
       .flops = work.flops,
-      .elementwise = work.elementwise * in.VisibleArithmetic(id),
+      .elementwise = work.elementwise * in.VisibleArithmetic(id) * in.NumCopies(id),
       .bytes = OutsideBytes(in, id, rule, strategy),
       .fresh_bytes = FreshBytes(in, id, rule, strategy),
       .launches = in.leads_group[id]};

@@ -32,6 +32,11 @@ struct PricedComputation {
   // How often an instruction brings in its operand from memory: on GPUs every kernel that it is in
   // does so once, for all of its instructions; loops of processors for each that is not made there.
   int NumReads(InstructionId reader, int operand) const { return num_reads_[reader][operand]; }
+  // In how many loops of processors the operation is computed.
+  double NumCopies(InstructionId id) const {
+    const size_t num_copies = fusions.copies[id].size();
+    return num_copies > 1 && visible_.empty() ? static_cast<double>(num_copies) : 1;
+  }
   // The part of an elementwise operation's arithmetic that its kernel's memory traffic does not
   // hide: a GPU does both at once, a processor is priced operation by operation (1).
   double VisibleArithmetic(InstructionId id) const {

@@ -137,6 +137,24 @@ TEST(OperationPrices, AKernelReadsAValueOnceAndHidesArithmetic) {
             1);
 }
 
+// A product that two loops read is computed in both; a GPU's kernels hide it.
+TEST(OperationPrices, WhatIsRepeatedIsComputedSoOften) {
+  ModuleBuilder builder("m");
+  ComputationBuilder b = builder.Entry();
+  const Value x = b.Parameter({kF32, {64}}, "x");
+  const Value product = b.Binary(Opcode::kMultiply, x, x);
+  const Value tanh = b.Unary(Opcode::kTanh, product), exp = b.Unary(Opcode::kExponential, product);
+  b.SetResults({tanh, exp});
+  const Module module = *std::move(builder).Finish();
+  const auto priced = [&](Platform platform) {
+    return PricedComputation(module, module.entry_computation(), CountingCosts(0, platform));
+  };
+  const PricedComputation cpu = priced(Platform::kCpu);
+  EXPECT_EQ(cpu.NumCopies(product.instruction), 2);
+  EXPECT_EQ(cpu.NumCopies(tanh.instruction), 1);
+  EXPECT_EQ(priced(Platform::kCuda).NumCopies(product.instruction), 1);
+}
+
 // for i in [0, 10): sum += weights weights
 Module ScanOfProducts() {
   ModuleBuilder module("scan");
