@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 // 10: exponentials as loops have them, one after the other; transpositions. 12: waits. 13: medians.
 // 14: the outer caches. 15: copies. 16: maxima that hand on what is not a number.
 // 17: longer programs, and where the cores were.
-constexpr int kSchemaVersion = 17;
+constexpr int kSchemaVersion = 18;
 
 constexpr ReshardKind kCollectiveKinds[] = {ReshardKind::kAllReduce, ReshardKind::kReduceScatter,
                                             ReshardKind::kAllGather, ReshardKind::kAllToAll};

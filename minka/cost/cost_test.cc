@@ -522,7 +522,7 @@ TEST(Calibration, SaysThatTheMachineWasDisturbed) {
 TEST(Calibration, AnotherVersionIsNoNonsense) {
   const absl::Status status = Calibration::FromJson(R"({"schema_version": 3})").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 17; profile again");
+  EXPECT_EQ(Message(status), "calibration: schema_version is 3, not 18; profile again");
 }
 
 TEST(Measured, ConvolutionsReductionsHalvesAndStridesHaveTheirOwnRates) {

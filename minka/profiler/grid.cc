@@ -95,17 +95,17 @@ ProfileGrid GridForCpu(int num_devices) {
       .fewest_dots = shared(8, 2),
       .most_dots = 40 * more,
       .dot_bytes = int64_t{1} << 40,
-      // Layers of convolution networks, the first one's few inputs among them, and
-      // depthwise ones.
+      // Layers of convolution networks, the first one's few inputs among them, and depthwise ones;
+      // of features that fill the registers of their last columns to all degrees.
       .convolutions = {{4, 32, 3, 24},
-                       {8, 12, 24, 48},
-                       {8, 12, 48, 24},
-                       {4, 20, 24, 24},
+                       {8, 12, 24, 56},
+                       {8, 12, 56, 24},
+                       {4, 20, 24, 40},
                        {2, 28, 48, 48},
-                       {8, 8, 48, 96},
-                       {8, 8, 96, 48},
+                       {8, 8, 48, 112},
+                       {8, 8, 112, 80},
                        {2, 14, 96, 96},
-                       {4, 6, 192, 192},
+                       {4, 6, 208, 208},
                        {4, 12, 24, 24, 24},
                        {2, 20, 48, 48, 48},
                        {4, 8, 160, 160, 160}},
