@@ -271,9 +271,8 @@ std::string Page(const Json& rows) {
          "of micro-batches was searched\n"
          "for, all divisors of the batch. *gap*: no pipeline in as many micro-batches is faster by "
          "more, by what its layers take\n"
-         "by themselves. Wide ResNets normalise each micro-batch by itself; their rows with chosen "
-         "numbers "
-         "are of pipelines alone. Medians of five runs, each a process of its own; of "
+         "by themselves. Wide ResNets normalise each micro-batch by itself. Medians of five runs, "
+         "each a process of its own; of "
          "three where one takes more than 10 s, of one from 30 s on.\n"
          "The goals are 5 s up to 64 devices, 30 s at 1,024, and 4 GiB.\n\n" +
          Section(rows, kPublished) +
