@@ -59,11 +59,7 @@ class CudaPartitioner {
     }
     JoinViews(computation_, repeated_, group_);
     FusionPartition partition;
-    const std::vector<int> numbers = NumberGroups(group_, partition);
-    for (const Groups& groups : copies_) {
-      std::vector<int>& copies = partition.copies.emplace_back();
-      for (const InstructionId group : groups) copies.push_back(numbers[group]);
-    }
+    NumberGroups(group_, copies_, partition);
     partition.repeated = std::move(repeated_);
     partition.also_repeated.resize(group_.size());
     return partition;

@@ -80,11 +80,7 @@ class Partitioner {
     for (InstructionId id = computation_.num_instructions() - 1; id >= 0; --id) Place(id);
     JoinViews(computation_, repeated_, group_);
     FusionPartition partition;
-    const std::vector<int> numbers = NumberGroups(group_, partition);
-    for (const std::set<InstructionId>& groups : copies_) {
-      std::vector<int>& copies = partition.copies.emplace_back();
-      for (const InstructionId group : groups) copies.push_back(numbers[group]);
-    }
+    NumberGroups(group_, copies_, partition);
     partition.repeated = std::move(repeated_);
     partition.also_repeated = std::move(also_repeated_);
     return partition;
@@ -211,14 +207,18 @@ void JoinViews(const Computation& computation, const std::vector<bool>& repeated
   }
 }
 
-std::vector<int> NumberGroups(const std::vector<InstructionId>& group, FusionPartition& partition) {
+void NumberGroups(const std::vector<InstructionId>& group,
+                  const std::vector<std::set<InstructionId>>& copies, FusionPartition& partition) {
   std::vector<int> numbers(group.size(), -1);
   for (const InstructionId name : group) {
     int& number = numbers[name];
     if (number < 0) number = partition.num_groups++;
     partition.group.push_back(number);
   }
-  return numbers;
+  for (const std::set<InstructionId>& names : copies) {
+    std::vector<int>& numbered = partition.copies.emplace_back();
+    for (const InstructionId name : names) numbered.push_back(numbers[name]);
+  }
 }
 
 bool FusionPartition::IsMaterialised(const UseTable& uses, Value value) const {

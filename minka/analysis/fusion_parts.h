@@ -2,6 +2,7 @@
 // cuda_fusions.cc alone; groups are named by one of their instructions until they are numbered.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "minka/analysis/fusion_groups.h"
@@ -17,8 +18,9 @@ bool MakesElementByElement(const Instruction& instruction);
 void JoinViews(const Computation& computation, const std::vector<bool>& repeated,
                std::vector<InstructionId>& group);
 
-// Numbers groups in the order of their first instruction, in `partition`; returns the numbers by
-// name.
-std::vector<int> NumberGroups(const std::vector<InstructionId>& group, FusionPartition& partition);
+// Numbers groups in the order of their first instruction, in `partition`: those that instructions
+// are in, and those that copies of them stand in.
+void NumberGroups(const std::vector<InstructionId>& group,
+                  const std::vector<std::set<InstructionId>>& copies, FusionPartition& partition);
 
 }  // namespace minka

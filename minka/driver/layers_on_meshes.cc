@@ -170,6 +170,16 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
   return out;
 }
 
+// Of the limits, what pipelines of the ways need at least, by tries a quarter apart.
+double LeastPart(const std::vector<StageWay>& ways, const StageSearchInput& input,
+                 const PlanRequest& request) {
+  constexpr double kTry = 1.25, kMost = 64;
+  double part = 1;
+  while (part < kMost && FindStages(ways, WithLimits(input, request, kTry * part)).empty())
+    part *= kTry;
+  return part;
+}
+
 }  // namespace
 
 std::vector<MeshOfKind> FastestMeshOfEach(const LayerWays& ways, const StageSearchInput& input) {
@@ -317,20 +327,6 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& reques
       .waits_us = may_hold_all ? 0 : fastest.step_time_us - work_us,
       .part_of_limits = PartOfLimits(fastest, layers.ways.ways, WithLimits(layers.input, request))};
 }
-
-namespace {
-
-// Of the limits, what pipelines of the ways need at least, by tries a quarter apart.
-double LeastPart(const std::vector<StageWay>& ways, const StageSearchInput& input,
-                 const PlanRequest& request) {
-  constexpr double kTry = 1.25, kMost = 64;
-  double part = 1;
-  while (part < kMost && FindStages(ways, WithLimits(input, request, kTry * part)).empty())
-    part *= kTry;
-  return part;
-}
-
-}  // namespace
 
 FittingEstimate EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
                                 const PlanRequest& request) {
