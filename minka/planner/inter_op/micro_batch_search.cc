@@ -15,6 +15,7 @@ constexpr double kNearlyEqual = 0.01;
 // See MayBeFaster. By this moe-10b on 16 V100s has 32 micro-batches and takes 8.77 s instead of
 // 8.99, gpt-6.7b 64 and 47.3 instead of 48.2.
 constexpr double kAsFast = 1.005;
+constexpr int kMostAsFast = 1;
 // Of what a chord says, see RaiseToChord, a step takes so much at least: in all of a thousand
 // random workloads, while 0.92 is too much for three.
 constexpr double kOfChord = 0.9;
@@ -22,12 +23,14 @@ constexpr double kOfChord = 0.9;
 // workloads, while 0.5 is for sixteen.
 constexpr double kOfWorkOfMore = 0.25;
 // See RaiseBeyondSlower.
-constexpr double kSlower = 1.03;
+constexpr double kSlower = 1.01;
 // What needs more of its limits is likely not to fit, whatever is recomputed: of layers of models
 // of text and pictures that leaves a third to an eleventh.
 constexpr double kLikelyTooLarge = 4;
 // Where all needs so many times the limits, estimates may be too high by the rest.
 constexpr double kOfLeastPart = 0.9;
+// So much larger micro-batches need as much memory, even where they split more evenly.
+constexpr double kSurelyLarger = 0.75;
 // So many are estimated side by side, though not all may turn out to be asked for: for each a step
 // is prepared and cut on one thread.
 constexpr size_t kAtOnce = 2;
@@ -145,19 +148,25 @@ class CountSearcher {
   bool MayBeFaster(const TriedCount& tried) {
     const double us = part_taken_ * tried.at_least_us;
     if (us < (1 - kNearlyEqual) * best_us_) return true;
-    if (us > kAsFast * best_us_ || num_as_fast_ == 1) return false;
+    if (us > kAsFast * best_us_ || num_as_fast_ == kMostAsFast) return false;
     if (tried.state == CountState::kEstimatedToFit) ++num_as_fast_;
     return true;
   }
 
   TriedCount* BestEstimated() {
-    TriedCount* best = nullptr;
+    TriedCount *best = nullptr, *best_that_fits = nullptr;
+    const auto take = [](TriedCount*& of, TriedCount& tried) {
+      if (of == nullptr || tried.at_least_us < of->at_least_us) of = &tried;
+    };
     for (TriedCount& tried : tried_) {
-      const bool is_open =
-          tried.state == CountState::kEstimated || tried.state == CountState::kEstimatedToFit;
-      if (is_open && (!best || tried.at_least_us < best->at_least_us)) best = &tried;
+      const bool fits = tried.state == CountState::kEstimatedToFit;
+      if (fits || tried.state == CountState::kEstimated) take(best, tried);
+      if (fits) take(best_that_fits, tried);
     }
-    return best;
+    // How memory is saved takes time to find.
+    const bool is_near = best_that_fits != nullptr && KnownOf(*best).part_of_limits > 1 &&
+                         best->at_least_us >= (1 - kNearlyEqual) * best_that_fits->at_least_us;
+    return is_near ? best_that_fits : best;
   }
 
   // Of those that may do one in the middle, or the smallest, then what is nearest to the best.
@@ -233,12 +242,13 @@ class CountSearcher {
     }
   }
 
-  // Where the number is likely to be too small to fit, of the largest one first of which the same
-  // is likely: if that does not fit, neither does this one; if it does, saving memory takes this
-  // one as long at least.
+  // Where the number is likely to be too small to fit, of the largest one first that has to save
+  // memory, too: if that does not fit, neither does this one; if it does, saving takes this one as
+  // long at least.
   void FindFitting(TriedCount& tried) {
     const Known& known = KnownOf(tried);
-    if (known.saving_us > 0) return EstimateFitting(tried);
+    if (known.saving_us > 0 && known.part_of_limits <= kLikelyTooLarge)
+      return EstimateFitting(tried);
     TriedCount* first = &tried;
     for (TriedCount& other : tried_) {
       const bool is_open =
@@ -246,7 +256,7 @@ class CountSearcher {
       if (!is_open || other.num_micro_batches % tried.num_micro_batches != 0) continue;
       const double part = known.part_of_limits * static_cast<double>(tried.num_micro_batches) /
                           static_cast<double>(other.num_micro_batches);
-      if (part > kLikelyTooLarge) first = &other;
+      if (part > 1) first = &other;
     }
     first->state == CountState::kUnknown ? Estimate({first}) : EstimateFitting(*first);
   }
@@ -259,7 +269,10 @@ class CountSearcher {
     tried.at_least_us = std::max(tried.at_least_us, **estimate);
     // Larger micro-batches need as much memory, so that as much is recomputed for them.
     for (TriedCount& other : tried_) {
-      if (tried.num_micro_batches % other.num_micro_batches != 0) continue;
+      const bool is_larger = tried.num_micro_batches % other.num_micro_batches == 0 ||
+                             static_cast<double>(other.num_micro_batches) <
+                                 kSurelyLarger * static_cast<double>(tried.num_micro_batches);
+      if (!is_larger) continue;
       if (other.state != CountState::kUnknown && other.state != CountState::kEstimated) continue;
       Known& known = KnownOf(other);
       known.saving_us = std::max(known.saving_us, **estimate - KnownOf(tried).free_us);
@@ -280,9 +293,11 @@ class CountSearcher {
 
   void Plan(TriedCount& tried) {
     const absl::StatusOr<CountPlan> plan = search_.plan(tried.num_micro_batches);
-    // It was to beat a plan.
-    if (absl::IsAborted(plan.status()) && std::isfinite(best_us_))
+    // It was to beat a plan, which others are not likelier to do.
+    if (absl::IsAborted(plan.status()) && std::isfinite(best_us_)) {
       best_us_ = std::min(best_us_, tried.at_least_us);
+      num_as_fast_ = kMostAsFast;
+    }
     if (!plan.ok()) return Fail(tried, plan.status());
     tried.state = CountState::kPlanned;
     tried.plan = *plan;

@@ -4,9 +4,9 @@
 // Estimates and plans cost time, so a number is estimated only while what is known of others lets
 // it be the fastest (or beside another one), and planned only while its estimate does. Known of
 // others is: a step in fewer micro-batches has no more work in all, needs no less memory, and
-// saving that takes no less; each micro-batch more takes some work; between two numbers steps
-// hardly take less than in even parts of both, and beyond a number that is slower than another one
-// they hardly take less than by it.
+// saving that takes no less (of those that do not divide a number, much fewer); each micro-batch
+// more takes some work; between two numbers steps hardly take less than in even parts of both, and
+// beyond a number that is slower than another one they hardly take less than by it.
 #pragma once
 
 #include <cstdint>

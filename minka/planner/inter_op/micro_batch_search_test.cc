@@ -287,8 +287,8 @@ TEST(SearchCounts, WhatSavingMemoryTakesIsKnownOfLargerMicroBatches) {
 }
 
 // One micro-batch, estimated to be the fastest, needs twenty times the limit, sixteen a little more
-// than it. Where four do not fit, fewer are not asked about; where they do, what that takes says
-// enough of fewer.
+// than it. These are asked about first, then fewer, one after the other: where four do not fit,
+// even fewer are not asked about; where they do, what that takes says enough of fewer.
 TEST(SearchCounts, WhatNeedsManyTimesTheLimitIsNotLookedAtByItself) {
   for (const bool four_fit : {false, true}) {
     std::vector<int64_t> estimated, asked;
@@ -309,14 +309,14 @@ TEST(SearchCounts, WhatNeedsManyTimesTheLimitIsNotLookedAtByItself) {
              [&](int64_t count) {
                return CountPlan{.step_time_us = step_us(count) + 80 / static_cast<double>(count)};
              }});
-    EXPECT_EQ(asked.front(), 4);
-    EXPECT_THAT(asked, testing::Not(testing::Contains(testing::AnyOf(1, 2))));
+    EXPECT_THAT(asked, testing::ElementsAre(16, 8, 4));
     if (!four_fit) EXPECT_THAT(estimated, testing::Not(testing::Contains(testing::AnyOf(1, 2))));
     EXPECT_EQ(Fastest(tried).num_micro_batches, 8);
   }
 }
 
-// One micro-batch needs five times the limit however much is saved: two to four need more than it.
+// Two micro-batches need two and a half times the limit however much is saved: three and four need
+// more than it, too.
 TEST(SearchCounts, WhatTooFewNeedLeavesOutMore) {
   std::vector<int64_t> estimated;
   const auto step_us = [](int64_t count) { return 100 + static_cast<double>(count); };
@@ -335,9 +335,31 @@ TEST(SearchCounts, WhatTooFewNeedLeavesOutMore) {
        .plan = [&](int64_t count) { return CountPlan{.step_time_us = step_us(count)}; },
        .smallest_first = true});
   EXPECT_EQ(estimated.front(), 1);
-  EXPECT_THAT(estimated, testing::Not(testing::Contains(testing::AnyOf(2, 3, 4))));
+  EXPECT_THAT(estimated, testing::Not(testing::Contains(testing::AnyOf(3, 4))));
   EXPECT_EQ(Fastest(tried).num_micro_batches, 6);
   EXPECT_EQ(tried[2].state, CountState::kTooLarge);
+}
+
+// What saving takes of twelve micro-batches it takes of eight and six, too, but not of ten, which
+// may split more evenly. What cannot be a hundredth faster than what fits is not asked about.
+TEST(SearchCounts, WhatSavingTakesIsKnownOfMuchLargerMicroBatches) {
+  std::vector<int64_t> asked;
+  const std::vector<TriedCount> tried = SearchCounts(
+      {.counts = {6, 8, 10, 12},
+       .estimate = OneByOne([&](int64_t count) {
+         return CountEstimate{.step_time_us = 100,
+                              .work_us = 100,
+                              .part_of_limits = 15 / static_cast<double>(count)};
+       }),
+       .estimate_fitting = [&](int64_t count) -> absl::StatusOr<std::optional<double>> {
+         asked.push_back(count);
+         return count == 12 ? 110 : 102;
+       },
+       .plan = [&](int64_t) { return CountPlan{.step_time_us = 102}; },
+       .smallest_first = true});
+  EXPECT_THAT(asked, testing::ElementsAre(12, 10));
+  EXPECT_DOUBLE_EQ(tried[0].at_least_us, 110);
+  EXPECT_DOUBLE_EQ(tried[1].at_least_us, 110);
 }
 
 TEST(SearchCounts, OnlyWhatIsFasterThanAskedForIsLookedFor) {
@@ -380,6 +402,24 @@ TEST(SearchCounts, WhatIsEstimatedToBeSlowerThanWhatIsTooSlowIsNotLookedFor) {
 
 // None fits, as estimated, and none has a plan: numbers that were refused without an estimate, as
 // larger ones that need less do not fit, are not planned.
+// Of two that are estimated to be equally fast the first does not beat the plan at hand: the other
+// one is not likelier to.
+TEST(SearchCounts, WhatDoesNotBeatAPlanIsPlannedOnce) {
+  std::vector<int64_t> planned;
+  SearchCounts(
+      {.counts = {1, 2},
+       .estimate = OneByOne([&](int64_t count) {
+         return CountEstimate{.step_time_us = 100 + 0.1 * static_cast<double>(count)};
+       }),
+       .estimate_fitting = [&](int64_t count) { return 100 + 0.1 * static_cast<double>(count); },
+       .plan = [&](int64_t count) -> absl::StatusOr<CountPlan> {
+         planned.push_back(count);
+         return MakeError(absl::StatusCode::kAborted, "none is faster");
+       },
+       .faster_than_us = 110});
+  EXPECT_THAT(planned, testing::ElementsAre(1));
+}
+
 TEST(SearchCounts, WhatHasNoEstimateIsNotPlanned) {
   std::vector<int64_t> estimated, planned;
   SearchCounts({.counts = Divisors(64),
