@@ -11,6 +11,7 @@
 #include "minka/base/status.h"
 #include "minka/driver/mesh_shapes.h"
 #include "minka/driver/predict_pipeline.h"
+#include "minka/driver/schedule_search.h"
 #include "minka/report/format.h"
 #include "minka/schedule/generate.h"
 
@@ -83,17 +84,10 @@ std::vector<int> SubmeshSizes(const PlanRequest& request, const Cluster& hosts, 
 
 constexpr int kEndless = 1'000'000;
 // Of what layers say that a step takes plans take so much at least, of steps of up to so many
-// operations less. On one mesh of 4 to 32 devices 25 plans of text, mixtures of experts and
-// pictures took 0.96 and more, bert-tiny (2,189 operations) 0.87; of pipelines on 4 and 8, 13 of 17
-// took 0.94 and more, those of bert-large and gpt-125m in four and eight micro-batches 0.89 to
-// 0.92, gpt-tiny and moe-tiny (3,062 and 4,238 operations) 0.84 to 0.89.
-struct OfEstimate {
-  double of_large = 0;
-  int small_step = 0;  // operations
-};
-constexpr OfEstimate kOnOneMesh{.of_large = 0.95, .small_step = 3'000};
-constexpr OfEstimate kAsPipeline{.of_large = 0.9, .small_step = 5'000};
-constexpr double kOfSmall = 0.8;
+// operations less: 45 plans of text, mixtures of experts and pictures on one mesh and as pipelines
+// of 4 to 64 devices 0.96 to 1.08, bert-tiny (2,189 operations) on 8 and 16 devices 0.87.
+constexpr double kOfEstimate = 0.95, kOfEstimateOfSmall = 0.8;
+constexpr int kSmallStep = 3'000;
 // Of each number of devices so many shapes are tried saving memory, and those as fast nearly. A
 // shape has to be faster by kAsFast than each one of fewer axes; devices together may take
 // kMostDeviceTime of what the best number of them takes for the work.
@@ -145,6 +139,23 @@ absl::StatusOr<std::vector<MeshOfKind>> Submeshes(const PlanRequest& request, in
   return meshes;
 }
 
+std::vector<ScheduleInput> OtherSchedules(const LayersOnMeshes& layers, PipelinePlanner& planner,
+                                          const PlanRequest& request) {
+  std::vector<ScheduleInput> out;
+  if (request.pipeline->schedule != kChooseSchedule || layers.free.empty()) return out;
+  const auto num_stages = static_cast<int>(layers.free.front().stages.size());
+  const int most_stages = static_cast<int>(layers.input.held.size()) - 1;
+  for (const std::string_view name : SchedulesBeside(layers.schedule, num_stages)) {
+    absl::StatusOr<std::vector<MicroBatchesHeld>> held =
+        planner.Held(most_stages, name, /*num_stages=*/2);
+    if (!held.ok()) continue;
+    ScheduleInput& other = out.emplace_back(std::string(name), layers.input);
+    other.input.held = *std::move(held);
+    other.input.splits_backward = SplitsBackward(name);
+  }
+  return out;
+}
+
 absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
                                           std::vector<HostsOfKind> hosts, PipelinePlanner& planner,
                                           const PlanRequest& request, int num_stages) {
@@ -174,6 +185,7 @@ absl::StatusOr<LayersOnMeshes> FindLayers(std::vector<MeshOfKind> meshes,
     ASSIGN_OR_RETURN(out.ways.ways, EvenWays(planner, out.meshes));
   }
   out.free = FindStages(out.ways.ways, out.input);
+  out.other_schedules = OtherSchedules(out, planner, request);
   return out;
 }
 
@@ -185,6 +197,23 @@ double LeastPart(const std::vector<StageWay>& ways, const StageSearchInput& inpu
   while (part < kMost && FindStages(ways, WithLimits(input, request, kTry * part)).empty())
     part *= kTry;
   return part;
+}
+
+// By any schedule, under the limits of `request` if there is one; nullopt: nothing fits.
+std::optional<double> FastestUs(const LayersOnMeshes& layers, const std::vector<StageWay>& ways,
+                                const PlanRequest* request) {
+  std::optional<double> us;
+  const auto take = [&](const StageSearchInput& input) {
+    const std::vector<FoundPipeline> found =
+        FindStages(ways, request != nullptr ? WithLimits(input, *request) : input);
+    if (!found.empty())
+      us = std::min(us.value_or(found.front().step_time_us), found.front().step_time_us);
+  };
+  take(layers.input);
+  // Estimates know nothing of cores that meshes share.
+  if (layers.input.meshes_share_cores) return us;
+  for (const ScheduleInput& other : layers.other_schedules) take(other.input);
+  return us;
 }
 
 }  // namespace
@@ -304,11 +333,9 @@ StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, 
 }
 
 double MostEstimatedUs(const PlanRequest& request, const Step& simplified) {
-  const bool is_on_one_mesh = !request.pipeline || request.pipeline->num_stages == 1;
-  const OfEstimate& least = is_on_one_mesh ? kOnOneMesh : kAsPipeline;
-  const int num_operations = simplified.module.entry_computation().num_instructions();
+  const bool is_small = simplified.module.entry_computation().num_instructions() <= kSmallStep;
   return request.faster_than_us.value_or(std::numeric_limits<double>::infinity()) /
-         (num_operations <= least.small_step ? kOfSmall : least.of_large);
+         (is_small ? kOfEstimateOfSmall : kOfEstimate);
 }
 
 absl::Status EstimatedToTake(double us) {
@@ -327,31 +354,31 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& reques
       FindStages(layers.ways.ways, endless).front().step_time_us / kEndless;
   const FoundPipeline& fastest = layers.free.front();
   const int num_micro_batches = layers.input.num_micro_batches;
+  const double step_time_us = *FastestUs(layers, layers.ways.ways, nullptr);
   const double work_us = micro_batch_us * num_micro_batches;
   const int most_held = layers.input.Held(static_cast<int>(fastest.stages.size())).in_flight;
   const bool may_hold_all = 2 * most_held > num_micro_batches;
   return {
-      .step_time_us = fastest.step_time_us,
+      .step_time_us = step_time_us,
       .work_us = work_us,
-      .waits_us = may_hold_all ? 0 : fastest.step_time_us - work_us,
+      .waits_us = may_hold_all ? 0 : step_time_us - work_us,
       .part_of_limits = PartOfLimits(fastest, layers.ways.ways, WithLimits(layers.input, request))};
 }
 
 FittingEstimate EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
                                 const PlanRequest& request) {
   if (layers.free.empty()) return {.step_time_us = 0};
-  const FoundPipeline& fastest = layers.free.front();
+  const std::vector<StageWay>& ways = layers.ways.ways;
+  const std::optional<double> fastest_us = FastestUs(layers, ways, nullptr);
+  const std::optional<double> us = FastestUs(layers, ways, &request);
   const StageSearchInput search = WithLimits(layers.input, request);
-  if (PartOfLimits(fastest, layers.ways.ways, search) <= 1)
-    return {.step_time_us = fastest.step_time_us};
-  std::vector<FoundPipeline> found = FindStages(layers.ways.ways, search);
-  if (found.empty() || found.front().step_time_us > kNearFastest * fastest.step_time_us) {
-    LayerWays saving = planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, search));
-    if (saving.ways.empty()) saving = layers.ways;
-    found = FindStages(saving.ways, search);
-    if (found.empty()) return {.least_part = LeastPart(saving.ways, layers.input, request)};
-  }
-  return {.step_time_us = found.front().step_time_us};
+  const bool fits = PartOfLimits(layers.free.front(), ways, search) <= 1;
+  if (fits || (us && *us <= kNearFastest * *fastest_us)) return {.step_time_us = us};
+  const LayerWays found = planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, search));
+  const std::vector<StageWay>& saving = found.ways.empty() ? ways : found.ways;
+  const std::optional<double> saving_us = FastestUs(layers, saving, &request);
+  if (!saving_us) return {.least_part = LeastPart(saving, layers.input, request)};
+  return {.step_time_us = saving_us};
 }
 
 }  // namespace minka

@@ -21,12 +21,19 @@ inline constexpr double kNearFastest = 1.02;
 // looked for.
 inline constexpr double kFarTooLarge = 2, kFarTooLargeAsPlanned = 1.5;
 
+struct ScheduleInput {
+  std::string schedule;
+  StageSearchInput input;
+};
+
 // What layers by themselves say, before any pipeline is planned.
 struct LayersOnMeshes {
   std::vector<MeshOfKind> meshes;  // that stages may have
   LayerWays ways;                  // see SearchedLayers
   std::string schedule;            // that is searched by first, as `input` has it
   StageSearchInput input;
+  // Those that can have the stages of the fastest pipeline, as of the fewest stages.
+  std::vector<ScheduleInput> other_schedules;
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };
 

@@ -80,11 +80,12 @@ class SubmeshSearch {
         meshes_(std::move(layers.meshes)),
         found_(std::move(layers.ways)),
         free_(std::move(layers.free)) {
-    schedules_.push_back({.name = std::move(layers.schedule),
-                          .input = std::move(layers.input),
-                          .corrector = CorrectorOf(found_)});
-    AddOtherSchedules();
-    for (ScheduleSearched& schedule : schedules_) schedule.row.name = schedule.name;
+    AddSchedule(std::move(layers.schedule), std::move(layers.input));
+    for (ScheduleInput& other : layers.other_schedules) {
+      AddSchedule(std::move(other.schedule), std::move(other.input));
+      if (MeshesShareCores())
+        schedules_.back().promised_us = std::numeric_limits<double>::infinity();
+    }
   }
 
   absl::StatusOr<FittedPipeline> Run() && {
@@ -115,21 +116,10 @@ class SubmeshSearch {
   ScheduleSearched& first() { return schedules_.front(); }
   const ScheduleSearched& first() const { return schedules_.front(); }
 
-  // Those that can have the stages of the fastest pipeline.
-  void AddOtherSchedules() {
-    if (request_.pipeline->schedule != kChooseSchedule) return;
-    const auto num_stages = static_cast<int>(free_.front().stages.size());
-    for (const std::string_view name : SchedulesBeside(first().name, num_stages)) {
-      ScheduleSearched other{
-          .name = std::string(name), .input = first().input, .corrector = first().corrector};
-      if (MeshesShareCores()) other.promised_us = std::numeric_limits<double>::infinity();
-      // As of the fewest stages; see FindBy.
-      absl::StatusOr<std::vector<MicroBatchesHeld>> held = Held(other.name, /*num_stages=*/2);
-      if (!held.ok()) continue;
-      other.input.held = *std::move(held);
-      other.input.splits_backward = SplitsBackward(name);
-      schedules_.push_back(std::move(other));
-    }
+  void AddSchedule(std::string name, StageSearchInput input) {
+    schedules_.push_back(
+        {.name = std::move(name), .input = std::move(input), .corrector = CorrectorOf(found_)});
+    schedules_.back().row.name = schedules_.back().name;
   }
 
   // As estimated, by any schedule.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -12,10 +13,6 @@ namespace {
 
 // What is faster by no more than this part is not looked for.
 constexpr double kNearlyEqual = 0.01;
-// See MayBeFaster. By this moe-10b on 16 V100s has 32 micro-batches and takes 8.77 s instead of
-// 8.99, gpt-6.7b 64 and 47.3 instead of 48.2.
-constexpr double kAsFast = 1.005;
-constexpr int kMostAsFast = 1;
 // Of what a chord says, see RaiseToChord, a step takes so much at least: in all of a thousand
 // random workloads, while 0.92 is too much for three.
 constexpr double kOfChord = 0.9;
@@ -143,30 +140,27 @@ class CountSearcher {
     }
   }
 
-  // By estimates, of which plans take about the same part; of those about as fast as the best plan
-  // one more is planned, since estimates miss by more.
-  bool MayBeFaster(const TriedCount& tried) {
-    const double us = part_taken_ * tried.at_least_us;
-    if (us < (1 - kNearlyEqual) * best_us_) return true;
-    if (us > kAsFast * best_us_ || num_as_fast_ == kMostAsFast) return false;
-    if (tried.state == CountState::kEstimatedToFit) ++num_as_fast_;
-    return true;
+  // By estimates, of which plans take about the same part.
+  bool MayBeFaster(const TriedCount& tried) const {
+    return part_taken_.value_or(1) * tried.at_least_us < (1 - kNearlyEqual) * best_us_;
   }
 
+  // Of those without a plan. How memory is saved takes time to find, so that what needs no saving
+  // and is nearly as fast comes first.
   TriedCount* BestEstimated() {
-    TriedCount *best = nullptr, *best_that_fits = nullptr;
+    TriedCount *best = nullptr, *best_at_hand = nullptr;
     const auto take = [](TriedCount*& of, TriedCount& tried) {
       if (of == nullptr || tried.at_least_us < of->at_least_us) of = &tried;
     };
     for (TriedCount& tried : tried_) {
-      const bool fits = tried.state == CountState::kEstimatedToFit;
-      if (fits || tried.state == CountState::kEstimated) take(best, tried);
-      if (fits) take(best_that_fits, tried);
+      const bool is_known_to_fit = tried.state == CountState::kEstimatedToFit;
+      if (!is_known_to_fit && tried.state != CountState::kEstimated) continue;
+      take(best, tried);
+      if (is_known_to_fit || KnownOf(tried).part_of_limits <= 1) take(best_at_hand, tried);
     }
-    // How memory is saved takes time to find.
-    const bool is_near = best_that_fits != nullptr && KnownOf(*best).part_of_limits > 1 &&
-                         best->at_least_us >= (1 - kNearlyEqual) * best_that_fits->at_least_us;
-    return is_near ? best_that_fits : best;
+    const bool is_near = best_at_hand != nullptr &&
+                         best->at_least_us >= (1 - kNearlyEqual) * best_at_hand->at_least_us;
+    return is_near ? best_at_hand : best;
   }
 
   // Of those that may do one in the middle, or the smallest, then what is nearest to the best.
@@ -293,17 +287,16 @@ class CountSearcher {
 
   void Plan(TriedCount& tried) {
     const absl::StatusOr<CountPlan> plan = search_.plan(tried.num_micro_batches);
-    // It was to beat a plan, which others are not likelier to do.
-    if (absl::IsAborted(plan.status()) && std::isfinite(best_us_)) {
+    // It was to beat a plan.
+    if (absl::IsAborted(plan.status()) && std::isfinite(best_us_))
       best_us_ = std::min(best_us_, tried.at_least_us);
-      num_as_fast_ = kMostAsFast;
-    }
     if (!plan.ok()) return Fail(tried, plan.status());
     tried.state = CountState::kPlanned;
     tried.plan = *plan;
     if (plan->fits) {
       best_us_ = std::min(best_us_, plan->step_time_us);
-      part_taken_ = std::min(part_taken_, plan->step_time_us / tried.at_least_us);
+      const double part = plan->step_time_us / tried.at_least_us;
+      part_taken_ = std::min(part_taken_.value_or(part), part);
       return;
     }
     for (TriedCount& other : tried_) {
@@ -322,9 +315,8 @@ class CountSearcher {
   const CountSearch& search_;
   std::vector<TriedCount> tried_;
   std::vector<Known> known_;  // parallel to tried_
-  double best_us_;         // of plans that fit, or to be beaten, or estimated of what is too slow
-  double part_taken_ = 1;  // the least that a plan took of what was estimated
-  int num_as_fast_ = 0;    // numbers planned that were not estimated to be faster
+  double best_us_;  // of plans that fit, or to be beaten, or estimated of what is too slow
+  std::optional<double> part_taken_;  // the least that a plan took of what was estimated
 };
 
 }  // namespace
