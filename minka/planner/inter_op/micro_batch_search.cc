@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -140,9 +139,9 @@ class CountSearcher {
     }
   }
 
-  // By estimates, of which plans take about the same part.
+  // By estimates, of which plans take about the same part where that is less.
   bool MayBeFaster(const TriedCount& tried) const {
-    return part_taken_.value_or(1) * tried.at_least_us < (1 - kNearlyEqual) * best_us_;
+    return part_taken_ * tried.at_least_us < (1 - kNearlyEqual) * best_us_;
   }
 
   // Of those without a plan. How memory is saved takes time to find, so that what needs no saving
@@ -295,8 +294,7 @@ class CountSearcher {
     tried.plan = *plan;
     if (plan->fits) {
       best_us_ = std::min(best_us_, plan->step_time_us);
-      const double part = plan->step_time_us / tried.at_least_us;
-      part_taken_ = std::min(part_taken_.value_or(part), part);
+      part_taken_ = std::min(part_taken_, plan->step_time_us / tried.at_least_us);
       return;
     }
     for (TriedCount& other : tried_) {
@@ -316,7 +314,7 @@ class CountSearcher {
   std::vector<TriedCount> tried_;
   std::vector<Known> known_;  // parallel to tried_
   double best_us_;  // of plans that fit, or to be beaten, or estimated of what is too slow
-  std::optional<double> part_taken_;  // the least that a plan took of what was estimated
+  double part_taken_ = 1;  // the least that a plan took of what was estimated
 };
 
 }  // namespace

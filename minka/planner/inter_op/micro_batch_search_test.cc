@@ -360,22 +360,6 @@ TEST(SearchCounts, WhatNeedsNoSavingComesFirstWhereItIsNearlyAsFast) {
   EXPECT_EQ(Fastest(tried).num_micro_batches, 8);
 }
 
-// The plan of two takes a tenth more than estimated, as that of one is expected to.
-TEST(SearchCounts, PlansAreExpectedToMissEstimatesAlike) {
-  std::vector<int64_t> planned;
-  SearchCounts({.counts = {1, 2},
-                .estimate = OneByOne([&](int64_t count) {
-                  return CountEstimate{.step_time_us = count == 1 ? 103 : 100.0};
-                }),
-                .estimate_fitting = [&](int64_t count) { return count == 1 ? 103 : 100.0; },
-                .plan =
-                    [&](int64_t count) {
-                      planned.push_back(count);
-                      return CountPlan{.step_time_us = 110};
-                    }});
-  EXPECT_THAT(planned, testing::ElementsAre(2));
-}
-
 TEST(SearchCounts, OnlyWhatIsFasterThanAskedForIsLookedFor) {
   for (const double faster_than_us : {2.5, 20.0}) {
     std::vector<int64_t> planned;
