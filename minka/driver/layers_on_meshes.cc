@@ -199,21 +199,32 @@ double LeastPart(const std::vector<StageWay>& ways, const StageSearchInput& inpu
   return part;
 }
 
-// By any schedule, under the limits of `request` if there is one; nullopt: nothing fits.
-std::optional<double> FastestUs(const LayersOnMeshes& layers, const std::vector<StageWay>& ways,
-                                const PlanRequest* request) {
-  std::optional<double> us;
-  const auto take = [&](const StageSearchInput& input) {
-    const std::vector<FoundPipeline> found =
-        FindStages(ways, request != nullptr ? WithLimits(input, *request) : input);
-    if (!found.empty())
-      us = std::min(us.value_or(found.front().step_time_us), found.front().step_time_us);
+struct FoundBySchedule {
+  FoundPipeline pipeline;
+  const StageSearchInput* input = nullptr;
+};
+
+// The fastest by each schedule, under the limits of `under` if there are any; empty: nothing fits.
+std::vector<FoundBySchedule> FindBySchedules(const LayersOnMeshes& layers,
+                                             const std::vector<StageWay>& ways,
+                                             const PlanRequest* under) {
+  std::vector<FoundBySchedule> out;
+  const auto find = [&](const StageSearchInput& input) {
+    std::vector<FoundPipeline> found =
+        FindStages(ways, under != nullptr ? WithLimits(input, *under) : input);
+    if (!found.empty()) out.push_back({std::move(found.front()), &input});
   };
-  take(layers.input);
+  find(layers.input);
   // Estimates know nothing of cores that meshes share.
-  if (layers.input.meshes_share_cores) return us;
-  for (const ScheduleInput& other : layers.other_schedules) take(other.input);
-  return us;
+  if (layers.input.meshes_share_cores) return out;
+  for (const ScheduleInput& other : layers.other_schedules) find(other.input);
+  return out;
+}
+
+const FoundBySchedule* FastestOf(const std::vector<FoundBySchedule>& found) {
+  const auto fastest = std::ranges::min_element(
+      found, {}, [](const FoundBySchedule& by) { return by.pipeline.step_time_us; });
+  return fastest == found.end() ? nullptr : &*fastest;
 }
 
 }  // namespace
@@ -352,31 +363,43 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& reques
   endless.send_us = {};
   const double micro_batch_us =
       FindStages(layers.ways.ways, endless).front().step_time_us / kEndless;
-  const FoundPipeline& fastest = layers.free.front();
+  const std::vector<FoundBySchedule> found =
+      FindBySchedules(layers, layers.ways.ways, /*under=*/nullptr);
+  const auto& [fastest, input] = *FastestOf(found);
+  const double step_time_us = fastest.step_time_us;
   const int num_micro_batches = layers.input.num_micro_batches;
-  const double step_time_us = *FastestUs(layers, layers.ways.ways, nullptr);
   const double work_us = micro_batch_us * num_micro_batches;
-  const int most_held = layers.input.Held(static_cast<int>(fastest.stages.size())).in_flight;
+  const int most_held = input->Held(static_cast<int>(fastest.stages.size())).in_flight;
   const bool may_hold_all = 2 * most_held > num_micro_batches;
-  return {
-      .step_time_us = step_time_us,
-      .work_us = work_us,
-      .waits_us = may_hold_all ? 0 : step_time_us - work_us,
-      .part_of_limits = PartOfLimits(fastest, layers.ways.ways, WithLimits(layers.input, request))};
+  double part = std::numeric_limits<double>::infinity();
+  for (const FoundBySchedule& by : found) {
+    if (by.pipeline.step_time_us > kNearFastest * step_time_us) continue;
+    part = std::min(part, PartOfLimits(by.pipeline, layers.ways.ways,
+                                       WithLimits(*by.input, request)));
+  }
+  return {.step_time_us = step_time_us,
+          .work_us = work_us,
+          .waits_us = may_hold_all ? 0 : step_time_us - work_us,
+          .part_of_limits = part};
 }
 
 FittingEstimate EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
                                 const PlanRequest& request) {
   if (layers.free.empty()) return {.step_time_us = 0};
   const std::vector<StageWay>& ways = layers.ways.ways;
-  const std::optional<double> fastest_us = FastestUs(layers, ways, nullptr);
-  const std::optional<double> us = FastestUs(layers, ways, &request);
-  const StageSearchInput search = WithLimits(layers.input, request);
-  const bool fits = PartOfLimits(layers.free.front(), ways, search) <= 1;
-  if (fits || (us && *us <= kNearFastest * *fastest_us)) return {.step_time_us = us};
-  const LayerWays found = planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, search));
+  const std::vector<FoundBySchedule> free = FindBySchedules(layers, ways, /*under=*/nullptr);
+  const double fastest_us = FastestOf(free)->pipeline.step_time_us;
+  const auto fitting_us = [&](const std::vector<StageWay>& by_ways) -> std::optional<double> {
+    const std::vector<FoundBySchedule> found = FindBySchedules(layers, by_ways, &request);
+    if (found.empty()) return std::nullopt;
+    return FastestOf(found)->pipeline.step_time_us;
+  };
+  const std::optional<double> us = fitting_us(ways);
+  if (us && *us <= kNearFastest * fastest_us) return {.step_time_us = us};
+  const LayerWays found =
+      planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, WithLimits(layers.input, request)));
   const std::vector<StageWay>& saving = found.ways.empty() ? ways : found.ways;
-  const std::optional<double> saving_us = FastestUs(layers, saving, &request);
+  const std::optional<double> saving_us = fitting_us(saving);
   if (!saving_us) return {.least_part = LeastPart(saving, layers.input, request)};
   return {.step_time_us = saving_us};
 }

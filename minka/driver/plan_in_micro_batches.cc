@@ -58,6 +58,7 @@ class CountsOnMesh {
     const double at_most_us = MostEstimatedUs(request_, steps_.simplified());
     const std::vector<TriedCount> tried = SearchCounts(
         {.counts = MicroBatchCounts(steps_.simplified()),
+         .num_devices = request_.num_devices(),
          .estimate = [&](std::span<const int64_t> counts) { return Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return layers_.Of(count).EstimateFitting(); },
          .least_part = [&](int64_t count) { return layers_.Of(count).least_part(); },

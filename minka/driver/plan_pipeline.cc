@@ -173,6 +173,7 @@ class MicroBatchSearch {
     const double at_most_us = MostEstimatedUs(request_, simplified_);
     const std::vector<TriedCount> tried = SearchCounts(
         {.counts = MicroBatchCounts(simplified_),
+         .num_devices = request_.num_devices(),
          .estimate = [&](std::span<const int64_t> counts) { return layers_.Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return layers_.Of(count).EstimateFitting(); },
          .least_part = [&](int64_t count) { return layers_.Of(count).least_part(); },

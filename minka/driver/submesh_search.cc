@@ -125,7 +125,7 @@ class SubmeshSearch {
   // As estimated, by any schedule.
   double FastestWithoutLimit() const {
     double us = free_.front().step_time_us;
-    if (!has_limit_ || MeshesShareCores()) return us;
+    if (MeshesShareCores()) return us;
     for (const ScheduleSearched& schedule : schedules_ | std::views::drop(1)) {
       const std::vector<FoundPipeline> found = FindStages(found_.ways, Corrected(schedule));
       if (!found.empty()) us = std::min(us, found.front().step_time_us);

@@ -71,7 +71,7 @@ absl::Status WhyNoneIsWanted(const std::vector<TriedCount>& tried, double at_mos
       continue;
     least_us = std::min(least_us.value_or(count.at_least_us), count.at_least_us);
   }
-  if (least_us && *least_us > at_most_us) return EstimatedToTake(*least_us);
+  if (least_us && *least_us >= (1 - kNearlyEqual) * at_most_us) return EstimatedToTake(*least_us);
   const auto is_too_large = [](const TriedCount& count) {
     return count.state == CountState::kTooLarge;
   };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -10,23 +12,20 @@
 namespace minka {
 namespace {
 
-// What is faster by no more than this part is not looked for.
-constexpr double kNearlyEqual = 0.01;
 // Of what a chord says, see RaiseToChord, a step takes so much at least: in all of a thousand
 // random workloads, while 0.92 is too much for three.
 constexpr double kOfChord = 0.9;
 // Of what RaiseByWorkOfMore says, that much is counted: too much for two of a thousand random
 // workloads, while 0.5 is for sixteen.
 constexpr double kOfWorkOfMore = 0.25;
-// See RaiseBeyondSlower.
+// See RaiseBeyondSlower. So much leaves out the fastest of six of a thousand random workloads, 1.03
+// of two, for a third of the estimates on three of four Wide ResNets.
 constexpr double kSlower = 1.01;
 // What needs more of its limits is likely not to fit, whatever is recomputed: of layers of models
 // of text and pictures that leaves a third to an eleventh.
 constexpr double kLikelyTooLarge = 4;
 // Where all needs so many times the limits, estimates may be too high by the rest.
 constexpr double kOfLeastPart = 0.9;
-// So much larger micro-batches need as much memory, even where they split more evenly.
-constexpr double kSurelyLarger = 0.75;
 // So many are estimated side by side, though not all may turn out to be asked for: for each a step
 // is prepared and cut on one thread.
 constexpr size_t kAtOnce = 2;
@@ -64,7 +63,8 @@ class CountSearcher {
   // Of a number without a plan.
   struct Known {
     double free_us = 0;             // a step at least, whatever memory it needs
-    double saving_us = 0;           // what fitting into memory adds to that at least
+    // What fitting into memory adds to that at least: so much, or such a part of it if that is less.
+    double saving_us = 0, saving_part = 0;
     std::optional<double> work_us;  // as estimated
     double part_of_limits = 0;      // as estimated
   };
@@ -72,7 +72,19 @@ class CountSearcher {
   Known& KnownOf(const TriedCount& tried) { return known_[&tried - tried_.data()]; }
   void Raise(TriedCount& tried) {
     const Known& known = KnownOf(tried);
-    tried.at_least_us = std::max(tried.at_least_us, known.free_us + known.saving_us);
+    const double saving_us = std::min(known.saving_us, known.saving_part * known.free_us);
+    tried.at_least_us = std::max(tried.at_least_us, known.free_us + saving_us);
+  }
+
+  // In how many parts its micro-batches split evenly, at most.
+  int64_t NumParts(const TriedCount& tried) const {
+    return std::gcd(search_.counts.back() / tried.num_micro_batches,
+                    static_cast<int64_t>(search_.num_devices));
+  }
+  // Does a step in micro-batches of the first number need no less memory, whatever is saved?
+  bool NeedsNoLess(const TriedCount& fewer, const TriedCount& more) const {
+    return more.num_micro_batches % fewer.num_micro_batches == 0 ||
+           (fewer.num_micro_batches < more.num_micro_batches && NumParts(fewer) <= NumParts(more));
   }
 
   // By one pipeline a step takes its work, and for one micro-batch its meshes wait: over 1 / number
@@ -107,6 +119,7 @@ class CountSearcher {
       if (!known_[near].work_us) continue;
       for (size_t far = 0; far < tried_.size(); ++far) {
         if (!known_[far].work_us || known_[far].free_us < kSlower * known_[near].free_us) continue;
+        if (NumParts(tried_[far]) < NumParts(tried_[near])) continue;  // slower for that
         const size_t begin = far < near ? 0 : far + 1, end = far < near ? far : tried_.size();
         for (size_t i = begin; i < end; ++i) {
           if (tried_[i].state != CountState::kUnknown) continue;
@@ -139,13 +152,18 @@ class CountSearcher {
     }
   }
 
-  // By estimates, of which plans take about the same part where that is less.
-  bool MayBeFaster(const TriedCount& tried) const {
-    return part_taken_ * tried.at_least_us < (1 - kNearlyEqual) * best_us_;
+  // By estimates, of which plans take about the same part; of more than the estimate only where it
+  // takes time to find how memory is saved, since the next one may miss by less.
+  bool MayBeFaster(const TriedCount& tried) {
+    const bool is_at_hand =
+        tried.state == CountState::kEstimatedToFit || KnownOf(tried).part_of_limits <= 1;
+    const double part = part_taken_.value_or(1);
+    return (is_at_hand ? std::min(1.0, part) : part) * tried.at_least_us <
+           (1 - kNearlyEqual) * best_us_;
   }
 
-  // Of those without a plan. How memory is saved takes time to find, so that what needs no saving
-  // and is nearly as fast comes first.
+  // Of those without a plan. How memory is saved takes time to find, so that what is known to fit,
+  // or likely to fit as it is, comes first where it is nearly as fast.
   TriedCount* BestEstimated() {
     TriedCount *best = nullptr, *best_at_hand = nullptr;
     const auto take = [](TriedCount*& of, TriedCount& tried) {
@@ -157,7 +175,7 @@ class CountSearcher {
       take(best, tried);
       if (is_known_to_fit || KnownOf(tried).part_of_limits <= 1) take(best_at_hand, tried);
     }
-    const bool is_near = best_at_hand != nullptr &&
+    const bool is_near = best_at_hand != nullptr && MayBeFaster(*best_at_hand) &&
                          best->at_least_us >= (1 - kNearlyEqual) * best_at_hand->at_least_us;
     return is_near ? best_at_hand : best;
   }
@@ -192,7 +210,7 @@ class CountSearcher {
   // Is it likely to be too large, as a larger number is that may turn out to fit?
   bool WaitsForMemory(const TriedCount& tried) {
     return std::ranges::any_of(tried_, [&](TriedCount& other) {
-      return other.state == CountState::kEstimated &&
+      return other.state == CountState::kEstimated && MayBeFaster(other) &&
              KnownOf(other).part_of_limits > kLikelyTooLarge &&
              other.num_micro_batches % tried.num_micro_batches == 0;
     });
@@ -218,6 +236,7 @@ class CountSearcher {
     tried.state = CountState::kEstimated;
     KnownOf(tried) = {.free_us = estimate->step_time_us,
                       .saving_us = KnownOf(tried).saving_us,
+                      .saving_part = KnownOf(tried).saving_part,
                       .work_us = estimate->work_us,
                       .part_of_limits = estimate->part_of_limits};
     tried.at_least_us = 0;
@@ -235,9 +254,9 @@ class CountSearcher {
     }
   }
 
-  // Where the number is likely to be too small to fit, of the largest one first that has to save
-  // memory, too: if that does not fit, neither does this one; if it does, saving takes this one as
-  // long at least.
+  // Unless little has to be saved and what that takes at least is known, of the largest multiple
+  // first that has to save memory, too: if that does not fit, neither does this one; if it does,
+  // saving takes this one as long at least.
   void FindFitting(TriedCount& tried) {
     const Known& known = KnownOf(tried);
     if (known.saving_us > 0 && known.part_of_limits <= kLikelyTooLarge)
@@ -257,30 +276,31 @@ class CountSearcher {
   void EstimateFitting(TriedCount& tried) {
     const auto estimate = search_.estimate_fitting(tried.num_micro_batches);
     if (!estimate.ok()) return Fail(tried, estimate.status());
-    if (!*estimate) return RefuseTooLarge(tried.num_micro_batches);
+    if (!*estimate) return RefuseTooLarge(tried);
     tried.state = CountState::kEstimatedToFit;
     tried.at_least_us = std::max(tried.at_least_us, **estimate);
-    // Larger micro-batches need as much memory, so that as much is recomputed for them.
+    // As much is recomputed for what needs as much.
+    const double saving_us = **estimate - KnownOf(tried).free_us;
+    const double saving_part = saving_us / KnownOf(tried).free_us;
     for (TriedCount& other : tried_) {
-      const bool is_larger = tried.num_micro_batches % other.num_micro_batches == 0 ||
-                             static_cast<double>(other.num_micro_batches) <
-                                 kSurelyLarger * static_cast<double>(tried.num_micro_batches);
-      if (!is_larger) continue;
+      if (!NeedsNoLess(other, tried)) continue;
       if (other.state != CountState::kUnknown && other.state != CountState::kEstimated) continue;
       Known& known = KnownOf(other);
-      known.saving_us = std::max(known.saving_us, **estimate - KnownOf(tried).free_us);
+      known.saving_us = std::max(known.saving_us, saving_us);
+      known.saving_part = std::max(known.saving_part, saving_part);
       Raise(other);
     }
   }
 
-  // Larger micro-batches need as much memory, smaller ones this part of it at least.
-  void RefuseTooLarge(int64_t count) {
-    const double too_few = kOfLeastPart * static_cast<double>(count) * search_.least_part(count);
+  // Smaller micro-batches need this part of it at least, unless they split more evenly.
+  void RefuseTooLarge(const TriedCount& refused) {
+    const double too_few = kOfLeastPart * static_cast<double>(refused.num_micro_batches) *
+                           search_.least_part(refused.num_micro_batches);
     for (TriedCount& tried : tried_) {
-      if (tried.state == CountState::kPlanned || tried.state == CountState::kFailed) continue;
-      const bool is_larger = count % tried.num_micro_batches == 0;
-      if (is_larger || static_cast<double>(tried.num_micro_batches) < too_few)
-        tried.state = CountState::kTooLarge;
+      if (tried.state != CountState::kUnknown && tried.state != CountState::kEstimated) continue;
+      const bool is_too_few = static_cast<double>(tried.num_micro_batches) < too_few &&
+                              NumParts(tried) <= NumParts(refused);
+      if (is_too_few || NeedsNoLess(tried, refused)) tried.state = CountState::kTooLarge;
     }
   }
 
@@ -294,7 +314,8 @@ class CountSearcher {
     tried.plan = *plan;
     if (plan->fits) {
       best_us_ = std::min(best_us_, plan->step_time_us);
-      part_taken_ = std::min(part_taken_, plan->step_time_us / tried.at_least_us);
+      const double part = plan->step_time_us / tried.at_least_us;
+      part_taken_ = std::min(part_taken_.value_or(part), part);
       return;
     }
     for (TriedCount& other : tried_) {
@@ -314,7 +335,7 @@ class CountSearcher {
   std::vector<TriedCount> tried_;
   std::vector<Known> known_;  // parallel to tried_
   double best_us_;  // of plans that fit, or to be beaten, or estimated of what is too slow
-  double part_taken_ = 1;  // the least that a plan took of what was estimated
+  std::optional<double> part_taken_;  // the least that a plan took of what was estimated
 };
 
 }  // namespace

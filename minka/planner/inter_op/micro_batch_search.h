@@ -4,9 +4,9 @@
 // Estimates and plans cost time, so a number is estimated only while what is known of others lets
 // it be the fastest (or beside another one), and planned only while its estimate does. Known of
 // others is: a step in fewer micro-batches has no more work in all, needs no less memory, and
-// saving that takes no less (of those that do not divide a number, much fewer); each micro-batch
-// more takes some work; between two numbers steps hardly take less than in even parts of both, and
-// beyond a number that is slower than another one they hardly take less than by it.
+// saving that takes no less (where it splits no more evenly); each micro-batch more takes some
+// work; between two numbers steps hardly take less than in even parts of both, and beyond a number
+// that is slower than another one they hardly take less than by it.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,9 @@
 
 namespace minka {
 
+// What is faster by no more than this part is not looked for.
+inline constexpr double kNearlyEqual = 0.01;
+
 // By what layers take, whatever memory that needs.
 struct CountEstimate {
   double step_time_us = 0;  // of the fastest pipeline
@@ -28,7 +31,7 @@ struct CountEstimate {
   // For how long its busiest stage waits, if it still does where more micro-batches follow: where
   // stages may hold all that there are, they would fill that time.
   double waits_us = 0;
-  // What the fastest one needs of its memory limits; 0: there are none.
+  // What one that is as fast, or nearly, needs of its memory limits at least; 0: there are none.
   double part_of_limits = 0;
 };
 
@@ -49,7 +52,8 @@ struct TriedCount {
 };
 
 struct CountSearch {
-  std::vector<int64_t> counts;  // ascending
+  std::vector<int64_t> counts;  // ascending; the last one is the batch, or as if it were
+  int num_devices = 1;          // which may split the examples of a micro-batch among them
   // One for each, in their order, of one or two numbers that may be looked at side by side. First
   // asked for: one in the middle, by itself unless there are two, or the smallest.
   std::function<std::vector<absl::StatusOr<CountEstimate>>(std::span<const int64_t> counts)>

@@ -222,7 +222,6 @@ TEST(SearchCounts, MoreMicroBatchesTakeMoreWork) {
   EXPECT_THAT(asked, testing::UnorderedElementsAre(64, 32, 128, 256));
 }
 
-// Two micro-batches take 3 more to fit, so that one does, too.
 TEST(SearchCounts, NumbersAreEstimatedFromTheBestOutwards) {
   const auto step_time = [](int64_t count) {
     return 100 + 10 * std::abs(std::log2(static_cast<double>(count)) - 7);
@@ -245,6 +244,7 @@ TEST(SearchCounts, NumbersAreEstimatedFromTheBestOutwards) {
   EXPECT_THAT(estimated, testing::Each(AllOf(Ge(32), Le(512))));
 }
 
+// Two micro-batches take 3 more to fit, so that one does, too.
 TEST(SearchCounts, WhatSavingMemoryTakesIsKnownOfLargerMicroBatches) {
   const std::map<int64_t, double> free_us = {{1, 10.3}, {2, 10}, {4, 10.4}};
   const std::map<int64_t, double> fitting_us = {{1, 14}, {2, 13}, {4, 11}};
@@ -318,14 +318,15 @@ TEST(SearchCounts, WhatTooFewNeedLeavesOutMore) {
   EXPECT_EQ(tried[2].state, CountState::kTooLarge);
 }
 
-// What saving takes of twelve micro-batches it takes of eight and six, too, but not of ten, which
-// may split more evenly. What cannot be a hundredth faster than what fits is not asked about.
-TEST(SearchCounts, WhatSavingTakesIsKnownOfMuchLargerMicroBatches) {
+// What saving takes of twelve micro-batches of ten examples it takes of six of twenty, and of eight
+// of fifteen, which no two devices share; not of ten of twelve, of which four devices have three.
+TEST(SearchCounts, WhatSavingTakesIsKnownOfWhatSplitsNoBetter) {
   std::vector<int64_t> asked;
   const std::vector<TriedCount> tried = SearchCounts(
-      {.counts = {6, 8, 10, 12},
+      {.counts = {6, 8, 10, 12, 120},
+       .num_devices = 4,
        .estimate = OneByOne([&](int64_t count) {
-         return CountEstimate{.step_time_us = 100,
+         return CountEstimate{.step_time_us = count < 120 ? 100.0 : 200,
                               .work_us = 100,
                               .part_of_limits = 15 / static_cast<double>(count)};
        }),
@@ -338,6 +339,45 @@ TEST(SearchCounts, WhatSavingTakesIsKnownOfMuchLargerMicroBatches) {
   EXPECT_THAT(asked, testing::ElementsAre(12, 10));
   EXPECT_DOUBLE_EQ(tried[0].at_least_us, 110);
   EXPECT_DOUBLE_EQ(tried[1].at_least_us, 110);
+}
+
+// Thirty-two micro-batches are the first that are planned. Sixteen, which need five times the
+// limit, turn out not to be worth a look: eight do not wait for them.
+TEST(SearchCounts, NothingWaitsForWhatIsNotLookedAt) {
+  const std::map<int64_t, double> free_us = {{8, 90}, {16, 99.5}, {32, 100}, {64, 104}};
+  const std::map<int64_t, double> fitting_us = {{8, 106}, {16, 112}, {32, 112}, {64, 114}};
+  const auto of = [](const std::map<int64_t, double>& us, int64_t count) {
+    return us.contains(count) ? us.at(count) : 200;
+  };
+  const std::vector<TriedCount> tried = SearchCounts(
+      {.counts = Divisors(64),
+       .estimate = OneByOne([&](int64_t count) {
+         return CountEstimate{.step_time_us = of(free_us, count),
+                              .work_us = 50,
+                              .part_of_limits = 80 / static_cast<double>(count)};
+       }),
+       .estimate_fitting = [&](int64_t count) { return of(fitting_us, count); },
+       .plan = [&](int64_t count) { return CountPlan{.step_time_us = of(fitting_us, count)}; }});
+  EXPECT_EQ(Fastest(tried).num_micro_batches, 8);
+}
+
+// Sixteen micro-batches of fifteen examples, and twenty of twelve, are slower than fifteen of
+// sixteen because eight devices do not share them: thirty of eight may still be faster.
+TEST(SearchCounts, WhatSplitsUnevenlySaysNothingOfNumbersBeyond) {
+  for (const int num_devices : {1, 8}) {
+    const std::map<int64_t, double> step_us = {{15, 100}, {16, 102}, {20, 102}, {30, 96}};
+    const std::vector<TriedCount> tried = SearchCounts(
+        {.counts = {15, 16, 20, 30, 240},
+         .num_devices = num_devices,
+         .estimate = OneByOne([&](int64_t count) {
+           return CountEstimate{.step_time_us = count < 240 ? step_us.at(count) : 300,
+                                .work_us = 50};
+         }),
+         .estimate_fitting = [&](int64_t count) { return step_us.at(count); },
+         .plan = [&](int64_t count) { return CountPlan{.step_time_us = step_us.at(count)}; },
+         .smallest_first = true});
+    EXPECT_EQ(Fastest(tried).num_micro_batches, num_devices == 1 ? 15 : 30);
+  }
 }
 
 // How four micro-batches would save memory takes time to find: eight fit as they are, and are less
