@@ -374,8 +374,8 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& reques
   double part = std::numeric_limits<double>::infinity();
   for (const FoundBySchedule& by : found) {
     if (by.pipeline.step_time_us > kNearFastest * step_time_us) continue;
-    part = std::min(part, PartOfLimits(by.pipeline, layers.ways.ways,
-                                       WithLimits(*by.input, request)));
+    part =
+        std::min(part, PartOfLimits(by.pipeline, layers.ways.ways, WithLimits(*by.input, request)));
   }
   return {.step_time_us = step_time_us,
           .work_us = work_us,

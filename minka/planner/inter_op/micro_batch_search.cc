@@ -62,8 +62,9 @@ class CountSearcher {
  private:
   // Of a number without a plan.
   struct Known {
-    double free_us = 0;             // a step at least, whatever memory it needs
-    // What fitting into memory adds to that at least: so much, or such a part of it if that is less.
+    double free_us = 0;  // a step at least, whatever memory it needs
+    // What fitting into memory adds to that at least: so much, or such a part of it where that is
+    // less.
     double saving_us = 0, saving_part = 0;
     std::optional<double> work_us;  // as estimated
     double part_of_limits = 0;      // as estimated
