@@ -5,7 +5,10 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <optional>
+#include <ranges>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -85,7 +88,7 @@ std::vector<int> SubmeshSizes(const PlanRequest& request, const Cluster& hosts, 
 constexpr int kEndless = 1'000'000;
 // Of what layers say that a step takes plans take so much at least, of steps of up to so many
 // operations less: 45 plans of text, mixtures of experts and pictures on one mesh and as pipelines
-// of 4 to 64 devices 0.96 to 1.08, bert-tiny (2,189 operations) on 8 and 16 devices 0.87.
+// of 4 to 64 devices 0.96 to 1.09, bert-tiny (2,189 operations) on 8 and 16 devices 0.87.
 constexpr double kOfEstimate = 0.95, kOfEstimateOfSmall = 0.8;
 constexpr int kSmallStep = 3'000;
 // Of each number of devices so many shapes are tried saving memory, and those as fast nearly. A
@@ -139,9 +142,9 @@ absl::StatusOr<std::vector<MeshOfKind>> Submeshes(const PlanRequest& request, in
   return meshes;
 }
 
-std::vector<ScheduleInput> OtherSchedules(const LayersOnMeshes& layers, PipelinePlanner& planner,
-                                          const PlanRequest& request) {
-  std::vector<ScheduleInput> out;
+std::vector<ScheduleOfLayers> OtherSchedules(const LayersOnMeshes& layers, PipelinePlanner& planner,
+                                             const PlanRequest& request) {
+  std::vector<ScheduleOfLayers> out;
   if (request.pipeline->schedule != kChooseSchedule || layers.free.empty()) return out;
   const auto num_stages = static_cast<int>(layers.free.front().stages.size());
   const int most_stages = static_cast<int>(layers.input.held.size()) - 1;
@@ -149,9 +152,13 @@ std::vector<ScheduleInput> OtherSchedules(const LayersOnMeshes& layers, Pipeline
     absl::StatusOr<std::vector<MicroBatchesHeld>> held =
         planner.Held(most_stages, name, /*num_stages=*/2);
     if (!held.ok()) continue;
-    ScheduleInput& other = out.emplace_back(std::string(name), layers.input);
+    ScheduleOfLayers& other = out.emplace_back(std::string(name), layers.input);
     other.input.held = *std::move(held);
     other.input.splits_backward = SplitsBackward(name);
+    // Estimates know nothing of cores that meshes share.
+    if (layers.input.meshes_share_cores) continue;
+    std::vector<FoundPipeline> found = FindStages(layers.ways.ways, other.input);
+    if (!found.empty()) other.free = std::move(found.front());
   }
   return out;
 }
@@ -199,32 +206,50 @@ double LeastPart(const std::vector<StageWay>& ways, const StageSearchInput& inpu
   return part;
 }
 
-struct FoundBySchedule {
-  FoundPipeline pipeline;
+// The fastest that fits by any schedule; nullopt: none does.
+std::optional<double> FittingUs(const LayersOnMeshes& layers, const std::vector<StageWay>& ways,
+                                PipelinePlanner& planner, const PlanRequest& request) {
+  std::optional<double> us;
+  const auto find = [&](const std::string& schedule, const StageSearchInput& input) {
+    const std::vector<FoundPipeline> found =
+        FindUnderLimits(ways, schedule, WithLimits(input, request), planner);
+    if (found.empty()) return;
+    us = std::min(us.value_or(found.front().step_time_us), found.front().step_time_us);
+  };
+  find(layers.schedule, layers.input);
+  for (const ScheduleOfLayers& other : layers.other_schedules) {
+    if (other.free) find(other.name, other.input);
+  }
+  return us;
+}
+
+// The fastest of each schedule, whatever memory it needs.
+struct FreeBySchedule {
+  const FoundPipeline* pipeline = nullptr;
   const StageSearchInput* input = nullptr;
+
+  double step_time_us() const { return pipeline->step_time_us; }
 };
 
-// The fastest by each schedule, under the limits of `under` if there are any; empty: nothing fits.
-std::vector<FoundBySchedule> FindBySchedules(const LayersOnMeshes& layers,
-                                             const std::vector<StageWay>& ways,
-                                             const PlanRequest* under) {
-  std::vector<FoundBySchedule> out;
-  const auto find = [&](const StageSearchInput& input) {
-    std::vector<FoundPipeline> found =
-        FindStages(ways, under != nullptr ? WithLimits(input, *under) : input);
-    if (!found.empty()) out.push_back({std::move(found.front()), &input});
-  };
-  find(layers.input);
-  // Estimates know nothing of cores that meshes share.
-  if (layers.input.meshes_share_cores) return out;
-  for (const ScheduleInput& other : layers.other_schedules) find(other.input);
+// Fastest first. Precondition: there is one by the first schedule.
+std::vector<FreeBySchedule> FreeBySchedules(const LayersOnMeshes& layers) {
+  std::vector<FreeBySchedule> out = {{&layers.free.front(), &layers.input}};
+  for (const ScheduleOfLayers& other : layers.other_schedules) {
+    if (other.free) out.push_back({&*other.free, &other.input});
+  }
+  std::ranges::stable_sort(out, {}, &FreeBySchedule::step_time_us);
   return out;
 }
 
-const FoundBySchedule* FastestOf(const std::vector<FoundBySchedule>& found) {
-  const auto fastest = std::ranges::min_element(
-      found, {}, [](const FoundBySchedule& by) { return by.pipeline.step_time_us; });
-  return fastest == found.end() ? nullptr : &*fastest;
+// Of their limits, what one that is nearly as fast as the fastest needs at least.
+double PartOfFast(const std::vector<FreeBySchedule>& free, const std::vector<StageWay>& ways,
+                  const PlanRequest& request) {
+  double part = std::numeric_limits<double>::infinity();
+  for (const FreeBySchedule& by : free) {
+    if (by.step_time_us() > kNearFastest * free.front().step_time_us()) break;
+    part = std::min(part, PartOfLimits(*by.pipeline, ways, WithLimits(*by.input, request)));
+  }
+  return part;
 }
 
 }  // namespace
@@ -334,6 +359,28 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnMesh(std::vector<Mesh> shapes, Pipeli
   return found;
 }
 
+std::vector<FoundPipeline> FindUnderLimits(const std::vector<StageWay>& ways,
+                                           const std::string& schedule, StageSearchInput search,
+                                           PipelinePlanner& planner) {
+  // So many numbers of stages are searched apart.
+  constexpr int kMostStageCounts = 8;
+  std::vector<FoundPipeline> found = FindStages(ways, search);
+  if (!search.has_limit() || !search.splits_backward) return found;
+  const int most_stages = static_cast<int>(search.held.size()) - 1;
+  std::vector<FoundPipeline> out;
+  for (const FoundPipeline& at_best : found | std::views::take(kMostStageCounts)) {
+    if (!out.empty() && out.front().step_time_us <= at_best.step_time_us) break;
+    search.num_stages = static_cast<int>(at_best.stages.size());
+    absl::StatusOr<std::vector<MicroBatchesHeld>> held =
+        planner.Held(most_stages, schedule, search.num_stages);
+    if (!held.ok()) continue;
+    search.held = *std::move(held);
+    std::ranges::move(FindStages(ways, search), std::back_inserter(out));
+    std::ranges::stable_sort(out, {}, &FoundPipeline::step_time_us);
+  }
+  return out;
+}
+
 StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part) {
   for (int kind = 0; kind < request.num_kinds(); ++kind) {
     const std::optional<int64_t> limit = request.MemoryLimitOn(kind);
@@ -363,43 +410,29 @@ CountEstimate EstimateOf(const LayersOnMeshes& layers, const PlanRequest& reques
   endless.send_us = {};
   const double micro_batch_us =
       FindStages(layers.ways.ways, endless).front().step_time_us / kEndless;
-  const std::vector<FoundBySchedule> found =
-      FindBySchedules(layers, layers.ways.ways, /*under=*/nullptr);
-  const auto& [fastest, input] = *FastestOf(found);
-  const double step_time_us = fastest.step_time_us;
-  const int num_micro_batches = layers.input.num_micro_batches;
-  const double work_us = micro_batch_us * num_micro_batches;
-  const int most_held = input->Held(static_cast<int>(fastest.stages.size())).in_flight;
-  const bool may_hold_all = 2 * most_held > num_micro_batches;
-  double part = std::numeric_limits<double>::infinity();
-  for (const FoundBySchedule& by : found) {
-    if (by.pipeline.step_time_us > kNearFastest * step_time_us) continue;
-    part =
-        std::min(part, PartOfLimits(by.pipeline, layers.ways.ways, WithLimits(*by.input, request)));
-  }
-  return {.step_time_us = step_time_us,
+  const std::vector<FreeBySchedule> free = FreeBySchedules(layers);
+  const auto& [fastest, input] = free.front();
+  const double work_us = micro_batch_us * layers.input.num_micro_batches;
+  const int most_held = input->Held(static_cast<int>(fastest->stages.size())).in_flight;
+  const bool may_hold_all = 2 * most_held > layers.input.num_micro_batches;
+  return {.step_time_us = fastest->step_time_us,
           .work_us = work_us,
-          .waits_us = may_hold_all ? 0 : step_time_us - work_us,
-          .part_of_limits = part};
+          .waits_us = may_hold_all ? 0 : fastest->step_time_us - work_us,
+          .part_of_limits = PartOfFast(free, layers.ways.ways, request)};
 }
 
 FittingEstimate EstimateFitting(const LayersOnMeshes& layers, PipelinePlanner& planner,
                                 const PlanRequest& request) {
   if (layers.free.empty()) return {.step_time_us = 0};
   const std::vector<StageWay>& ways = layers.ways.ways;
-  const std::vector<FoundBySchedule> free = FindBySchedules(layers, ways, /*under=*/nullptr);
-  const double fastest_us = FastestOf(free)->pipeline.step_time_us;
-  const auto fitting_us = [&](const std::vector<StageWay>& by_ways) -> std::optional<double> {
-    const std::vector<FoundBySchedule> found = FindBySchedules(layers, by_ways, &request);
-    if (found.empty()) return std::nullopt;
-    return FastestOf(found)->pipeline.step_time_us;
-  };
-  const std::optional<double> us = fitting_us(ways);
+  const double fastest_us = FreeBySchedules(layers).front().step_time_us();
+  if (!request.has_memory_limit()) return {.step_time_us = fastest_us};
+  const std::optional<double> us = FittingUs(layers, ways, planner, request);
   if (us && *us <= kNearFastest * fastest_us) return {.step_time_us = us};
   const LayerWays found =
       planner.WaysOn(layers.meshes, FastestMeshes(layers.ways, WithLimits(layers.input, request)));
   const std::vector<StageWay>& saving = found.ways.empty() ? ways : found.ways;
-  const std::optional<double> saving_us = fitting_us(saving);
+  const std::optional<double> saving_us = FittingUs(layers, saving, planner, request);
   if (!saving_us) return {.least_part = LeastPart(saving, layers.input, request)};
   return {.step_time_us = saving_us};
 }

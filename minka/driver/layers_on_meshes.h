@@ -21,9 +21,11 @@ inline constexpr double kNearFastest = 1.02;
 // looked for.
 inline constexpr double kFarTooLarge = 2, kFarTooLargeAsPlanned = 1.5;
 
-struct ScheduleInput {
-  std::string schedule;
+struct ScheduleOfLayers {
+  std::string name;
   StageSearchInput input;
+  // The fastest, whatever memory it needs; nullopt: none is known.
+  std::optional<FoundPipeline> free;
 };
 
 // What layers by themselves say, before any pipeline is planned.
@@ -33,7 +35,7 @@ struct LayersOnMeshes {
   std::string schedule;            // that is searched by first, as `input` has it
   StageSearchInput input;
   // Those that can have the stages of the fastest pipeline, as of the fewest stages.
-  std::vector<ScheduleInput> other_schedules;
+  std::vector<ScheduleOfLayers> other_schedules;
   std::vector<FoundPipeline> free;  // fastest first, whatever memory they need
 };
 
@@ -60,6 +62,13 @@ absl::StatusOr<LayersOnMeshes> FindLayersOnMesh(std::vector<Mesh> shapes, Pipeli
 std::vector<MeshOfKind> FastestMeshes(const LayerWays& ways, const StageSearchInput& input);
 // Of these the fastest of each number of devices of each kind.
 std::vector<MeshOfKind> FastestMeshOfEach(const LayerWays& ways, const StageSearchInput& input);
+
+// By the schedule under the limits of `search`, fastest first. Where gradients of weights are put
+// off, how much is held grows with the number of stages: what is found as of the fewest says which
+// numbers are worth a search of their own, and how fast these are at best.
+std::vector<FoundPipeline> FindUnderLimits(const std::vector<StageWay>& ways,
+                                           const std::string& schedule, StageSearchInput search,
+                                           PipelinePlanner& planner);
 
 // Under the memory limits of the request, or so much of them.
 StageSearchInput WithLimits(StageSearchInput input, const PlanRequest& request, double part = 1);

@@ -164,6 +164,14 @@ absl::Status CheckStateFits(const Step& step, const PlanRequest& request) {
       FormatBytes(static_cast<int64_t>(there)));
 }
 
+// A multiple of those of each host.
+int DevicesOfHosts(const PlanRequest& request) {
+  int out = 1;
+  for (int kind = 0; kind < request.num_kinds(); ++kind)
+    out = std::lcm(out, request.HostsOf(kind).devices_per_host);
+  return out;
+}
+
 class MicroBatchSearch {
  public:
   explicit MicroBatchSearch(CountedStep step)
@@ -173,7 +181,7 @@ class MicroBatchSearch {
     const double at_most_us = MostEstimatedUs(request_, simplified_);
     const std::vector<TriedCount> tried = SearchCounts(
         {.counts = MicroBatchCounts(simplified_),
-         .num_devices = request_.num_devices(),
+         .num_devices = DevicesOfHosts(request_),
          .estimate = [&](std::span<const int64_t> counts) { return layers_.Estimate(counts); },
          .estimate_fitting = [&](int64_t count) { return layers_.Of(count).EstimateFitting(); },
          .least_part = [&](int64_t count) { return layers_.Of(count).least_part(); },

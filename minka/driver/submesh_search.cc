@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <string>
 #include <tuple>
@@ -20,7 +18,6 @@
 #include "minka/planner/inter_op/stage_corrections.h"
 #include "minka/planner/inter_op/stage_search.h"
 #include "minka/report/format.h"
-#include "minka/schedule/generate.h"
 
 namespace minka {
 namespace {
@@ -81,15 +78,16 @@ class SubmeshSearch {
         found_(std::move(layers.ways)),
         free_(std::move(layers.free)) {
     AddSchedule(std::move(layers.schedule), std::move(layers.input));
-    for (ScheduleInput& other : layers.other_schedules) {
-      AddSchedule(std::move(other.schedule), std::move(other.input));
+    fastest_us_ = free_.front().step_time_us;
+    for (ScheduleOfLayers& other : layers.other_schedules) {
+      if (other.free) fastest_us_ = std::min(fastest_us_, other.free->step_time_us);
+      AddSchedule(std::move(other.name), std::move(other.input));
       if (MeshesShareCores())
         schedules_.back().promised_us = std::numeric_limits<double>::infinity();
     }
   }
 
   absl::StatusOr<FittedPipeline> Run() && {
-    fastest_us_ = FastestWithoutLimit();
     if (fastest_us_ > MostEstimatedUs(request_, planner_.simplified()))
       return EstimatedToTake(fastest_us_);
     absl::Status refusal;
@@ -108,8 +106,6 @@ class SubmeshSearch {
   static constexpr size_t kMostCorrected = 6, kMostPlanned = 3;
   // What is estimated to need so many times the limit is not planned.
   static constexpr double kHopeless = 1.1;
-  // So many numbers of stages are searched apart.
-  static constexpr int kMostStageCounts = 8;
   // Estimates need not be nearer.
   static constexpr double kRoomiestStep = 1.02;
 
@@ -120,17 +116,6 @@ class SubmeshSearch {
     schedules_.push_back(
         {.name = std::move(name), .input = std::move(input), .corrector = CorrectorOf(found_)});
     schedules_.back().row.name = schedules_.back().name;
-  }
-
-  // As estimated, by any schedule.
-  double FastestWithoutLimit() const {
-    double us = free_.front().step_time_us;
-    if (MeshesShareCores()) return us;
-    for (const ScheduleSearched& schedule : schedules_ | std::views::drop(1)) {
-      const std::vector<FoundPipeline> found = FindStages(found_.ways, Corrected(schedule));
-      if (!found.empty()) us = std::min(us, found.front().step_time_us);
-    }
-    return us;
   }
 
   // Of what fits, by any schedule; infinite: nothing is estimated to.
@@ -316,31 +301,8 @@ class SubmeshSearch {
   }
 
   void Find(ScheduleSearched& schedule) {
-    schedule.found = FindBy(schedule, InputOf(schedule));
+    schedule.found = FindUnderLimits(found_.ways, schedule.name, InputOf(schedule), planner_);
     schedule.is_stale = false;
-  }
-
-  absl::StatusOr<std::vector<MicroBatchesHeld>> Held(const std::string& schedule, int num_stages) {
-    return planner_.Held(static_cast<int>(first().input.held.size()) - 1, schedule, num_stages);
-  }
-
-  // By the schedule under the limits of `search`, fastest first. Where gradients of weights are put
-  // off, how much is held grows with the number of stages: what is found as of the fewest says
-  // which numbers are worth a search of their own, and how fast these are at best.
-  std::vector<FoundPipeline> FindBy(const ScheduleSearched& schedule, StageSearchInput search) {
-    std::vector<FoundPipeline> found = FindStages(found_.ways, search);
-    if (!has_limit_ || !search.splits_backward) return found;
-    std::vector<FoundPipeline> out;
-    for (const FoundPipeline& at_best : found | std::views::take(kMostStageCounts)) {
-      if (!out.empty() && out.front().step_time_us <= at_best.step_time_us) break;
-      search.num_stages = static_cast<int>(at_best.stages.size());
-      absl::StatusOr<std::vector<MicroBatchesHeld>> held = Held(schedule.name, search.num_stages);
-      if (!held.ok()) continue;
-      search.held = *std::move(held);
-      std::ranges::move(FindStages(found_.ways, search), std::back_inserter(out));
-      std::ranges::stable_sort(out, {}, &FoundPipeline::step_time_us);
-    }
-    return out;
   }
 
   // Without limits.
@@ -494,7 +456,8 @@ class SubmeshSearch {
       for (int kind = 0; kind < request_.num_kinds(); ++kind) {
         if ((used >> kind & 1U) == 0) input.hosts[kind].num_devices = 0;
       }
-      const std::vector<FoundPipeline> found = FindBy(*by, std::move(input));
+      const std::vector<FoundPipeline> found =
+          FindUnderLimits(found_.ways, by->name, std::move(input), planner_);
       if (found.empty() || !IsWorthwhile(by->Expected(found.front()), least_us)) continue;
       least_us = by->Expected(found.front());
       used_by_fastest = used;

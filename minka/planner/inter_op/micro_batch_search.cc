@@ -48,7 +48,7 @@ class CountSearcher {
       RaiseByWorkOfMore();
       if (const std::vector<TriedCount*> next = UnknownBelow(to_beat); !next.empty()) {
         Estimate(next);
-      } else if (best && MayBeFaster(*best)) {
+      } else if (best) {
         best->state == CountState::kEstimated ? FindFitting(*best) : Plan(*best);
       } else if (TriedCount* const largest = LargestTooLarge(); largest && std::isinf(best_us_)) {
         Plan(*largest);
@@ -77,15 +77,18 @@ class CountSearcher {
     tried.at_least_us = std::max(tried.at_least_us, known.free_us + saving_us);
   }
 
-  // In how many parts its micro-batches split evenly, at most.
+  // In how many parts the number's micro-batches split evenly, at most.
   int64_t NumParts(const TriedCount& tried) const {
     return std::gcd(search_.counts.back() / tried.num_micro_batches,
                     static_cast<int64_t>(search_.num_devices));
   }
+  bool SplitsNoBetter(const TriedCount& one, const TriedCount& other) const {
+    return NumParts(other) % NumParts(one) == 0;
+  }
   // Does a step in micro-batches of the first number need no less memory, whatever is saved?
   bool NeedsNoLess(const TriedCount& fewer, const TriedCount& more) const {
     return more.num_micro_batches % fewer.num_micro_batches == 0 ||
-           (fewer.num_micro_batches < more.num_micro_batches && NumParts(fewer) <= NumParts(more));
+           (fewer.num_micro_batches < more.num_micro_batches && SplitsNoBetter(fewer, more));
   }
 
   // By one pipeline a step takes its work, and for one micro-batch its meshes wait: over 1 / number
@@ -120,10 +123,10 @@ class CountSearcher {
       if (!known_[near].work_us) continue;
       for (size_t far = 0; far < tried_.size(); ++far) {
         if (!known_[far].work_us || known_[far].free_us < kSlower * known_[near].free_us) continue;
-        if (NumParts(tried_[far]) < NumParts(tried_[near])) continue;  // slower for that
         const size_t begin = far < near ? 0 : far + 1, end = far < near ? far : tried_.size();
         for (size_t i = begin; i < end; ++i) {
-          if (tried_[i].state != CountState::kUnknown) continue;
+          if (tried_[i].state != CountState::kUnknown || !SplitsNoBetter(tried_[i], tried_[far]))
+            continue;
           known_[i].free_us = std::max(known_[i].free_us, known_[far].free_us);
           Raise(tried_[i]);
         }
@@ -131,15 +134,17 @@ class CountSearcher {
     }
   }
 
-  // Each micro-batch more takes some work of its own, about as much as between two smaller numbers.
+  // Each micro-batch more takes some work of its own, about as much as between two smaller numbers
+  // that split as well.
   void RaiseByWorkOfMore() {
-    const TriedCount *before = nullptr, *last = nullptr;
     for (TriedCount& tried : tried_) {
-      if (KnownOf(tried).work_us) {
-        before = std::exchange(last, &tried);
-        continue;
+      if (tried.state != CountState::kUnknown) continue;
+      const TriedCount *before = nullptr, *last = nullptr;
+      for (const TriedCount* smaller = tried_.data(); smaller != &tried; ++smaller) {
+        if (KnownOf(*smaller).work_us && SplitsNoBetter(tried, *smaller))
+          before = std::exchange(last, smaller);
       }
-      if (tried.state != CountState::kUnknown || before == nullptr) continue;
+      if (before == nullptr) continue;
       const double work_us = *KnownOf(*last).work_us;
       const auto num_micro_batches = [](const TriedCount& of) {
         return static_cast<double>(of.num_micro_batches);
@@ -163,8 +168,8 @@ class CountSearcher {
            (1 - kNearlyEqual) * best_us_;
   }
 
-  // Of those without a plan. How memory is saved takes time to find, so that what is known to fit,
-  // or likely to fit as it is, comes first where it is nearly as fast.
+  // Of those without a plan that may be faster. How memory is saved takes time to find, so that
+  // what is known to fit, or likely to fit as it is, comes first where it is nearly as fast.
   TriedCount* BestEstimated() {
     TriedCount *best = nullptr, *best_at_hand = nullptr;
     const auto take = [](TriedCount*& of, TriedCount& tried) {
@@ -173,10 +178,11 @@ class CountSearcher {
     for (TriedCount& tried : tried_) {
       const bool is_known_to_fit = tried.state == CountState::kEstimatedToFit;
       if (!is_known_to_fit && tried.state != CountState::kEstimated) continue;
+      if (!MayBeFaster(tried)) continue;
       take(best, tried);
       if (is_known_to_fit || KnownOf(tried).part_of_limits <= 1) take(best_at_hand, tried);
     }
-    const bool is_near = best_at_hand != nullptr && MayBeFaster(*best_at_hand) &&
+    const bool is_near = best_at_hand != nullptr &&
                          best->at_least_us >= (1 - kNearlyEqual) * best_at_hand->at_least_us;
     return is_near ? best_at_hand : best;
   }
@@ -299,8 +305,8 @@ class CountSearcher {
                            search_.least_part(refused.num_micro_batches);
     for (TriedCount& tried : tried_) {
       if (tried.state != CountState::kUnknown && tried.state != CountState::kEstimated) continue;
-      const bool is_too_few = static_cast<double>(tried.num_micro_batches) < too_few &&
-                              NumParts(tried) <= NumParts(refused);
+      const bool is_too_few =
+          static_cast<double>(tried.num_micro_batches) < too_few && SplitsNoBetter(tried, refused);
       if (is_too_few || NeedsNoLess(tried, refused)) tried.state = CountState::kTooLarge;
     }
   }
@@ -320,8 +326,7 @@ class CountSearcher {
       return;
     }
     for (TriedCount& other : tried_) {
-      if (other.state == CountState::kPlanned || tried.num_micro_batches % other.num_micro_batches)
-        continue;
+      if (other.state == CountState::kPlanned || !NeedsNoLess(other, tried)) continue;
       Fail(other, ResourceExhausted("not planned: {} micro-batches need too much memory already",
                                     tried.num_micro_batches));
     }

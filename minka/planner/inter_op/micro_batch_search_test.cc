@@ -365,19 +365,38 @@ TEST(SearchCounts, NothingWaitsForWhatIsNotLookedAt) {
 // sixteen because eight devices do not share them: thirty of eight may still be faster.
 TEST(SearchCounts, WhatSplitsUnevenlySaysNothingOfNumbersBeyond) {
   for (const int num_devices : {1, 8}) {
-    const std::map<int64_t, double> step_us = {{15, 100}, {16, 102}, {20, 102}, {30, 96}};
+    const std::map<int64_t, double> step_us = {{15, 100}, {16, 108}, {20, 103}, {30, 96}};
     const std::vector<TriedCount> tried = SearchCounts(
         {.counts = {15, 16, 20, 30, 240},
          .num_devices = num_devices,
          .estimate = OneByOne([&](int64_t count) {
-           return CountEstimate{.step_time_us = count < 240 ? step_us.at(count) : 300,
-                                .work_us = 50};
+           const double us = count < 240 ? step_us.at(count) : 300;
+           return CountEstimate{.step_time_us = us, .work_us = 0.9 * us};
          }),
          .estimate_fitting = [&](int64_t count) { return step_us.at(count); },
          .plan = [&](int64_t count) { return CountPlan{.step_time_us = step_us.at(count)}; },
          .smallest_first = true});
     EXPECT_EQ(Fastest(tried).num_micro_batches, num_devices == 1 ? 15 : 30);
   }
+}
+
+// The plan of four takes a tenth more than estimated: two, which have to save memory, are not
+// expected to beat it, which says nothing of one. That takes what was estimated, as two may then.
+TEST(SearchCounts, WhatIsNotWorthALookHidesNothing) {
+  const std::map<int64_t, double> free_us = {{1, 105}, {2, 100.5}, {4, 100}};
+  std::vector<int64_t> planned;
+  SearchCounts({.counts = {1, 2, 4},
+                .estimate = OneByOne([&](int64_t count) {
+                  return CountEstimate{.step_time_us = free_us.at(count),
+                                       .part_of_limits = count == 2 ? 2.0 : 0.5};
+                }),
+                .estimate_fitting = [&](int64_t count) { return free_us.at(count); },
+                .plan =
+                    [&](int64_t count) {
+                      planned.push_back(count);
+                      return CountPlan{.step_time_us = count == 4 ? 110 : free_us.at(count)};
+                    }});
+  EXPECT_THAT(planned, testing::ElementsAre(4, 1, 2));
 }
 
 // How four micro-batches would save memory takes time to find: eight fit as they are, and are less
