@@ -19,7 +19,7 @@ constexpr double kOfChord = 0.9;
 // workloads, while 0.5 is for sixteen.
 constexpr double kOfWorkOfMore = 0.25;
 // See RaiseBeyondSlower. So much leaves out the fastest of six of a thousand random workloads, 1.03
-// of two, for a third of the estimates on three of four Wide ResNets.
+// of two, but with that three of four Wide ResNets ask for a third more estimates.
 constexpr double kSlower = 1.01;
 // What needs more of its limits is likely not to fit, whatever is recomputed: of layers of models
 // of text and pictures that leaves a third to an eleventh.
