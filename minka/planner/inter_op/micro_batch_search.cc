@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "minka/base/status.h"
@@ -168,23 +169,25 @@ class CountSearcher {
            (1 - kNearlyEqual) * best_us_;
   }
 
-  // Of those without a plan that may be faster. How memory is saved takes time to find, so that
-  // what is known to fit, or likely to fit as it is, comes first where it is nearly as fast.
+  // Of those without a plan that may be faster. How memory is saved takes time to find, so that of
+  // those that are nearly as fast the one that has to save least comes first.
   TriedCount* BestEstimated() {
-    TriedCount *best = nullptr, *best_at_hand = nullptr;
-    const auto take = [](TriedCount*& of, TriedCount& tried) {
-      if (of == nullptr || tried.at_least_us < of->at_least_us) of = &tried;
-    };
+    std::vector<TriedCount*> open;
     for (TriedCount& tried : tried_) {
-      const bool is_known_to_fit = tried.state == CountState::kEstimatedToFit;
-      if (!is_known_to_fit && tried.state != CountState::kEstimated) continue;
-      if (!MayBeFaster(tried)) continue;
-      take(best, tried);
-      if (is_known_to_fit || KnownOf(tried).part_of_limits <= 1) take(best_at_hand, tried);
+      const bool is_estimated =
+          tried.state == CountState::kEstimated || tried.state == CountState::kEstimatedToFit;
+      if (is_estimated && MayBeFaster(tried)) open.push_back(&tried);
     }
-    const bool is_near = best_at_hand != nullptr &&
-                         best->at_least_us >= (1 - kNearlyEqual) * best_at_hand->at_least_us;
-    return is_near ? best_at_hand : best;
+    if (open.empty()) return nullptr;
+    const auto at_least_us = [](const TriedCount* tried) { return tried->at_least_us; };
+    const double near_us =
+        std::ranges::min(open | std::views::transform(at_least_us)) / (1 - kNearlyEqual);
+    std::erase_if(open, [&](const TriedCount* tried) { return tried->at_least_us > near_us; });
+    return *std::ranges::min_element(open, {}, [&](const TriedCount* tried) {
+      const bool fits = tried->state == CountState::kEstimatedToFit;
+      return std::pair(fits ? 1 : std::max(1.0, KnownOf(*tried).part_of_limits),
+                       tried->at_least_us);
+    });
   }
 
   // Of those that may do one in the middle, or the smallest, then what is nearest to the best.

@@ -326,9 +326,10 @@ TEST(SearchCounts, WhatSavingTakesIsKnownOfWhatSplitsNoBetter) {
       {.counts = {6, 8, 10, 12, 120},
        .num_devices = 4,
        .estimate = OneByOne([&](int64_t count) {
-         return CountEstimate{.step_time_us = count < 120 ? 100.0 : 200,
-                              .work_us = 100,
-                              .part_of_limits = 15 / static_cast<double>(count)};
+         return CountEstimate{
+             .step_time_us = count < 120 ? 100.0 : 200,
+             .work_us = 50,
+             .part_of_limits = count < 12 ? 2 : 12 / static_cast<double>(count) * 1.1};
        }),
        .estimate_fitting = [&](int64_t count) -> absl::StatusOr<std::optional<double>> {
          asked.push_back(count);
