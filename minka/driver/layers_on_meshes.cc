@@ -87,7 +87,7 @@ std::vector<int> SubmeshSizes(const PlanRequest& request, const Cluster& hosts, 
 
 constexpr int kEndless = 1'000'000;
 // Of what layers say that a step takes plans take so much at least, of steps of up to so many
-// operations less: 45 plans of text, mixtures of experts and pictures on one mesh and as pipelines
+// operations less: 50 plans of text, mixtures of experts and pictures on one mesh and as pipelines
 // of 4 to 64 devices 0.96 to 1.09, bert-tiny (2,189 operations) on 8 and 16 devices 0.87.
 constexpr double kOfEstimate = 0.95, kOfEstimateOfSmall = 0.8;
 constexpr int kSmallStep = 3'000;

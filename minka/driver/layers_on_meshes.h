@@ -21,6 +21,7 @@ inline constexpr double kNearFastest = 1.02;
 // looked for.
 inline constexpr double kFarTooLarge = 2, kFarTooLargeAsPlanned = 1.5;
 
+// What one schedule makes of the layers.
 struct ScheduleOfLayers {
   std::string name;
   StageSearchInput input;

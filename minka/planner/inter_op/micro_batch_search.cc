@@ -83,6 +83,7 @@ class CountSearcher {
     return std::gcd(search_.counts.back() / tried.num_micro_batches,
                     static_cast<int64_t>(search_.num_devices));
   }
+  // On any part of the devices.
   bool SplitsNoBetter(const TriedCount& one, const TriedCount& other) const {
     return NumParts(other) % NumParts(one) == 0;
   }

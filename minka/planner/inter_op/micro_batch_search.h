@@ -53,7 +53,8 @@ struct TriedCount {
 
 struct CountSearch {
   std::vector<int64_t> counts;  // ascending; the last one is the batch, or as if it were
-  // Those that examples of a micro-batch are split among: of the mesh or, of pipelines, of a host.
+  // Those that examples of a micro-batch are split among: of the mesh or, of pipelines, of a host,
+  // in which most stages lie.
   int num_devices = 1;
   // One for each, in their order, of one or two numbers that may be looked at side by side. First
   // asked for: one in the middle, by itself unless there are two, or the smallest.
